@@ -1,6 +1,6 @@
-"""The Celery application. A message carries one id and nothing else; leases in PostgreSQL decide who works.
+"""The Celery application. A message only has an id; leases in PostgreSQL decide which worker does the work.
 
-Who sends: `platform_site.background.dispatch`, after a commit, and beat for the sweeps. Who works: `manage.py work`.
+Senders: `platform_site.background.dispatch`, after a commit, and beat for the periodic jobs. Workers: `manage.py work`.
 """
 
 import logging
@@ -20,24 +20,23 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
 
 logger = logging.getLogger(__name__)
 
-_OF_THE_BROKER: Final = (RedisError, OSError)
+_BROKER_ERRORS: Final = (RedisError, OSError)
 """What says nothing against a message: Celery connects again."""
 
 
 class Channel(redis.Channel):
-    """Kombu's, for messages that nobody would miss.
+    """Kombu's channel, for messages that may be lost.
 
-    Whatever is in the queue, the worker goes on: what another release sent, or no program at all, is dropped. To Celery
-    a message that it cannot read at all is the end of the worker.
+    Invalid messages, of another version or another program, are dropped; Celery would end the worker.
 
-    Redis keeps no book of what is in hand (`ack_emulation` is off in the settings): a message that was taken is gone,
-    and when its worker ends before its work the sweep finds that. To note each message and strike it out again was
-    most of what a message costs, and to do so over a connection that had been lost meanwhile was the worker's end.
+    Redis does not track consumed messages (`ack_emulation` is off in the settings): if a worker dies before the work is
+    done, a periodic job finds it. Tracking was most of the cost of a message, and acknowledging over a lost connection
+    ended the worker.
     """
 
     do_restore = False
-    """A connection that is lost would put back the nudges in hand on its way out, and over itself: an AttributeError,
-    and the end of every worker when Redis vanishes without a word."""
+    """A lost connection would requeue its messages over itself: an AttributeError that ends every worker when Redis
+    vanishes without closing connections."""
 
     _clients: "dict[ConnectionPool, Redis]"
 
@@ -60,7 +59,7 @@ class Channel(redis.Channel):
             try:
                 if callback is not None:
                     callback(message)
-            except _OF_THE_BROKER:
+            except _BROKER_ERRORS:
                 raise
             except Exception as error:
                 _report(error)
@@ -79,7 +78,7 @@ class Channel(redis.Channel):
 
 
 def _report(error: Exception) -> None:
-    logger.error("a message that is none of ours was dropped: %s", type(error).__name__)
+    logger.error("an unknown message was dropped: %s", type(error).__name__)
 
 
 redis.Transport.Channel = Channel
@@ -90,29 +89,29 @@ app.autodiscover_tasks()
 
 
 @signals.import_modules.connect(weak=False)
-def _schedule_the_sweeps(sender: Celery, **_: Any) -> None:
-    """After autodiscovery (connected before us) every app's sweeps are known."""
+def _schedule_jobs(sender: Celery, **_: Any) -> None:
+    """After autodiscovery (connected earlier), when every app's jobs are known."""
     from platform_site.background.periodic import beat_schedule
 
     sender.conf.beat_schedule = {**sender.conf.beat_schedule, **beat_schedule()}
 
 
 @signals.worker_init.connect(weak=False)
-def _start_the_second_clocks(**_: Any) -> None:
-    """Before the worker has met Redis: it may start while Redis is away, and there is work all the same."""
+def _start_schedulers(**_: Any) -> None:
+    """Before the worker connects to Redis, so that it works while Redis is unavailable."""
     from django.db import connections
 
-    from platform_site.background.periodic import Clock
+    from platform_site.background.periodic import SchedulerThread
 
     for alias in connections:
-        Clock(alias).start()
+        SchedulerThread(alias).start()
 
 
 @signals.worker_shutdown.connect(weak=False)
-def stop_the_second_clocks(**_: Any) -> None:
-    from platform_site.background.periodic import stop_clocks
+def stop_schedulers(**_: Any) -> None:
+    from platform_site.background.periodic import stop_schedulers
 
-    stop_clocks(1.0)
+    stop_schedulers(1.0)
 
 
 @signals.beat_embedded_init.connect(weak=False)

@@ -1,8 +1,8 @@
-"""The demo: a small real task tracker that `manage.py up` makes on its first start, for newcomers and for tests.
+"""The demo: a small task tracker that `manage.py up` creates at its first start, for newcomers and tests.
 
-`STEPS` names what it consists of, in order; an app that joins adds a step here. Each step is done once for a data dir
-and then remembered, so a later release completes an older data dir and nobody's deletion is undone. Passwords and keys
-are random; `<data-dir>/demo.json` (mode 0600) is the only place that holds them.
+`STEPS` are its parts, in order; an app adds a step here. Each step runs once per data directory and is recorded, so a
+later version completes an older directory and deletions stay. Passwords and keys are random and only stored in
+`<data-dir>/demo.json` (mode 0600).
 """
 
 import json
@@ -16,12 +16,12 @@ from accounts.keys import permissions
 from accounts.models import User
 from accounts.users import service as accounts
 from functions.deploy import service as functions
-from functions.execution.run_as import caller_again
+from functions.execution.run_as import restore_caller
 from functions.models import Function
 from platform_site import demo_receiver, outbound
 from platform_site.embedded.data_dir import Layout, write_private
 from platform_site.http.errors import ValidationFailed
-from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, Place
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
 from projects import services as projects
 from projects.directory.environments import place_of
 from projects.models import Environment
@@ -106,12 +106,12 @@ def _rows(facts: Facts) -> None:
     if place is None or schema_service.current(place).schema != schema_service.read(_content("schema.json")):
         return  # whoever has made another schema of it did not ask for these rows, and they may not fit
     for user, lists in zip(facts["app_users"], _content("rows.json").values(), strict=True):
-        found = caller_again("user", user["id"], facts["environments"]["production"])
+        found = restore_caller("user", user["id"], facts["environments"]["production"])
         if found is not None:
             _fill(*found, lists)
 
 
-def _fill(caller: Caller, place: Place, lists: list[Facts]) -> None:
+def _fill(caller: Caller, place: EnvironmentRef, lists: list[Facts]) -> None:
     """The lists that the user lacks, by name: a run that was cut off is completed."""
     who = Principal.of(caller)
     for wanted in lists:
@@ -125,7 +125,7 @@ def _fill(caller: Caller, place: Place, lists: list[Facts]) -> None:
                 _row(place, who, "comments", {"task_id": task_id, "body": comment})
 
 
-def _row(place: Place, who: Principal, table: str, known_by: Facts, **more: Any) -> str:
+def _row(place: EnvironmentRef, who: Principal, table: str, known_by: Facts, **more: Any) -> str:
     """The id of the row of that description: found, or made."""
     found = json.loads(rows.list_rows(place, who, table, ListQuery(where=known_by, limit=1)).body)["data"]
     row = found[0] if found else json.loads(rows.insert_row(place, who, table, {**known_by, **more}).body)
@@ -133,7 +133,7 @@ def _row(place: Place, who: Principal, table: str, known_by: Facts, **more: Any)
 
 
 def _functions(facts: Facts) -> None:
-    """Two functions: one needs nothing but its input, one reads rows as whoever calls it."""
+    """Two functions: one only uses its input, one reads rows as its caller."""
     place = _production(facts)
     if place is None:
         return
@@ -171,7 +171,7 @@ def _webhook(facts: Facts) -> None:
 def _any_task(facts: Facts) -> str | None:
     """A task to comment on, of the first user; None where the owner has made another schema."""
     user = facts["app_users"][0]["id"]
-    found = caller_again("user", user, facts["environments"]["production"])
+    found = restore_caller("user", user, facts["environments"]["production"])
     if found is None or not {"tasks", "comments"} <= schema_service.current(found[1]).schema.tables.keys():
         return None
     page = rows.list_rows(found[1], Principal.of(found[0]), "tasks", ListQuery(limit=1))
@@ -215,7 +215,7 @@ def _person(pool_id: str | None, email: str, name: str, *, is_staff: bool = Fals
     return {"id": user.pk, "email": email, "password": password}
 
 
-def _production(facts: Facts) -> Place | None:
+def _production(facts: Facts) -> EnvironmentRef | None:
     """The demo's production environment; None if its owner deleted it."""
     return place_of(facts["environments"]["production"])
 

@@ -40,7 +40,7 @@ def receive(request: HttpRequest) -> HttpResponse:
 
 
 def _key() -> bytes | None:
-    """The demo's signing secret, or None if there is no demo, or its owner has rotated it away."""
+    """The demo's signing secret, or None if there is no demo or the secret was rotated."""
     try:
         facts = json.loads(Layout(Path(settings.DATA_DIR)).demo_file.read_text())
         return signing.decode_secret(facts["webhook"]["secret"])

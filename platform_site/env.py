@@ -89,9 +89,7 @@ def origin(name: str, default: str) -> str:
     than that."""
     value = (os.environ.get(name) or default).removesuffix("/")
     if re.fullmatch(r"https?://[^\s/?#@]+", value) is None:
-        raise ImproperlyConfigured(
-            f"{name} must be an address such as https://example.com without a path, not {value!r}"
-        )
+        raise ImproperlyConfigured(f"{name} must be a URL such as https://example.com without a path, not {value!r}")
     return value
 
 

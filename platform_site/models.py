@@ -1,4 +1,4 @@
-"""Tables of the roof: the console's figures, in the control database. Bounded: two days of five-minute buckets."""
+"""Tables of the console's metrics, in the control database. Bounded: two days of five-minute buckets."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 
-class EndpointFigure(models.Model):
+class EndpointMetric(models.Model):
     """What one endpoint answered in one bucket, over all web processes."""
 
     at = models.DateTimeField()
@@ -29,7 +29,7 @@ class EndpointFigure(models.Model):
         return f"{self.method} {self.route}"
 
 
-class CallerRefusal(models.Model):
+class RateLimitedCaller(models.Model):
     """How often one caller met the rate limit in one bucket."""
 
     at = models.DateTimeField()
@@ -43,7 +43,7 @@ class CallerRefusal(models.Model):
         return self.caller_id
 
 
-class RegionFigure(models.Model):
+class RegionMetric(models.Model):
     """What one region's deliveries and runs came to in one bucket."""
 
     at = models.DateTimeField()
@@ -63,7 +63,7 @@ class RegionFigure(models.Model):
         return self.region
 
 
-class FunctionFigure(models.Model):
+class FunctionMetric(models.Model):
     """The runs of one function in one bucket, if it was among its region's slowest."""
 
     at = models.DateTimeField()
@@ -88,9 +88,9 @@ class Sample(models.Model):
 
     name = models.CharField(max_length=40, primary_key=True)
     at = models.DateTimeField()
-    """When somebody last tried."""
+    """When it was last measured or attempted."""
     values = models.JSONField(default=dict)
-    """As of `measured_at`; what is in it is `figures.rollups`' affair."""
+    """As of `measured_at`; `rollups` defines the content."""
     measured_at = models.DateTimeField(null=True)
     is_away = models.BooleanField(default=False)
 

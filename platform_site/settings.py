@@ -66,10 +66,12 @@ INSTALLED_APPS = [
     "corsheaders",
     "rest_framework",
     "django_filters",
+    "django_htmx",
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "platform_site",
     "platform_site.http",
+    "platform_site.request_log",
     "django_otp",
     "accounts",
     "accounts.staff",
@@ -82,18 +84,19 @@ ROOT_URLCONF = "platform_site.urls"
 APPEND_SLASH = False
 MIDDLEWARE = [
     # Answers /v1 by itself; the rest is for the console and other pages (docs/explanation/architecture.md).
-    "platform_site.http.middleware.Front",
+    "platform_site.http.middleware.ApiMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "platform_site.http.pages.ContentSecurityPolicy",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
+    "platform_site.http.csrf.CsrfMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django_otp.middleware.OTPMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "accounts.staff.sessions.ConsoleSessions",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
 ]
 # ── The server bridge (platform_site.server) ────────────────────────────────────────────────────────────────────────
 LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1, maximum=1000)
@@ -176,6 +179,7 @@ CORS_ALLOW_HEADERS = [
     "idempotency-key",
     "if-match",
     "if-none-match",
+    "last-event-id",
     "prefer",
     "x-environment",
     "x-request-id",
@@ -191,7 +195,7 @@ CORS_EXPOSE_HEADERS = [
 ]
 CORS_PREFLIGHT_MAX_AGE = 7200
 METRICS_TOKEN = env.text("METRICS_TOKEN")
-"""Opens /metrics. Without one it is open to this machine itself, and in production to nobody."""
+"""Protects /metrics. Without a token it is open to loopback clients only, and in production to no client."""
 LOG_FORMAT = env.choice("LOG_FORMAT", ("json", "text"), "json")
 LOG_LEVEL = env.choice("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR"), "INFO")
 _formatters = "platform_site.observability.logs." + LOG_FORMAT.capitalize()
@@ -259,12 +263,13 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "SORT_OPERATION_PARAMETERS": False,
-    "GET_LIB_DOC_EXCLUDES": "platform_site.http.openapi.docs_that_describe_nothing",
+    "GET_LIB_DOC_EXCLUDES": "platform_site.http.openapi.generic_view_classes",
     "POSTPROCESSING_HOOKS": ["platform_site.http.openapi.add_components", "platform_site.http.openapi_examples.add"],
 }
 
 # ── Databases ───────────────────────────────────────────────────────────────────────────────────────────────────────
 STATEMENT_TIMEOUT_MS = env.integer("STATEMENT_TIMEOUT_MS", 5000, minimum=100)
+AGGREGATE_STATEMENT_TIMEOUT_MS = env.integer("AGGREGATE_STATEMENT_TIMEOUT_MS", 2000, minimum=100)
 LOCK_TIMEOUT_MS = env.integer("LOCK_TIMEOUT_MS", 2000, minimum=50)
 IDLE_IN_TRANSACTION_TIMEOUT_MS = env.integer("IDLE_IN_TRANSACTION_TIMEOUT_MS", 10_000, minimum=1000)
 """A session that says nothing for so long inside a transaction is ended, and its locks with it."""
@@ -319,7 +324,7 @@ def _database(
         "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_TIMEOUT_MS}",
         "jit": "off",
         "max_parallel_workers_per_gather": "0",
-        # What a host of ours that vanished has left in the server (locks of sweeps, say) is freed within some 20 s.
+        # The server frees what a vanished host held (advisory locks of periodic jobs, for example) within some 20 s.
         "tcp_keepalives_idle": "10",
         "tcp_keepalives_interval": "5",
         "tcp_keepalives_count": "2",
@@ -371,7 +376,7 @@ REPLICA_LAG_LIMIT = env.number("REPLICA_LAG_LIMIT_MS", 1000, minimum=100) / 1000
 
 
 def _replicas(region: str) -> dict[str, dict[str, Any]]:
-    """The replicas of a region, by the name that logs and figures give them."""
+    """The replicas of a region, by the name that logs and metrics use."""
     name = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
     session = {
         "default_transaction_read_only": "on",
@@ -393,7 +398,7 @@ REDIS_URL = env.text("REDIS_URL") or LAYOUT.redis_url()
 REDIS_TIMEOUT = 0.2
 """Seconds that one request waits for Redis in all (reliability: no request hangs on it)."""
 CACHES = {
-    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},  # nothing of ours uses it
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},  # not used by our own code
     "ratelimit": {"BACKEND": "platform_site.redis.ratelimit_cache.RateLimitCache"},
 }
 RATE_LIMIT_FACTOR = env.number("RATE_LIMIT_FACTOR", 1, minimum=0, maximum=1_000_000)
@@ -406,12 +411,12 @@ RATELIMIT_HASH_ALGORITHM = sha256
 RATELIMIT_FAIL_OPEN = True
 
 # ── Projects ────────────────────────────────────────────────────────────────────────────────────────────────────────
-SWEEP_SECONDS = env.number("SWEEP_SECONDS", 30, minimum=1, maximum=3600)
+JOB_SECONDS = env.number("JOB_SECONDS", 30, minimum=1, maximum=3600)
 """How often a worker looks for what a crash left behind (`platform_site.background.periodic`)."""
 ORPHAN_GRACE_SECONDS = env.integer("ORPHAN_GRACE_SECONDS", 60, minimum=0)
 """A PostgreSQL schema that no environment owns, or a row that names one, is removed when it is older than this."""
 DELETION_GRACE_SECONDS = env.integer("DELETION_GRACE_SECONDS", 10, minimum=0)
-"""The sweep takes over a deletion that is older than this; until then the request or a worker is likely at it."""
+"""The periodic job takes over a deletion that is older than this; until then the request or a worker does it."""
 BRANCH_AT_ONCE_BYTES = env.integer("BRANCH_AT_ONCE_BYTES", 4 * 1024 * 1024, minimum=0)
 """Up to so many bytes of rows a preview branch is filled before its creation is answered, more by a worker."""
 BRANCH_GIVE_UP_SECONDS = env.integer("BRANCH_GIVE_UP_SECONDS", 6 * 3600, minimum=1)
@@ -475,7 +480,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 AUTHENTICATION_BACKENDS = ["accounts.staff.backends.PlatformAccountBackend"]
 SIMPLE_JWT = {
-    # The codec of accounts.tokens.access_tokens; sessions, refresh tokens and keys are the house's own.
+    # The codec of accounts.tokens.access_tokens; sessions, refresh tokens and keys are our own.
     "ALGORITHM": "ES256",
     "SIGNING_KEY": "",
     "ACCESS_TOKEN_LIFETIME": timedelta(seconds=900),
@@ -486,14 +491,17 @@ SIMPLE_JWT = {
     "JTI_CLAIM": "jti",
     "USER_ID_CLAIM": "sub",
 }
-SILENCED_SYSTEM_CHECKS = ["auth.W004"]  # e-mail is unique per pool; the backend looks in the platform's own
+SILENCED_SYSTEM_CHECKS = [
+    "auth.W004",  # e-mail is unique per pool; the backend looks in the platform's own
+    "security.W003",  # `platform_site.http.csrf` is a subclass of Django's middleware
+]
 
 # ── E-mail (`accounts.registration`)
 # ───────────────────────────────────────────────────────────────────────────────────
 EMAIL_HOST = env.text("EMAIL_HOST", "")
 EMAIL_BACKEND = env.text("EMAIL_BACKEND") or (
     # Without a server, e-mails are shown by the process that sends them: under `up`, in its terminal. Never in
-    # production, where that is a log: whoever reads an e-mail can use its link.
+    # production, where that is a log: a reader of an e-mail can use its link.
     "django.core.mail.backends.smtp.EmailBackend"
     if PRODUCTION or EMAIL_HOST
     else "accounts.registration.console_email_backend.EmailBackend"
@@ -510,7 +518,7 @@ EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD", "")
 EMAIL_TIMEOUT = env.number("EMAIL_TIMEOUT", 10, minimum=1, maximum=600)
 """Seconds for each step of the conversation with the server."""
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.text("DEFAULT_FROM_EMAIL") or f"Backend platform <no-reply@{PLATFORM_DOMAIN}>"
-EMAIL_SWEEP_SECONDS = env.number("EMAIL_SWEEP_SECONDS", 10, minimum=1, maximum=3600)
+EMAIL_JOB_SECONDS = env.number("EMAIL_JOB_SECONDS", 10, minimum=1, maximum=3600)
 
 # ── Webhooks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 WEBHOOK_RETRY_SCHEDULE = tuple(
@@ -528,7 +536,7 @@ if WEBHOOK_LEASE.total_seconds() < 2 * WEBHOOK_TIMEOUT_SECONDS:
 WEBHOOK_PATIENCE = timedelta(days=env.number("WEBHOOK_PATIENCE_DAYS", 5, minimum=0, maximum=3650))
 """A webhook whose receiver has done nothing but fail for that long is disabled."""
 WEBHOOK_RETENTION = timedelta(days=env.number("WEBHOOK_RETENTION_DAYS", 30, minimum=1, maximum=3650))
-WEBHOOK_SWEEP_SECONDS = env.number("WEBHOOK_SWEEP_SECONDS", 2, minimum=0.1, maximum=3600)
+WEBHOOK_JOB_SECONDS = env.number("WEBHOOK_JOB_SECONDS", 2, minimum=0.1, maximum=3600)
 
 # ── Console ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 CONSOLE_IDLE_SECONDS = env.integer("CONSOLE_IDLE_SECONDS", 3600, minimum=60)
@@ -583,6 +591,7 @@ FUNCTION_WORKER_THREADS = env.integer("FUNCTION_WORKER_THREADS", 12, minimum=1, 
 """Queued runs of a region that one worker process executes at the same time."""
 FUNCTION_LEASE = timedelta(seconds=env.number("FUNCTION_LEASE_SECONDS", 20, minimum=2, maximum=3600))
 """After so long without a sign of life from its process a run counts as lost. Renewed four times as often."""
-FUNCTION_REQUIRED_WALLS = env.words("FUNCTION_REQUIRED_WALLS")
-"""Walls (`functions.runtime.jail.WALLS`) without which no function runs on this host; `check` names those it lacks."""
-FUNCTION_SWEEP_SECONDS = env.number("FUNCTION_SWEEP_SECONDS", 2, minimum=0.1, maximum=3600)
+FUNCTION_REQUIRED_SANDBOX_LAYERS = env.words("FUNCTION_REQUIRED_SANDBOX_LAYERS")
+"""Walls (`functions.runtime.sandbox.SANDBOX_LAYERS`) without which no function runs on this host; `check` names those
+it lacks."""
+FUNCTION_JOB_SECONDS = env.number("FUNCTION_JOB_SECONDS", 2, minimum=0.1, maximum=3600)

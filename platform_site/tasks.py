@@ -1,10 +1,10 @@
-"""The sweeps of the roof: the console's figures."""
+"""The periodic jobs of platform_site: the console's statistics."""
 
 from typing import Final
 
 from django.conf import settings
 
-from platform_site.background.periodic import apart, sweep
+from platform_site.background.periodic import log_failures, periodic_job
 from platform_site.console import rollups
 from platform_site.observability import lag
 
@@ -13,22 +13,22 @@ REGIONS_EVERY: Final = 15.0
 CONTROL_EVERY: Final = 60.0
 
 
-@sweep(every=HEARTBEAT_EVERY, at_start=True)
-def say_that_a_worker_lives() -> None:
-    """For `/readyz` and `/metrics`: sweeps are run, by beat's nudges or by a worker's own clock."""
-    lag.beat()
+@periodic_job(every=HEARTBEAT_EVERY, at_start=True)
+def record_worker_heartbeat() -> None:
+    """For `/readyz` and `/metrics`: periodic jobs run, sent by beat or by a worker's own clock."""
+    lag.record_heartbeat()
 
 
-@sweep(every=REGIONS_EVERY, at_start=True)
+@periodic_job(every=REGIONS_EVERY, at_start=True)
 def measure_regions() -> None:
-    """Queues, deliveries and runs of each region; one that is away does not keep the others from being looked at.
-    At the start, too: whoever opens the console in the first seconds is not told that nobody works."""
+    """Queues, deliveries and runs of each region; an unavailable region does not stop the others.
+    At start too, so that the console does not report missing workers in its first seconds."""
     for region in settings.REGION_DATABASES:
-        with apart(f"the figures of {region}", using=region):
+        with log_failures(f"the figures of {region}", using=region):
             rollups.measure_region(region)
 
 
-@sweep(every=CONTROL_EVERY)
+@periodic_job(every=CONTROL_EVERY)
 def measure_control() -> None:
     rollups.measure_control()
-    rollups.forget_old()
+    rollups.purge_old()

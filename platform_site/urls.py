@@ -1,11 +1,13 @@
-"""The roof: which address leads to which room."""
+"""The URLs of the service."""
 
 from django.conf import settings
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
+from django.views.generic import RedirectView
 
 from platform_site import demo_receiver, guides
-from platform_site.http import health, openapi, pages
+from platform_site.config.views import ConfigViewSet
+from platform_site.http import client_script, health, pages
 from platform_site.observability import metrics
 
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -14,13 +16,17 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("metrics", metrics.metrics),
-    path("v1/openapi.json", openapi.openapi, name="openapi"),
+    *client_script.urlpatterns(),
     path("", pages.home),
     path("favicon.ico", pages.favicon),
     path("docs", pages.docs, name="docs"),
     path("docs/guides", guides.index, name="guides"),
     path("docs/guides/search.json", guides.search_index, name="guides-search"),
     path("docs/guides/<path:name>", guides.guide, name="guide"),
+    path("v1/config", ConfigViewSet.as_view({"get": "retrieve"}), name="config"),
+    path("v1/config/plan", ConfigViewSet.as_view({"post": "plan"}), name="config_plan"),
+    path("console", RedirectView.as_view(pattern_name="developer_console:start")),
+    path("console/", include("platform_site.developer_console.urls")),
     path("admin", pages.console),
     path("admin/", include("accounts.staff.urls")),
     path("admin/", include("platform_site.console.urls")),

@@ -1,30 +1,30 @@
-"""Telling a worker that a region's queue has work, at a cost that a request does not feel.
+"""Notifies workers that a region's queue has work, in batches.
 
-After a commit that queued something, the process wakes the sending thread of that queue, which sends one Celery message
-for all that was committed within `PAUSE`. So a burst costs a message each 20 to 80 ms instead of one each, and a
-request pays for setting a flag. A message that is lost costs one period of the queue's sweep, nothing else.
+After a commit that queued something, the process wakes that queue's sending thread, which sends one Celery message for
+everything that was committed within `PAUSE`. So a burst costs one message per 20 to 80 ms, and a request only sets a
+flag. A lost message delays the work by one period of the queue's periodic job.
 """
 
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from django.db import transaction
 
-from platform_site.background import dispatch
-
 PAUSE: Final = 0.02
-LONGEST_PAUSE: Final = 0.08
-"""While one commit follows another the pause doubles up to this: the worker is at work then and looks by itself, and a
-message costs a millisecond here and another one there."""
+_LONGEST: Final = 4
+"""While one commit follows another the pause doubles up to this many: the worker is at work then and looks by itself,
+and a message costs a millisecond here and another one there."""
 
 
-class Wakeups:
-    """Those of one queue. `task` is the name of the task that works at it, called with a region's alias."""
+class Debouncer:
+    """Those of one queue. `send` sends the message for a region's alias; it must not raise. Between two messages
+    is at least the time `pause`, in seconds."""
 
-    def __init__(self, name: str, task: str) -> None:
-        self._name, self._task = name, task
+    def __init__(self, name: str, send: Callable[[str], object], pause: float = PAUSE) -> None:
+        self._name, self._send, self._pause = name, send, pause
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
         self._flag = threading.Event()
@@ -45,11 +45,11 @@ class Wakeups:
                     self._thread.start()
 
     def _sending(self) -> None:
-        pause = PAUSE
+        pause = self._pause
         while True:
             self._flag.wait()
             self._flag.clear()
             while self._wanted:
-                dispatch.send_now(self._task, self._wanted.pop())
+                self._send(self._wanted.pop())
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE) if self._flag.is_set() else PAUSE
+            pause = min(2 * pause, _LONGEST * self._pause) if self._flag.is_set() else self._pause

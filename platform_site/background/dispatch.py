@@ -1,9 +1,8 @@
-"""Nudges: a Celery message that says "there is work, look at this id", sent after the commit, at once or not at all.
+"""Sends Celery tasks by name after the commit, as notifications that may be lost.
 
-A nudge is a courtesy to whoever waits. What is due stands in PostgreSQL, and a sweep
-(`platform_site.background.periodic`) finds it without one; so a lost nudge costs at most one period of its sweep, and
-sending one may never fail a request or hold it up. A frozen Redis costs the first sender 0.2 s; then for a second
-nobody in this process tries.
+Due work is in PostgreSQL, and a periodic job (`platform_site.background.periodic`) finds it without a notification. So
+a lost one costs at most one period of its job, and sending one never fails or delays a request. An unresponsive Redis
+costs the first sender 0.2 s; then this process does not try for a second.
 """
 
 import logging
@@ -30,7 +29,7 @@ _silent_until = 0.0
 
 
 def _after_fork() -> None:
-    """Kombu closes in a child what its parent had opened: a web process whose parent nudged would never nudge."""
+    """Kombu closes inherited connections in a child: without a new pool, a forked web process could not send."""
     global _lock, _pool, _silent_until
     _lock, _pool, _silent_until = threading.Lock(), None, 0.0
 
@@ -56,7 +55,7 @@ def send_now(task: str, *ids: str) -> bool:
             current_app.send_task(task, ids, producer=producer, retry=False)
     except Exception as error:  # Kombu, redis-py and the socket each have their own, and none of them matters here
         _silent_until = time.monotonic() + BREAKER_SECONDS
-        logger.warning("not nudged, the sweep will find it", extra={"task": task, "why": type(error).__name__})
+        logger.warning("not notified; a periodic job will find it", extra={"task": task, "why": type(error).__name__})
         return False
     return True
 

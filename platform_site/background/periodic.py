@@ -1,20 +1,20 @@
-"""Sweeps: functions that find all due work in PostgreSQL, however it came to be left there.
+"""Periodic jobs: functions that find all due work in PostgreSQL.
 
-    @sweep(every=5)
+    @periodic_job(every=5)
     def finish_deletions() -> None: …
 
-in an app's `tasks.py` is all it takes; `sweep_of_each_region` is for what a region can do by itself. Two clocks call
-it. Celery's beat sends a nudge each `every` seconds to whatever worker is free; and each worker process has a clock of
-its own, which runs a sweep that this process has not seen for three periods: beat or Redis is away then, or another
-worker got every nudge, and then it costs one more look. The nudge for a region's frequent sweep is handed to that
-clock, too, when it is free: its thread keeps its connection, where a task of Celery's opens and closes one. One process
-at a time runs a sweep (an advisory lock of its database), so two beats do no double work (fault F24). A process that
-stands still keeps its lock; when its session has been silent for three periods, the others go past it.
+in an app's `tasks.py` is enough; `periodic_job_per_region` is for work that a region can do by itself. Jobs are started
+in two ways. Celery's beat sends a task each `every` seconds to a free worker. Each worker process also has a scheduler
+thread, which runs a job that this process has not seen for three periods (beat or Redis is unavailable, or another
+worker got every task). Frequent jobs of a region are handed to that thread if it is free, because it keeps its
+connection, unlike a Celery task. An advisory lock of the job's database makes one process at a time run a job. A
+process that stalls keeps its lock; after three periods without activity of its session, the others ignore it.
 
-What belongs to a region must not depend on another database, nor wait for one: its sweep has its lock in the region,
-and each database has a thread of its own for the second clock.
+A region's job must not depend on another database: its lock is in the region, and each database has its own scheduler
+thread.
 
-A sweep must be safe to run at any moment, twice, and cut off anywhere; it pages past its batch until nothing is due.
+A job must be safe to run at any time, twice, and interrupted anywhere; it continues past its batch until nothing is
+due.
 """
 
 import logging
@@ -49,18 +49,18 @@ logger = logging.getLogger(__name__)
 
 _LATE: Final = 3
 """Periods without a run until a process stops waiting for beat, or without a word from another that is at it."""
-_PATIENCE: Final = 5.0
-"""Seconds, the least that one that is at it gets: a sweep may take longer than its period."""
+_STALL_SECONDS: Final = 5.0
+"""Seconds, the minimum before a running job counts as stalled: a job may take longer than its period."""
 _FREQUENT: Final = 15.0
-"""Seconds; a sweep with no longer a period is frequent: what its connection costs is then most of what it costs."""
+"""Seconds; a job with at most this period is frequent: opening its connection is then most of its cost."""
 _STALE: Final = 3600.0
-"""Seconds after which a nudge that no worker took is dropped. Celery compares beat's clock with the worker's, so this
-is also by how much they may differ: a worker that is fast by more drops every nudge, and waits for its own clock."""
+"""Seconds after which an unconsumed task is dropped. Celery compares beat's clock with the worker's, so this is also
+their maximum difference: a worker that is ahead by more drops every task and relies on its own scheduler."""
 
 
 @dataclass(slots=True)
-class Sweep:
-    """One registered sweep; `every` is its period in seconds."""
+class PeriodicJob:
+    """One registered job; `every` is its period in seconds."""
 
     name: str
     every: float
@@ -74,58 +74,59 @@ class Sweep:
 
     def run(self) -> bool:
         """Run it, unless another process is at it now. What it raises, we raise."""
-        with _alone(self.name, self.using, patience=max(_PATIENCE, self.every * _LATE)) as ours:
+        with _run_exclusively(self.name, self.using, patience=max(_STALL_SECONDS, self.every * _LATE)) as ours:
             self.seen_at = self.ran_at = time.monotonic()
             if ours:
                 self.function()
             return ours
 
 
-_sweeps: Final[dict[str, Sweep]] = {}
+_jobs: Final[dict[str, PeriodicJob]] = {}
 
 
-def sweep(*, every: float, at_start: bool = False) -> Callable[[Callable[[], object]], Callable[[], object]]:
+def periodic_job(*, every: float, at_start: bool = False) -> Callable[[Callable[[], object]], Callable[[], object]]:
     """Register a function to be run each `every` seconds, somewhere; with `at_start` also as soon as a worker's own
     clock runs, beat or no beat. The function itself is returned unchanged."""
 
     def register(function: Callable[[], object]) -> Callable[[], object]:
         name = f"{function.__module__}.{function.__qualname__}"
         seen_at = time.monotonic() - (every * _LATE if at_start else 0)
-        _sweeps[name] = Sweep(name, every, function, seen_at=seen_at)
+        _jobs[name] = PeriodicJob(name, every, function, seen_at=seen_at)
         return function
 
     return register
 
 
-def sweep_of_each_region(*, every: float) -> Callable[[Callable[[str], object]], Callable[[str], object]]:
-    """As `sweep`, for a function of a region's alias that connects to no database but that one; what it must know from
-    elsewhere, plans say, it asks aside and briefly. Each region has its own, which goes on whatever becomes of the
-    others and of the control database."""
+def periodic_job_per_region(*, every: float) -> Callable[[Callable[[str], object]], Callable[[str], object]]:
+    """As `periodic_job`, for a function of a region's alias that only connects to that database; anything else that it
+    needs, such as plans, it asks for in another thread, with a time limit. Each region has its own job, independent of
+    the other regions and the control database.
+    """
 
     def register(function: Callable[[str], object]) -> Callable[[str], object]:
         for using in settings.REGION_DATABASES:
             name = f"{function.__module__}.{function.__qualname__}@{using}"
-            _sweeps[name] = Sweep(name, every, partial(function, using), using)
+            _jobs[name] = PeriodicJob(name, every, partial(function, using), using)
         return function
 
     return register
 
 
 @contextmanager
-def apart(what: str, *expected: type[Exception], using: str | None = None) -> Iterator[None]:
-    """One part of a sweep, most often a region's: whatever happens in it, the sweep goes on with the next part.
+def log_failures(what: str, *expected: type[Exception], using: str | None = None) -> Iterator[None]:
+    """One part of a job, usually a region's: an error in it does not stop the next part.
 
-    What a database says (psycopg's InterfaceError is no DatabaseError, nor is Django's) and what is `expected` is a
-    warning that names `what`; anything else a fault of ours, logged in full. The thread's connection to `using` is not
-    used again then.
+    Database errors (psycopg's InterfaceError is no DatabaseError, nor is Django's) and the `expected` ones are logged
+    as a warning that names `what`; others are bugs and logged in full. The thread's connection to `using` is then
+    closed.
     """
     warned: tuple[type[Exception], ...] = (Error, psycopg.Error, *expected)
     try:
         yield
     except warned as error:
-        logger.warning("%s: left to the next sweep: %s", what, type(error).__name__)
+        logger.warning("%s: left to the next periodic run: %s", what, type(error).__name__)
     except Exception:
-        logger.exception("%s: left to the next sweep", what)
+        logger.exception("%s: left to the next periodic run", what)
     else:
         return
     if using is not None:
@@ -142,15 +143,15 @@ def after_commit(
     """
 
     def hook() -> None:
-        with apart(what, using=using):
+        with log_failures(what, using=using):
             do(*args)
 
     transaction.on_commit(hook, using=committed)
 
 
-def all_sweeps() -> list[Sweep]:
-    """Every sweep of the modules imported so far."""
-    return list(_sweeps.values())
+def all_jobs() -> list[PeriodicJob]:
+    """Every job of the modules imported so far."""
+    return list(_jobs.values())
 
 
 _STARTED_AT: Final = datetime.now(UTC) - timedelta(seconds=time.monotonic())
@@ -163,51 +164,51 @@ def _steady_now() -> datetime:
 
 
 def beat_schedule() -> dict[str, dict[str, Any]]:
-    """The entries for Celery's beat. Nudges that nobody takes pile up for an hour at most, some four a second with
-    three regions."""
+    """The entries for Celery's beat. Unconsumed tasks accumulate for at most an hour, about four per second with three
+    regions."""
     return {
         found.name: {
-            "task": run_sweep.name,
+            "task": run_job.name,
             "schedule": schedule(found.every, nowfun=_steady_now),
             "args": (found.name,),
             "options": {"expires": _STALE, "queue": "default"},
         }
-        for found in _sweeps.values()
+        for found in _jobs.values()
     }
 
 
 @shared_task(name="platform.run_sweep")
-def run_sweep(name: str) -> None:
-    """One nudge of beat. A name that this release does not know is another release's, and ignored; and so is one of a
-    pile, when this process has just seen to that sweep."""
-    found = _sweeps.get(name)
+def run_job(name: str) -> None:
+    """Run a job on beat's request. Unknown names (of another version) are ignored, and so are repeated requests for a
+    job that this process has just run."""
+    found = _jobs.get(name)
     if found is not None and time.monotonic() - found.ran_at >= found.every / 2:
-        clock = _clocks.get(found.using) if found.every <= _FREQUENT and found.using != DEFAULT_DB_ALIAS else None
+        clock = _schedulers.get(found.using) if found.every <= _FREQUENT and found.using != DEFAULT_DB_ALIAS else None
         if clock is not None and clock.take(found):
             return
         try:
             found.run()
         except (OperationalError, InterfaceError) as error:
             close_old_connections()
-            logger.warning("a sweep waits for PostgreSQL", extra={"sweep": name, "why": type(error).__name__})
+            logger.warning("a periodic job waits for PostgreSQL", extra={"job": name, "why": type(error).__name__})
 
 
-_clocks: Final[dict[str, "Clock"]] = {}
-"""Those that run in this process, by the database whose locks their sweeps take."""
+_schedulers: Final[dict[str, "SchedulerThread"]] = {}
+"""The scheduler threads of this process, by the database of their locks."""
 
 
-class Clock(threading.Thread):
-    """The second clock, one in each worker process for each database whose locks the sweeps take. Started and stopped
-    with the worker, by `platform_site.celery`."""
+class SchedulerThread(threading.Thread):
+    """The scheduler of a worker process for one database. Started and stopped with the worker, by
+    `platform_site.celery`."""
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS, tick: float = 1.0) -> None:
         super().__init__(name=f"sweeps-{using}", daemon=True)
         self._using, self._tick = using, tick
         self._turn = threading.Condition()
         self._is_stopped = self._is_waiting = False
-        self._taken: Sweep | None = None
+        self._taken: PeriodicJob | None = None
 
-    def take(self, found: Sweep) -> bool:
+    def take(self, found: PeriodicJob) -> bool:
         """Run it now, in this clock's thread; False if that is at another, which may take long, or has ended."""
         with self._turn:
             if not self._is_waiting or self._is_stopped or self._taken is not None:
@@ -217,7 +218,7 @@ class Clock(threading.Thread):
             return True
 
     def start(self) -> None:
-        _clocks[self._using] = self
+        _schedulers[self._using] = self
         super().start()
 
     def run(self) -> None:
@@ -227,14 +228,14 @@ class Clock(threading.Thread):
                 if taken is not None:
                     self._run(taken)
                 now = time.monotonic()
-                for found in all_sweeps():
+                for found in all_jobs():
                     is_late = found.using == self._using and now - found.seen_at >= found.every * _LATE
                     if is_late and not self._is_stopped:
                         self._run(found)
         finally:
-            _clocks.pop(self._using, None)
+            _schedulers.pop(self._using, None)
 
-    def _wait(self) -> Sweep | None:
+    def _wait(self) -> PeriodicJob | None:
         """Until the next look, or until there is one to take. Workers that start together must not look together."""
         with self._turn:
             self._is_waiting = True
@@ -243,17 +244,19 @@ class Clock(threading.Thread):
             taken, self._taken = self._taken, None
             return None if self._is_stopped else taken
 
-    def _run(self, found: Sweep) -> None:
+    def _run(self, found: PeriodicJob) -> None:
         try:
             close_old_connections()
             found.run()
         except (OperationalError, InterfaceError) as error:
             found.seen_at = time.monotonic()
-            logger.warning("a sweep waits for PostgreSQL", extra={"sweep": found.name, "why": type(error).__name__})
+            logger.warning(
+                "a periodic job waits for PostgreSQL", extra={"job": found.name, "why": type(error).__name__}
+            )
             close_old_connections()
         except Exception:
             found.seen_at = time.monotonic()  # tried: not again before its time
-            logger.exception("a sweep failed", extra={"sweep": found.name})
+            logger.exception("a periodic job failed", extra={"job": found.name})
             close_old_connections()
 
     def stop(self) -> None:
@@ -262,17 +265,17 @@ class Clock(threading.Thread):
             self._turn.notify()
 
 
-def stop_clocks(seconds: float) -> None:
-    """Stop all of this process, and wait so long for each. A sweep that is at it may be cut off anywhere; none begins
-    any more."""
-    stopped = list(_clocks.values())
+def stop_schedulers(seconds: float) -> None:
+    """Stop all of this process, and wait at most so long for each. A running job may be interrupted anywhere; none
+    starts any more."""
+    stopped = list(_schedulers.values())
     for clock in stopped:
         clock.stop()
     for clock in stopped:
         clock.join(seconds)
 
 
-_STANDS_STILL: Final = """
+_STALLED: Final = """
 SELECT EXISTS (
     SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
      WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND a.datname = current_database()
@@ -282,17 +285,18 @@ SELECT EXISTS (
 
 
 @contextmanager
-def _alone(name: str, using: str, patience: float) -> Iterator[bool]:
-    """Whether this sweep is ours to run until the end of the block: nobody is at it, or in a session that has said
-    nothing for `patience` seconds."""
+def _run_exclusively(name: str, using: str, patience: float) -> Iterator[bool]:
+    """Whether this process may run the job until the end of the block: no other process runs it, or only in a session
+    that has been silent for `patience` seconds."""
     key = f"sweep:{name}"
     with session(using) as connection:
         with connection.cursor() as cursor:
-            # The session's lock, not a transaction's: a sweep is many transactions, and a lost connection releases it.
+            # The session's lock, not a transaction's: a job has many transactions, and a lost connection releases the
+            # lock.
             cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [key])
             locked = may_run = bool(cursor.fetchone()[0])
             if not locked:
-                cursor.execute(_STANDS_STILL, [key, patience])
+                cursor.execute(_STALLED, [key, patience])
                 may_run = bool(cursor.fetchone()[0])
         try:
             yield may_run

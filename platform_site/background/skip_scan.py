@@ -28,4 +28,4 @@ def first_of_each(name: str, status: Literal["pending", "held"], order: str) -> 
 
 
 UNCLAIMED = "(d.claimed_until IS NULL OR d.claimed_until < now())"
-"""No worker has the delivery `d` now; one that had it has died, or stands still."""
+"""No worker holds the delivery `d` now; one that held it has died or stalled."""

@@ -4,7 +4,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
+def whole_number(least: int, most: int) -> Callable[[str], int]:
     """For argparse: what reads a number from `least` (0 or more) to `most`, and refuses all else in words."""
 
     def read(text: str) -> int:

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandParser
 
 
-class ExemplifiedCommand(BaseCommand):
-    """Its `epilog` is shown as it stands."""
+class CommandWithExamples(BaseCommand):
+    """A command whose `epilog` is printed verbatim."""
 
     epilog: ClassVar[str]
 

@@ -1,7 +1,6 @@
-"""What `manage.py` says where a command cannot do its work for a reason that is the operator's to put right, or time's.
+"""Messages of `manage.py` for errors that the operator can fix or that pass by themselves.
 
-A trace of our own code helps nobody to start a server; `--traceback` shows it all the same. A command that knows more,
-what became of its work above all, says that itself.
+They replace the traceback, which `--traceback` still shows. A command with more specific information prints its own.
 """
 
 from typing import Final
@@ -21,7 +20,7 @@ _CANCELLED: Final = "PostgreSQL cancelled a statement that took longer than it m
 _AGAIN: Final = "The step at hand was undone: run the command again."
 
 
-def of(error: Error | UnicodeEncodeError) -> str | None:
+def error_text(error: Error | UnicodeEncodeError) -> str | None:
     """A sentence for a database that does not answer, was not migrated or could not go on, and for an argument in
     another encoding than UTF-8; None for what is no operator's matter."""
     if isinstance(error, UnicodeEncodeError):

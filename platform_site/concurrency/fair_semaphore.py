@@ -1,23 +1,22 @@
-"""Few places for what may take long at somebody else's pleasure, shared so that whoever is slow keeps few from it.
+"""A fair semaphore: limits concurrent slow operations per owner, and lowers the priority of owners whose operations
+have been slow.
 
-Calls to identity providers, look-ups of names and modules that are tried out have this in common: a tenant decides how
-long each takes, a process can afford few at a time, and a tenant may have as many environments as it likes. Shares
-alone do not help then. What holds is that a place costs its owner something:
+For calls to identity providers, name lookups and trial loading of modules: a tenant decides how long each takes, a
+process can afford few at a time, and a tenant may have many environments. Equal shares alone are not enough, so slots
+must be earned:
 
-1. **Shares.** What one owner may have shrinks with what the others have; with none under way it may have the last one.
-2. **Standing.** The last quarter of the places is for owners that were seen to be quick; the last half is closed to
-   those who were slow lately. Slow is who held a place for longer than `firm` seconds. It is held against them for a
-   minute, and twice as long each time, up to an hour; meanwhile they have a quarter of a share. Places that were taken
-   before the last time ended count as the same time: one slow moment is one, however many it met.
-3. **Giving way.** After `firm` seconds a place is lent: where somebody of no worse standing waits for one, the worst
-   and then the oldest of those is asked to give its place back, if what is done there can be ended (`give_way`).
-4. **A line.** Who finds no room may wait a moment. The better standing goes first, then who has less, then who came
-   first. The line is short too, and who comes with a better claim takes the last one's place in it.
+1. **Shares.** The share of an owner shrinks with the number of others; an owner without a slot may take the last one.
+2. **Standing.** The last quarter of the slots is for owners that were fast before; the last half is closed to owners
+   that were slow recently. Slow means holding a slot for longer than `firm` seconds. The penalty lasts a minute,
+   doubles each time up to an hour, and reduces the share to a quarter. Slots taken before the last penalty ended count
+   as the same time.
+3. **Giving way.** After `firm` seconds a slot can be reclaimed: if an owner of no worse standing waits, the oldest slot
+   of the worst standing is asked to end its operation, if it can (`give_way`).
+4. **A queue.** An operation without a slot may wait briefly. The better standing goes first, then the owner with fewer
+   slots, then the older. The queue is bounded, and a better claim displaces the last one.
 
-So a slow owner takes one place of the first half, for `firm` seconds where others want it; many of them the same half.
-Newcomers without a past can fill three quarters, for `firm` seconds each, and become slow ones by that. To reach the
-last quarter an environment must have been quick before, and can spend that once in an hour. Everything is known per
-process, by the clock, of the last OWNERS owners; nothing here knows what is done in a place.
+So slow owners together use at most the first half. New owners can fill three quarters for `firm` seconds each, and then
+count as slow. Everything is known per process, in time of a monotonic clock, for the last OWNERS owners.
 """
 
 import math
@@ -88,13 +87,13 @@ class _Waiter:
     owner: str
     give_way: Callable[[], None] | None
     hold: Hold | None = None
-    """Its place, once it has one; it stands in the line no longer then."""
+    """Its slot, once it has one; it has then left the queue."""
 
 
-class FairPlaces:
-    """`most` places, of which one owner may have `each` while nobody else has any. Thread-safe.
+class FairSemaphore:
+    """A semaphore of `most` slots, of which one owner may have `each` while there are no others. Thread-safe.
 
-    `firm` seconds are how long a place is its holder's whatever others want. At most `line` wait (None: any number).
+    `firm` seconds are how long a slot cannot be reclaimed. At most `line` operations wait (None: any number).
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class FairPlaces:
         self._holds: list[Hold] = []
         """The oldest first."""
         self._line: list[_Waiter] = []
-        """Who came first stands first."""
+        """In the order of arrival."""
 
     @contextmanager
     def held(self, owner: str, *, wait: float, give_way: Callable[[], None] | None = None) -> Iterator[Hold]:
@@ -187,7 +186,7 @@ class FairPlaces:
         return owner.held < max(1, math.ceil(each * (self.most - others) / self.most))
 
     def _claims(self, now: float) -> list[tuple[int, int, int]]:
-        """Of each in the line, the smaller the better: its standing, what it has and waits for, where it stands."""
+        """The priority of each waiting operation, smaller first: standing, slots held and waited for, position."""
         before: Counter[str] = Counter()
         claims = []
         for place, waiter in enumerate(self._line):
@@ -197,7 +196,7 @@ class FairPlaces:
         return claims
 
     def _let_in(self, now: float) -> None:
-        """Give places to those in the line for whom there is room, the best claims first."""
+        """Give free slots to waiting operations, the best claims first."""
         while len(self._holds) < self.most and self._line:
             for *_, place in sorted(self._claims(now)):
                 if self._has_room(self._line[place].owner, now):
@@ -213,14 +212,14 @@ class FairPlaces:
         self._changed.notify_all()
 
     def _shorten_line(self, now: float) -> None:
-        """Send the ones with the worst claims away."""
+        """Refuse the waiting operations with the worst claims."""
         while self._most_waiting is not None and len(self._line) > self._most_waiting:
             *_, place = max(self._claims(now))
             del self._line[place]
             self._changed.notify_all()
 
     def _ask_somebody_to_leave(self, me: _Waiter, now: float) -> None:
-        """One at most for each who waits. Who has a place already makes nobody leave."""
+        """Reclaim at most one slot for each waiting operation. An owner with a slot reclaims none."""
         owner = self._of(me.owner)
         if owner.held or sum(hold.is_leaving for hold in self._holds) >= len(self._line):
             return

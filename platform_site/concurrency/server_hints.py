@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 from django.http import HttpRequest
 
-begin_of_server: Callable[[], None] | None = None
+set_server: Callable[[], None] | None = None
 when_leaving: list[Callable[[], None]] = []
 """Called once when this process is about to end: let parked requests go on, so that their clients get a response."""
 REPEATABLE = "can_be_repeated"
 REPEATED = "is_repeated"
 
 
-def begin() -> None:
+def will_block() -> None:
     """What this request does from here on is mostly waiting. Costs no more than a lock."""
-    if begin_of_server is not None:
-        begin_of_server()
+    if set_server is not None:
+        set_server()
 
 
 class Parked(BaseException):

@@ -23,7 +23,7 @@ _SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS; 
 
 
 def write_private(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace the JSON file in one step; nobody but its owner may read it."""
+    """Replace the JSON file atomically; only its owner may read it."""
     partial = path.with_suffix(".new")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(content, file, indent=2)
@@ -114,17 +114,17 @@ class Layout:
         return f"unix://platform:{password}@{quote(str(self.valkey_socket))}"
 
     def make_sockets(self, owner: int) -> Path:
-        """The directory of the sockets, made if missing: mode 0700, owned by user id `owner`.
+        """The directory of the sockets, created if missing: mode 0700, owned by user id `owner`.
 
-        In the temporary directory anybody could have made it before us, to listen in our place. Raises PermissionError
-        if it is not ours.
+        In the temporary directory another user could have created it before, to listen in its place. Raises
+        PermissionError if it belongs to another user.
         """
         directory = self.sockets
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)
         found = directory.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in {os.geteuid(), owner}:
-            raise PermissionError(f"{directory} belongs to somebody else; remove it or choose another data dir")
+            raise PermissionError(f"{directory} belongs to another user; remove it or choose another data dir")
         directory.chmod(0o700)
         if found.st_uid != owner:
             os.chown(directory, owner, -1)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-_PATIENCE: Final = 10.0
+_MAX_WAIT_SECONDS: Final = 10.0
 
 
 class AlreadyRunning(RuntimeError):
@@ -79,10 +79,10 @@ def _started_at(pid: int) -> float | None:
 
 
 def _end_leftovers(children: list[tuple[int, float]]) -> None:
-    """End the children of an `up` that was killed. On Linux they end by themselves; this waits for them, and helps.
+    """End the children of an `up` that was killed. On Linux they end by themselves; this waits for them.
 
-    A process id alone proves nothing, it may be somebody else's by now; with its start time it does. PostgreSQL gets
-    the time for an orderly end. The others lose nothing, and one that was just starting may not hear a polite signal.
+    A process id may have been reused; together with the start time it is certain. PostgreSQL gets the time for a clean
+    shutdown. The others lose nothing, and may still be starting, when they ignore SIGTERM.
     """
     import psutil
 
@@ -93,7 +93,7 @@ def _end_leftovers(children: list[tuple[int, float]]) -> None:
                 os.kill(pid, signal.SIGINT)
             else:
                 os.killpg(pid, signal.SIGKILL)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _MAX_WAIT_SECONDS
     for pid, started in children:
         while pid in alive and _started_at(pid) == started:
             if time.monotonic() > deadline:

@@ -1,12 +1,12 @@
-"""The oldest servers and runtime that we run on: below them stand holes that are public and used.
+"""Minimum versions of servers and runtime: older ones have public vulnerabilities that are exploited.
 
-Asked once at start, of what is really there: PostgreSQL and Redis may be somebody else's. A development machine is told
-in the log; with PLATFORM_MODE=production the service does not start.
+Checked once at start, against the real servers, since PostgreSQL and Redis may be external. A development machine gets
+a log message; with PLATFORM_MODE=production the service does not start.
 
-| What | Floor | Because of |
+| What | Minimum | Because of |
 |---|---|---|
 | PostgreSQL | 15.14, 16.10, 17.6, 18.0 | CVE-2025-8714, CVE-2025-8715: a dump that runs code |
-| Valkey | 7.2.11, 8.0.6, 8.1.4, 9.0 | CVE-2025-49844, a way out of the Lua sandbox |
+| Valkey | 7.2.11, 8.0.6, 8.1.4, 9.0 | CVE-2025-49844, an escape from the Lua sandbox |
 | Redis | 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2 | the same |
 | Deno | 2.9.0 | CVE-2026-49860 and the permission fixes of 2.7.12 |
 """
@@ -34,15 +34,15 @@ DENO: Final[Version] = (2, 9, 0)
 
 
 def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
-    """Whether `version` is older than the floor of its release line; a line that is newer than all named is not, one
-    that is older, or was skipped, is."""
+    """Whether `version` is older than the minimum of its release line. A line newer than all listed ones is not below,
+    an older or unlisted one is."""
     for line, floor in floors.items():
         if version[: len(line)] == line:
             return version < floor
     return version < max(floors.values())
 
 
-def parsed(text: str) -> Version:
+def parse(text: str) -> Version:
     """`9.1.2` as numbers; what follows the digits of a part is dropped."""
     numbers = []
     for part in text.split(".")[:3]:
@@ -52,7 +52,7 @@ def parsed(text: str) -> Version:
 
 
 def problems() -> list[str]:
-    """A sentence for each thing below its floor. What cannot be reached is not judged: readiness says that."""
+    """A sentence for each outdated component. Unreachable servers are left to the readiness check."""
     return [*_databases(), *_redis(), *_deno()]
 
 
@@ -77,16 +77,16 @@ def _redis() -> Iterable[str]:
     finally:
         client.close()
     if "valkey_version" in facts:
-        name, version, floors = "Valkey", parsed(str(facts["valkey_version"])), VALKEY
+        name, version, floors = "Valkey", parse(str(facts["valkey_version"])), VALKEY
     else:
-        name, version, floors = "Redis", parsed(str(facts["redis_version"])), REDIS
+        name, version, floors = "Redis", parse(str(facts["redis_version"])), REDIS
     if is_below(version, floors):
         yield f"{name} {'.'.join(map(str, version))} has known holes: update it."
 
 
 def _deno() -> Iterable[str]:
     try:
-        version = parsed(importlib.metadata.version("deno"))
+        version = parse(importlib.metadata.version("deno"))
     except importlib.metadata.PackageNotFoundError:
         return
     if version < DENO:

@@ -29,7 +29,7 @@ from platform_site.embedded.data_dir import REGIONS, Layout, region_database
 _CONNECTIONS_EACH: Final = 64
 """Of one web process: up to 16 threads, each with a connection to each of four databases that it used."""
 _CONNECTIONS_OF_OTHERS: Final = 244
-"""The worker's 44 threads, in the same way, its clock and sweeps, commands beside the service."""
+"""The worker's 44 threads, its scheduler and periodic jobs, and commands beside the service."""
 START_SECONDS: Final = 60.0
 
 
@@ -52,7 +52,7 @@ def binaries() -> Path:
 
 
 def server_user(layout: Layout) -> str | None:
-    """The system user that the server runs as: None for ourselves, since only root has to become somebody else."""
+    """The system user of the server: None for the current one, since only root has to change it."""
     if os.geteuid() != 0:
         return None
     if initialised(layout) and (owner := layout.postgres.stat().st_uid) != 0:
@@ -174,10 +174,10 @@ def _quoted(directory: Path) -> str:
 
 
 def _remove_stale_locks(layout: Layout) -> None:
-    """Remove what a killed server left behind, if its process is gone or is by now somebody else.
+    """Remove the lock files of a killed server, if its process id is gone or reused by another program.
 
-    The server itself refuses to start while the number in its lock file belongs to any process, and after a container
-    restart it soon does. Nobody else can be starting a server here: the caller holds the data dir's lock.
+    The server refuses to start while its old process id belongs to any process, which is likely after a container
+    restart. No other server can be starting here: the caller holds the data directory's lock.
     """
     for path in (layout.postgres / "postmaster.pid", layout.sockets / ".s.PGSQL.5432.lock"):
         try:

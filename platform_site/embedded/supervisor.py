@@ -1,7 +1,7 @@
-"""Child processes under one supervisor: their output in one terminal, restarts, and an end that leaves nobody behind.
+"""Supervisor of child processes: output in one terminal, restarts, and an ordered shutdown.
 
-One thread, one loop. `manage.py up` describes its parts; each is a process in a session of its own, so that Ctrl-C in
-the terminal reaches only the supervisor, which then ends the parts in order.
+One thread, one loop. `manage.py up` describes its processes; each has its own session, so that Ctrl-C in the terminal
+only reaches the supervisor, which then ends them in order.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ _TRIES: Final = 6
 Spawn = Callable[[IO[bytes]], "subprocess.Popen[bytes]"]
 
 
-class PartFailed(RuntimeError):
+class ProcessFailed(RuntimeError):
     """A part ended and cannot be restarted. `lines` are the last it said."""
 
-    def __init__(self, part: "Part", lines: Iterable[str]) -> None:
+    def __init__(self, part: "SupervisedProcess", lines: Iterable[str]) -> None:
         self.part, self.lines = part, list(lines)
         super().__init__(f"{part.name} ended ({part.how_it_ended()})")
 
 
 @dataclass(slots=True)
-class Part:
+class SupervisedProcess:
     """One child. `spawn(output)` starts it with `output` as its standard output and error, and does not wait."""
 
     name: str
@@ -67,9 +67,9 @@ class Supervisor:
     """Runs parts until told to stop. Not thread-safe, and to be used on the main thread: children die with it."""
 
     def __init__(self, write: Callable[[str], object], *, colour: bool, changed: Callable[[list[int]], None]) -> None:
-        """`changed(pids)` is told the running children whenever they change."""
+        """`changed(pids)` receives the running children whenever they change."""
         self._write, self._colour, self._changed = write, colour, changed
-        self._parts: list[Part] = []
+        self._parts: list[SupervisedProcess] = []
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         for end in (self._wake_read, self._wake_write):
@@ -85,14 +85,14 @@ class Supervisor:
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody asked us to stop."""
+        """Whether a stop was requested."""
         return self._stops > 0
 
     def say(self, text: str) -> None:
         """A line of our own."""
         self._write(f"{self._prefix('up')}{text}\n")
 
-    def start(self, part: Part) -> None:
+    def start(self, part: SupervisedProcess) -> None:
         """Start a part; from now on it is kept running. Raises what its `spawn` raises."""
         if part not in self._parts:
             self._parts.append(part)
@@ -118,7 +118,7 @@ class Supervisor:
             for part in self._parts:
                 if not part.runs:
                     self._drain(part)
-                    raise PartFailed(part, part.lines)
+                    raise ProcessFailed(part, part.lines)
         return False
 
     def run(self) -> None:
@@ -135,7 +135,7 @@ class Supervisor:
                 elif now >= part.retry_at:
                     self._restart(part, now)
 
-    def stop(self, order: Iterable[Iterable[Part]]) -> None:
+    def stop(self, order: Iterable[Iterable[SupervisedProcess]]) -> None:
         """End the parts, group after group: ask, wait, and kill what does not end in its time, with its children.
 
         A second signal from the user shortens the wait to nothing.
@@ -180,7 +180,7 @@ class Supervisor:
     def _bury(self) -> None:
         """Wait for children that have ended: our parts by their own means, adopted ones here."""
         if not hasattr(os, "waitid"):
-            return  # there, nobody's orphans become ours
+            return  # orphans are not adopted on that system
         # Only those not buried yet: the pid of one that is may have come back as an orphan's.
         processes = [part.process for part in self._parts if part.process is not None]
         known = {process.pid: process for process in processes if process.returncode is None}
@@ -192,7 +192,7 @@ class Supervisor:
                 else:
                     os.waitpid(dead.si_pid, 0)
 
-    def _read(self, descriptor: int, part: Part) -> bool:
+    def _read(self, descriptor: int, part: SupervisedProcess) -> bool:
         """Pass on what there is. False at the end of the output."""
         try:
             data = os.read(descriptor, 65536)
@@ -214,7 +214,7 @@ class Supervisor:
             part._partial = b""
         return True
 
-    def _lines(self, part: Part, lines: Iterable[bytes]) -> None:
+    def _lines(self, part: SupervisedProcess, lines: Iterable[bytes]) -> None:
         """Pass lines on, all in one write: a busy web process says hundreds at once."""
         shown = []
         prefix = self._prefix(part.name)
@@ -228,7 +228,7 @@ class Supervisor:
         if shown:
             self._write("".join(shown))
 
-    def _drain(self, part: Part) -> None:
+    def _drain(self, part: SupervisedProcess) -> None:
         """Read what an ended part has still in its pipe."""
         for key in list(self._selector.get_map().values()):
             if key.data is part:
@@ -241,18 +241,18 @@ class Supervisor:
         return f"\x1b[{_COLOURS.get(name, 33)}m{label}\x1b[0m" if self._colour else label
 
     # ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _ended(self, part: Part, now: float) -> None:
+    def _ended(self, part: SupervisedProcess, now: float) -> None:
         self._drain(part)  # its children hear of its end from the kernel, and may finish what they have in hand
         if now - part.started_at > _STEADY_SECONDS:
             part.tries = 0
         part.tries += 1
         if part.tries > _TRIES:
-            raise PartFailed(part, part.lines)
+            raise ProcessFailed(part, part.lines)
         wait = min(8.0, 0.1 * 3 ** (part.tries - 1))
         part.retry_at = now + wait
         self.say(f"{part.name} ended ({part.how_it_ended()}); starting it again in {wait:.1f} s")
 
-    def _restart(self, part: Part, now: float) -> None:
+    def _restart(self, part: SupervisedProcess, now: float) -> None:
         try:
             self.start(part)
         except (OSError, RuntimeError) as error:
@@ -260,13 +260,13 @@ class Supervisor:
             if not part.runs:
                 part.retry_at = None
 
-    def signal(self, part: Part, number: signal.Signals) -> None:
+    def signal(self, part: SupervisedProcess, number: signal.Signals) -> None:
         """Send a part's process a signal, if it runs."""
         if part.process is not None and part.runs:
             with contextlib.suppress(ProcessLookupError):
                 part.process.send_signal(number)
 
-    def _kill(self, part: Part) -> None:
+    def _kill(self, part: SupervisedProcess) -> None:
         """SIGKILL to the part's whole session."""
         if part.process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -27,7 +27,7 @@ from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import REGIONS, Layout, region_variable
 from platform_site.embedded.lock import AlreadyRunning, DataDirLock
 from platform_site.embedded.sockets import default_workers, listen, number_of_workers, port_number
-from platform_site.embedded.supervisor import Part, PartFailed, Supervisor
+from platform_site.embedded.supervisor import ProcessFailed, SupervisedProcess, Supervisor
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS: Final = 120.0
@@ -37,14 +37,14 @@ _POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
 
 
 class CannotStart(RuntimeError):
-    """A sentence for whoever typed the command."""
+    """A message for the user of the command."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=port_number, default=8000, help="port to listen on (default %(default)s; 0: a free one)"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="IP address to listen on (default %(default)s)")
     parser.add_argument(
         "--data-dir",
         type=Path,
@@ -112,7 +112,7 @@ class _Run:
         self._supervisor = Supervisor(_write, colour=_colour(), changed=lock.record)
         self._databases_ready = False
         self._environment = self._make_environment()
-        self._postgres = Part(
+        self._postgres = SupervisedProcess(
             "postgres",
             lambda output: embedded_postgres.spawn(layout, web_processes=len(listeners), output=output),
             signal.SIGINT,
@@ -128,22 +128,24 @@ class _Run:
                 "shutting down",
             ),
         )
-        self._valkey = Part(
+        self._valkey = SupervisedProcess(
             "valkey",
             lambda output: embedded_valkey.spawn(layout, output=output),
             signal.SIGTERM,
             stop_seconds=3,
             hush=("Memory overcommit", "signal-handler", "ready to exit"),
         )
-        self._web = Part("web", self._spawn_web, signal.SIGTERM, stop_seconds=9.5)
-        self._worker = Part("worker", self._spawn_worker, signal.SIGTERM, stop_seconds=9.5, hush=("Warm shutdown",))
+        self._web = SupervisedProcess("web", self._spawn_web, signal.SIGTERM, stop_seconds=9.5)
+        self._worker = SupervisedProcess(
+            "worker", self._spawn_worker, signal.SIGTERM, stop_seconds=9.5, hush=("Warm shutdown",)
+        )
 
     def go(self) -> int:
         code = 0
         try:
             self._start()
             self._supervisor.run()
-        except PartFailed as failure:
+        except ProcessFailed as failure:
             code = 1
             _write(f"\n{failure}. Its last lines:\n" + "".join(f"    {line}\n" for line in failure.lines[-20:]))
         except (embedded_postgres.PostgresFailed, embedded_valkey.ValkeyFailed, CannotStart) as failure:
@@ -250,10 +252,11 @@ class _Run:
             "",
             f"Ready in {seconds:.1f} s. Ctrl-C stops everything; the data stays in {_short(self._layout.data_dir)}",
             "",
-            f"  Console  {base}/admin/",
         ]
-        if facts is not None:
-            lines += [f"           {facts['admin']['email']}, password {facts['admin']['password']}"]
+        for label, path, who in (("Console ", "console", "account"), ("Admin   ", "admin", "admin")):
+            lines += [f"  {label} {base}/{path}/"]
+            if facts is not None:
+                lines += [f"           {facts[who]['email']}, password {facts[who]['password']}"]
         lines += [f"  API      {base}/v1 (reference: /docs, guides: /docs/guides)"]
         if facts is not None:
             file = _short(self._layout.demo_file)
@@ -296,7 +299,7 @@ def _facts(layout: Layout) -> dict[str, Any] | None:
 
 
 def _write(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more, or the terminal is gone: the service goes on
+    with contextlib.suppress(OSError):  # the terminal is closed: the service continues
         sys.stdout.write(text)
         sys.stdout.flush()
 

@@ -1,7 +1,7 @@
-"""What many threads hand in and nobody waits for, dealt with together, a moment later and in a thread of its own.
+"""Batches small items of many threads, and processes them a moment later in another thread.
 
-Lines of the access log and the figures of requests: done one by one in the request they cost it locks, system calls and
-half of its own bookkeeping; together they cost a fraction, and after the answer. Nothing here knows what is handed in.
+For lines of the access log and request metrics: one by one they would cost each request locks and system calls. The
+module does not depend on the kind of item.
 """
 
 import logging
@@ -25,7 +25,7 @@ class Batch(Generic[Thing]):
     """`deal` is given all that was put in since the last time, in order. Thread-safe; a fork begins with none of it."""
 
     def __init__(self, deal: Callable[[list[Thing]], None], *, most: int) -> None:
-        """At most `most` things wait, while `deal` stands still or no thread can be had."""
+        """At most `most` items wait, while `deal` is blocked or no thread can be started."""
         self._deal, self._most = deal, most
         self._forget()
         _all.add(self)
@@ -70,7 +70,7 @@ class Batch(Generic[Thing]):
                 thread = threading.Thread(target=self._run, name="batch", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # the system has no more threads: whoever comes next tries again
+                except RuntimeError:  # the system has no more threads: the next item tries again
                     return
                 self._thread = thread
             self._is_called = True
@@ -81,7 +81,7 @@ class Batch(Generic[Thing]):
             self._wanted.wait()
             self._wanted.clear()
             time.sleep(PAUSE)
-            self._is_called = False  # before looking: who comes now calls again
+            self._is_called = False  # before checking, so that a later item starts it again
             self.flush()
 
 

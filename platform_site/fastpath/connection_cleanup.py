@@ -31,7 +31,7 @@ def take_over() -> None:
     signals.request_started.disconnect(db.reset_queries)
     signals.request_started.disconnect(db.close_old_connections)
     signals.request_finished.disconnect(db.close_old_connections)
-    signals.request_finished.disconnect(cache.close_caches)  # none of ours has anything to close
+    signals.request_finished.disconnect(cache.close_caches)  # the platform's caches have nothing to close
     signals.request_finished.disconnect(reset_urlconf)  # there is one URLconf, and each request sets it
     connection_created.connect(_remember, dispatch_uid="platform_site.fastpath.connection_cleanup")
 
@@ -50,7 +50,7 @@ def _remember(connection: BaseDatabaseWrapper, **_: Any) -> None:
     _opened.connections[connection.alias] = connection
 
 
-def look_after() -> None:
+def watch_connection() -> None:
     """After an answer, in the thread that made it: see the module."""
     for connection in _opened.connections.values():
         if connection.queries_log:

@@ -1,12 +1,12 @@
-"""Connections to the server itself, for what belongs to a session and not to a transaction.
+"""Connections to the server itself, for session state.
 
-A pooler in transaction mode (PgBouncer) hands a session's next transaction to whichever server connection is free. What
-a session keeps there is then somebody else's: its advisory locks, its `SET`, a cursor held beyond its transaction.
-Almost nothing of ours is a session's: requests, deliveries and runs lock by transaction and say `SET LOCAL`. The rest
-comes here, by `DATABASE_DIRECT_URL` and `REGION_*_DIRECT_URL`; without these the ordinary URLs lead to the servers.
+A pooler in transaction mode (PgBouncer) gives a session's next transaction any free server connection, so session
+state (advisory locks, `SET`, cursors held beyond a transaction) would leak to other clients. Nearly all code uses
+transaction locks and `SET LOCAL`. The rest uses these connections, by `DATABASE_DIRECT_URL` and `REGION_*_DIRECT_URL`;
+without these the ordinary URLs point to the servers.
 
-Who calls: the locks of sweeps and of who drops a forgotten schema, the making of indexes on large tables,
-`manage.py migrate`.
+Callers: the locks of periodic jobs and of dropping an orphaned schema, building indexes on large tables, `manage.py
+migrate`.
 """
 
 from collections.abc import Generator
@@ -37,11 +37,11 @@ def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
 
 
 @contextmanager
-def unhurried(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """A connection of the block's own, for a statement that may take hours and a lock of the session that says so.
+def without_timeouts(alias: str) -> Generator[BaseDatabaseWrapper]:
+    """The block's own connection, for a statement that may take hours and a session lock that protects it.
 
-    It has no time limits; but the server looks every second whether its client still lives, and ends both otherwise.
-    Nor is it cut where the server stands still for some seconds: hours of work would be lost.
+    It has no timeouts, but the server checks every second whether its client is alive, and ends both otherwise. It is
+    not cut when the server stalls for some seconds, which would lose hours of work.
     """
     with own_connection(alias) as own:
         own.execute_wrappers.remove(bounded)

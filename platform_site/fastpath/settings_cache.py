@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.signals import setting_changed
 
 
-class _Kept:
+class _CachedSettings:
     """`kept.NAME` is `settings.NAME`. Raises AttributeError for a setting that is not there."""
 
     def __getattr__(self, name: str) -> Any:
@@ -18,11 +18,11 @@ class _Kept:
         return found
 
 
-kept: Final = _Kept()
+cached_settings: Final = _CachedSettings()
 
 
 def _forget(*, setting: str, **_: Any) -> None:
-    kept.__dict__.pop(setting, None)
+    cached_settings.__dict__.pop(setting, None)
 
 
 setting_changed.connect(_forget)

@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 from rest_framework.parsers import BaseParser
 
-from platform_site.fastpath.settings_cache import kept
+from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 
 MEDIA_TYPE: Final = "application/json"
@@ -31,7 +31,8 @@ _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
 
 
 class DuplicateName(ValueError):
-    """An object names a member twice. JSON allows it, and takes the last: who meant the first would be misread."""
+    """A JSON object has a duplicate key. JSON allows it and uses the last one, so the first would be ignored
+    silently."""
 
 
 def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def read(body: bytes) -> Any:
     try:
         return _exact.decode(body.decode())
     except DuplicateName:
-        raise InvalidRequest("The body names a member of an object twice.") from None
+        raise InvalidRequest("Duplicate key in a JSON object of the body.") from None
     except ValueError:  # more digits than Python converts (4,300): orjson calls this a float out of range before us
         raise InvalidRequest("The body holds a number that is too long.") from None
 
@@ -143,7 +144,7 @@ def declared_length(meta: Mapping[str, Any]) -> int:
         return 0
     if not (isinstance(text, str) and text.isascii() and text.isdigit()):
         raise InvalidRequest("Content-Length is not a number.")
-    if len(text) > 18 or int(text) > kept.MAX_BODY_BYTES:
+    if len(text) > 18 or int(text) > cached_settings.MAX_BODY_BYTES:
         raise PayloadTooLarge
     return int(text)
 
@@ -156,7 +157,7 @@ def read_request(request: HttpRequest) -> Any:
         body = request.body
     except UnreadablePostError:
         raise InvalidRequest("The body ended before its announced length.") from None
-    if len(body) > kept.MAX_BODY_BYTES:
+    if len(body) > cached_settings.MAX_BODY_BYTES:
         raise PayloadTooLarge
     if not body:
         raise InvalidRequest("The body is empty; a JSON value is needed.")

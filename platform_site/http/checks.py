@@ -39,7 +39,7 @@ def check_outbound_networks(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_outbound_networks_in_production(**_: Any) -> list[CheckMessage]:
-    """In production nobody's webhook may call this machine or a cloud's metadata service."""
+    """In production no webhook may call this machine or a cloud's metadata service."""
     if not settings.PRODUCTION or check_outbound_networks():
         return []
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))

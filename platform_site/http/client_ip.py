@@ -9,12 +9,12 @@ import ipaddress
 from django.http import HttpRequest
 
 UNKNOWN = "unknown"
-"""A peer on a Unix socket, which has no address."""
+"""A peer on a Unix socket, which has no IP address."""
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """The client's IP address in its plain form: an IPv4 address in IPv6 clothing is IPv4, and a link-local one goes
-    without its zone, which is our own word for a network card. None on a Unix socket."""
+    """The client's IP address in its plain form: an IPv4-mapped IPv6 address is IPv4, and a link-local one has no zone,
+    which only names a local network interface. None on a Unix socket."""
     try:
         address = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "")
     except ValueError:
@@ -25,7 +25,7 @@ def client_address(request: HttpRequest) -> str | None:
 
 
 def network_of(request: HttpRequest, bits: int = 64) -> str:
-    """What is counted as one client: an IPv4 address, or the /64 of an IPv6 one, which one host or household has."""
+    """The unit of rate limits: an IPv4 address, or the /64 of an IPv6 one, which belongs to one host or household."""
     address = client_address(request)
     if address is None:
         return UNKNOWN
@@ -35,6 +35,6 @@ def network_of(request: HttpRequest, bits: int = 64) -> str:
 
 
 def site_of(request: HttpRequest) -> str:
-    """What has one share among strangers: an IPv4 address, or the /48 of an IPv6 one. Whoever rents a server or has a
-    line at home may well hold as many /64s as that has, and would hold as many shares."""
+    """The unit of fair shares of anonymous callers: an IPv4 address, or the /48 of an IPv6 one. A rented server or a
+    home connection often has all /64s of a /48, and would otherwise have as many shares."""
     return network_of(request, 48)

@@ -1,17 +1,17 @@
-"""Which web pages may read our answers: django-cors-headers writes the headers, this module decides for whom.
+"""CORS: which web pages may read responses. django-cors-headers writes the headers; this module decides.
 
 Three cases, none of which costs a query of its own:
 
-- **A preflight** carries no token, and of `X-Environment` only the name. If the host names the environment
-  (`env-….<PLATFORM_DOMAIN>`) its list decides; else the preflight is granted, and the answer to the request proper
-  decides. What a preflight protects against is a page using credentials that the browser adds by itself; there are none
-  here: no cookie opens a path under /v1.
-- **An answer to a known caller**: the caller's environment lists its origins (`Place.allowed_origins`, in the caller's
-  record already); a platform account may also be used from `PLATFORM_ORIGINS`.
-- **An answer at a public address** (sign-in): the environment that the request names, else `PLATFORM_ORIGINS`.
+- **A preflight** has no token, and of `X-Environment` only the name. If the host names the environment
+  (`env-….<PLATFORM_DOMAIN>`), its list decides; otherwise the preflight is granted, and the response to the actual
+  request decides. Preflights protect against credentials that the browser adds by itself; there are none here: no
+  cookie gives access to a path under /v1.
+- **A response to a known caller**: the caller's environment has a list of origins (`EnvironmentRef.allowed_origins`, in
+  the caller's record already); a platform account may also be used from `PLATFORM_ORIGINS`.
+- **A response of a public endpoint** (sign-in): the environment that the request names, else `PLATFORM_ORIGINS`.
 
-Everything else carries no caller's data (401, unknown paths, the API description) and may be read by any page: a page
-that cannot see a 401 cannot know that it should refresh its token.
+Everything else has no caller's data (401, unknown paths, the API description) and may be read by any page: a page that
+cannot read a 401 would not know that it must refresh its token.
 """
 
 import logging
@@ -35,9 +35,9 @@ _lookup: OriginsLookup | None = None
 
 
 def set_origins_lookup(lookup: OriginsLookup) -> None:
-    """How to find an environment's allowed origins by its id (None: no such environment). `projects` calls it at start;
-    the lookup is expected to be cached, and is only used at public addresses and for preflights to an environment's
-    own host.
+    """Set the function that finds an environment's allowed origins by its id (None: no such environment). `projects`
+    calls it at start. The lookup should be cached, and is only used at public endpoints and for preflights to an
+    environment's own host.
     """
     global _lookup
     _lookup = lookup
@@ -48,7 +48,7 @@ def _origins_of(environment_id: str) -> Sequence[str]:
         return ()
     try:
         return _lookup(environment_id) or ()
-    except Exception:  # a database that is away must not turn a finished answer into an error
+    except Exception:  # an unavailable database must not turn a finished response into an error
         log.warning("the allowed origins of an environment could not be read", exc_info=True)
         return ()
 

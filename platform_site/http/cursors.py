@@ -13,7 +13,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import orjson
 from cryptography.exceptions import InvalidTag
@@ -29,7 +29,7 @@ Value = str | int | float | bool | None | dt.datetime | dt.date | dt.time | Deci
 Fact = str | int | bool | None | Sequence["Fact"]
 
 MAX_CHARACTERS: Final = 8192
-"""Longer text is no cursor of ours. A request line holds it with room to spare."""
+"""Longer texts are not cursors. A request line is long enough for it."""
 _INTEGERS: Final = range(-(2**63), 2**64)
 
 _WRITERS: Final[dict[type, tuple[str, Callable[[Any], str]]]] = {
@@ -97,14 +97,23 @@ def decode(kind: str, facts: Sequence[Fact], text: str) -> list[Value]:
     Raises ValidationFailed on the field `cursor` for anything that `encode` did not make for these `kind` and `facts`
     with SECRET_KEY or one of SECRET_KEY_FALLBACKS.
     """
+    values = decode_if_of(kind, facts, text)
+    if values is None:
+        message = "This is not a next_cursor of this list, order and filter."
+        raise ValidationFailed.of("cursor", "invalid_cursor", message)
+    return values
+
+
+def decode_if_of(kind: str, facts: Sequence[Fact], text: str) -> list[Value] | None:
+    """As `decode`, but None for a text that is not such a cursor."""
     if len(text) > MAX_CHARACTERS:
-        _refuse()
+        return None
     try:
         sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
-        _refuse()
+        return None
     if urlsafe_b64encode(sealed).rstrip(b"=") != text.encode():  # the decoder skips foreign characters and stray bits
-        _refuse()
+        return None
     bound = [kind.encode(), orjson.dumps(facts)]
     for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
         try:
@@ -112,8 +121,4 @@ def decode(kind: str, facts: Sequence[Fact], text: str) -> list[Value]:
         except InvalidTag:
             continue
         return [_READERS[value[0]](value[1]) if type(value) is list else value for value in orjson.loads(plain)]
-    _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise ValidationFailed.of("cursor", "invalid_cursor", "This is not a next_cursor of this list, order and filter.")
+    return None

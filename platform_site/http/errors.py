@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-NAMELESS: Final = "(empty)"
+NO_FIELD: Final = "(empty)"
 """How a field is called whose name has no character: JSON and query strings admit it, an answer must name something."""
 
 
@@ -21,7 +21,7 @@ class FieldError:
     message: str
 
     def as_dict(self) -> dict[str, str]:
-        return {"field": self.field or NAMELESS, "code": self.code, "message": self.message}
+        return {"field": self.field or NO_FIELD, "code": self.code, "message": self.message}
 
 
 class ApiError(Exception):
@@ -93,7 +93,7 @@ class NotFound(ApiError):
 
 
 class MethodNotAllowed(ApiError):
-    status, code, message = 405, "method_not_allowed", "This address does not take that method."
+    status, code, message = 405, "method_not_allowed", "This endpoint does not support that method."
 
 
 class Conflict(ApiError):
@@ -142,7 +142,7 @@ class Internal(ApiError):
 
 
 class Unavailable(ApiError):
-    """A dependency is away for the moment; nothing was changed."""
+    """A dependency is unavailable; nothing was changed."""
 
     status, code, message = 503, "unavailable", "The service is busy or restarting. Try again shortly."
 

@@ -36,3 +36,8 @@ def dumps(value: Any, *, indent: bool = False, default: Callable[[Any], Any] | N
         return json.dumps(
             value, ensure_ascii=False, indent=2 if indent else None, separators=separators, default=default
         )
+
+
+def canonical(value: Any) -> bytes:
+    """The same bytes for equal JSON values, whatever the order of their keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -38,6 +38,9 @@ from platform_site.postgres import sqlstates
 
 log = logging.getLogger("platform.errors")
 
+ANSWERED: Final = "api_error"
+"""The attribute of a response that has its ApiError, for the logs."""
+
 _registered: Final[dict[type[Exception], Callable[[Any], ApiError]]] = {}
 
 
@@ -69,7 +72,7 @@ _FOREIGN: Final[tuple[tuple[type[Exception], Callable[[Any], ApiError]], ...]] =
     (Http404, lambda error: NotFound()),
     (django_exceptions.PermissionDenied, lambda error: Forbidden()),
     (django_exceptions.RequestDataTooBig, lambda error: PayloadTooLarge()),
-    (django_exceptions.DisallowedHost, lambda error: InvalidRequest("The Host header names no host of ours.")),
+    (django_exceptions.DisallowedHost, lambda error: InvalidRequest("Unknown host.")),
     (django_exceptions.SuspiciousOperation, lambda error: InvalidRequest()),
     (django_exceptions.BadRequest, lambda error: InvalidRequest()),
     (django_exceptions.ValidationError, _django_validation),
@@ -79,7 +82,7 @@ _FOREIGN: Final[tuple[tuple[type[Exception], Callable[[Any], ApiError]], ...]] =
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """What `error` means to a client. `Internal` for what nobody foresaw; the caller logs that one."""
+    """The API error for any exception. `Internal` for unexpected ones, which the caller logs."""
     if isinstance(error, ApiError):
         return error
     for kind in type(error).__mro__:
@@ -89,7 +92,7 @@ def to_api_error(error: Exception) -> ApiError:
         if isinstance(error, foreign):
             return meaning(error)
     if sqlstates.is_database_error(error):
-        return sqlstates.answer_for(error)
+        return sqlstates.error_for(error)
     return Internal()
 
 
@@ -115,5 +118,6 @@ def respond(answer: ApiError) -> HttpResponse:
         content_type="application/json",
         headers=answer.headers,
     )
+    response.__dict__[ANSWERED] = answer
     response._has_been_logged = True  # type: ignore[attr-defined]  # the access log has it; Django would log it twice
     return response

@@ -12,7 +12,7 @@ from django.utils.dateparse import parse_datetime
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 
-from platform_site.http.errors import NAMELESS, FieldError, ValidationFailed
+from platform_site.http.errors import NO_FIELD, FieldError, ValidationFailed
 from platform_site.identity import ids
 
 INT64_MIN: Final = -(2**63)
@@ -196,10 +196,8 @@ class ObjectField(JSONField):
 
 
 class Serializer(serializers.Serializer[Any]):
-    """A body that is an object of known members. A member that is not declared is refused: a misspelt optional one
-    would otherwise be a silent default. `ignore_unknown = True` for addresses whose standard says to ignore (RFC
-    6749).
-    """
+    """A body with known fields. Undeclared fields are refused, because a misspelled optional field would silently get
+    its default. `ignore_unknown = True` for endpoints whose standard requires ignoring them (RFC 6749)."""
 
     ignore_unknown: ClassVar[bool] = False
 
@@ -228,7 +226,7 @@ class Serializer(serializers.Serializer[Any]):
     def _unknown(self, names: list[str] | tuple[()]) -> dict[str, list[ErrorDetail]]:
         known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
         message = str(self.error_messages["unknown_field"]).format(known=known)
-        return {name[:100] or NAMELESS: [ErrorDetail(message, "unknown_field")] for name in names[:100]}
+        return {name[:100] or NO_FIELD: [ErrorDetail(message, "unknown_field")] for name in names[:100]}
 
 
 _OWN_CODES: Final = {

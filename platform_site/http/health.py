@@ -22,7 +22,7 @@ from django.http import HttpRequest, HttpResponse
 
 from platform_site.http.errors import ValidationFailed
 from platform_site.http.requests import read_parameters
-from platform_site.http.views import answer
+from platform_site.http.views import respond
 from platform_site.observability.metrics import reads_only
 from platform_site.postgres import replicas
 
@@ -74,24 +74,24 @@ def register(name: str, check: Check) -> None:
     _dependencies[name] = _Dependency(check)
 
 
-def _ask_database(alias: str) -> None:
+def _check_database(alias: str) -> None:
     """A connection of its own, opened as every other one (certificates, which of several hosts): `ok` means that
     requests get one."""
     with psycopg.connect(**connections[alias].get_connection_params(), autocommit=True) as connection:
         connection.execute("SELECT 1")
 
 
-def _ask_redis() -> None:
+def _check_redis() -> None:
     with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1) as client:
         client.set("readyz", b"", ex=1)  # one that only answers reads is of no use to us
 
 
 def register_own() -> None:
     """The dependencies that the kernel itself knows. Called at start."""
-    register("control", lambda: _ask_database("default"))
+    register("control", lambda: _check_database("default"))
     for region in settings.REGION_DATABASES:
-        register(region, lambda region=region: _ask_database(region))  # type: ignore[misc]
-    register("redis", _ask_redis)
+        register(region, lambda region=region: _check_database(region))  # type: ignore[misc]
+    register("redis", _check_redis)
 
 
 def state() -> Mapping[str, str]:
@@ -122,9 +122,9 @@ def readyz(request: HttpRequest) -> HttpResponse:
         facts["replicas"] = replicas.states()
     headers = {"Cache-Control": "no-store"}
     if not can_serve(found) or any(found[name] != "ok" for name in required):
-        return answer({"status": "unavailable", **facts}, 503, headers | {"Retry-After": "1"})
+        return respond({"status": "unavailable", **facts}, 503, headers | {"Retry-After": "1"})
     is_ready = all(one == "ok" for one in found.values())
-    return answer({"status": "ready" if is_ready else "degraded", **facts}, 200, headers)
+    return respond({"status": "ready" if is_ready else "degraded", **facts}, 200, headers)
 
 
 def _required(request: HttpRequest) -> list[str]:
@@ -148,4 +148,4 @@ def can_serve(found: Mapping[str, str]) -> bool:
 def healthz(request: HttpRequest) -> HttpResponse:
     """`{"status": "ok"}`. Behind the bridge this view is not reached; it serves other servers and the tests."""
     reads_only(request)
-    return answer({"status": "ok"}, headers={"Cache-Control": "no-store"})
+    return respond({"status": "ok"}, headers={"Cache-Control": "no-store"})

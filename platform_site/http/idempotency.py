@@ -35,7 +35,7 @@ import orjson
 from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse
 
-from platform_site.http import bodies, client_ip
+from platform_site.http import bodies, client_ip, exact_json
 from platform_site.http.errors import Conflict, ValidationFailed
 from platform_site.http.models import IDEMPOTENCY_PURPOSE as PURPOSE
 from platform_site.http.models import IdempotencyRecord
@@ -48,8 +48,8 @@ from platform_site.security import keyring
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 HOURS: Final = 24
-_OF_STRANGERS: Final = 16 * 1024
-"""Bytes of an answer to a publishable key beyond which it is not kept: whoever shows one fills no disk by asking."""
+_OF_ANONYMOUS: Final = 16 * 1024
+"""Maximum bytes of a stored response to a publishable key, so that its callers cannot fill the disk."""
 _KEY: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?", re.ASCII)
 
 # A record that has expired but was not purged yet is taken over as if it were not there.
@@ -62,11 +62,12 @@ _CLAIM: Final = """
         WHERE api_idempotencyrecord.expires_at <= statement_timestamp()
     RETURNING true
 """
+# An array, not `IN (SELECT … LIMIT …)`: a nested loop would run that for each row, and delete more than the limit.
 _PURGE: Final = """
-    DELETE FROM api_idempotencyrecord WHERE digest IN (
+    DELETE FROM api_idempotencyrecord WHERE digest = ANY (ARRAY (
         SELECT digest FROM api_idempotencyrecord WHERE expires_at <= statement_timestamp()
         ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED
-    )
+    ))
 """
 
 
@@ -76,13 +77,13 @@ class Ticket:
 
     digest: bytes
     fingerprint: bytes
-    """Of query and body, under the Idempotency-Key: a body may hold a password, and what is stored of it must not be
-    a hash that somebody who reads the database could try guesses on."""
+    """Of query and body, keyed by the Idempotency-Key: a body may have a password, and the stored value must not allow
+    guessing it from the database."""
     key: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredResponse:
     """What an earlier request under the same key left: its sealed answer, or the id of what answers instead."""
 
     sealed_answer: bytes | None
@@ -92,8 +93,8 @@ class Kept:
 def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
     """The ticket of `request`; None without the header. Raises ValidationFailed naming the header, PayloadTooLarge.
 
-    Without a caller (a public address) the body takes part in recognising: strangers with the same key do not meet. Of
-    those who show the same publishable key, the client's address does, too: their bodies may well be alike.
+    Without a caller (a public endpoint) the body is part of the identity, so that unrelated clients with the same key
+    do not collide. For a publishable key the client's IP address is as well, since their bodies may be equal.
     """
     key: str | None = request.META.get("HTTP_IDEMPOTENCY_KEY")
     if key is None:
@@ -106,7 +107,7 @@ def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
     if caller is None:
         who = ["public", fingerprint.hex(), named_environment(request) or ""]
     else:
-        # An address that looks for no place itself (the keys) may still mean the one that the request names.
+        # An endpoint without an environment (the keys) may still refer to the one that the request names.
         environment = caller.place.environment_id if caller.place else named_environment(request)
         who = [caller.kind, caller.id, environment or ""]
         if caller.kind == "anonymous":
@@ -122,16 +123,16 @@ def _canonical(body: bytes) -> bytes:
     integer keeps its spelling. Anything but JSON as it is."""
     try:
         value = json.loads(body, parse_float=lambda text: f"\0{text}")  # no valid text begins with NUL
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        return exact_json.canonical(value)
     except (ValueError, RecursionError):
         return body
 
 
-def claim(ticket: Ticket, *, using: str) -> Kept | None:
-    """Take the ticket's place in the transaction at hand, as its first statement. None: nobody was here, go ahead.
+def claim(ticket: Ticket, *, using: str) -> StoredResponse | None:
+    """Claim the ticket in the current transaction, as its first statement. None: the request is new, continue.
 
-    Waits while a twin is in flight, at most the session's `lock_timeout`, then raises Conflict. Raises ValidationFailed
-    if the key was used with another body. Must run inside `transaction.atomic(using=using)`.
+    Waits while the same request is in flight, at most the session's `lock_timeout`, then raises Conflict. Raises
+    ValidationFailed if the key was used with another body. Must run inside `transaction.atomic(using=using)`.
     """
     with connections[using].cursor() as cursor:
         try:
@@ -147,7 +148,7 @@ def claim(ticket: Ticket, *, using: str) -> Kept | None:
         raise _in_flight()
     if bytes(record.fingerprint) != ticket.fingerprint:
         raise ValidationFailed.of(HEADER, "reused", f"This {HEADER} was used for a request with another body.")
-    return Kept(None if record.sealed_answer is None else bytes(record.sealed_answer), record.reference)
+    return StoredResponse(None if record.sealed_answer is None else bytes(record.sealed_answer), record.reference)
 
 
 def _in_flight() -> Conflict:
@@ -156,7 +157,7 @@ def _in_flight() -> Conflict:
     )
 
 
-def keep(ticket: Ticket, response: HttpResponse, *, using: str) -> None:
+def store(ticket: Ticket, response: HttpResponse, *, using: str) -> None:
     """Store `response` as the ticket's answer, in the transaction of `claim`."""
     head = orjson.dumps([response.status_code, list(response.headers.items())])
     sealed = keyring.seal(
@@ -165,17 +166,17 @@ def keep(ticket: Ticket, response: HttpResponse, *, using: str) -> None:
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).update(sealed_answer=sealed)
 
 
-def keep_reference(ticket: Ticket, reference: str, *, using: str) -> None:
+def store_reference(ticket: Ticket, reference: str, *, using: str) -> None:
     """Let the thing with the id `reference` (1-64 characters) answer for this ticket. In the transaction of `claim`."""
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).update(reference=reference)
 
 
-def forget(ticket: Ticket, *, using: str) -> None:
+def discard(ticket: Ticket, *, using: str) -> None:
     """Leave no record: the answer is not worth keeping. In the transaction of `claim`."""
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).delete()
 
 
-def replay(ticket: Ticket, kept: Kept) -> HttpResponse:
+def replay(ticket: Ticket, kept: StoredResponse) -> HttpResponse:
     """The stored answer, to the byte, with the header that says it is one. Raises Conflict if it cannot be opened, or
     was not kept."""
     try:
@@ -225,10 +226,10 @@ def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable
                 if not isinstance(response, HttpResponse):
                     raise TypeError(f"an idempotent action must return a whole answer, not {type(response).__name__}")
                 if 200 <= response.status_code < 300:
-                    if _is_kept(self, response):
-                        keep(ticket, response, using=alias)
+                    if _is_stored(self, response):
+                        store(ticket, response, using=alias)
                 else:
-                    forget(ticket, using=alias)
+                    discard(ticket, using=alias)
             return response
 
         once.__dict__["is_idempotent"] = True
@@ -237,9 +238,9 @@ def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable
     return decorate
 
 
-def _is_kept(view: ApiViewSet, response: HttpResponse) -> bool:
-    """Of one that is not, the record stays: the effect comes once, and a repetition is told that it was done."""
-    return view.public or view.caller.kind != "anonymous" or len(response.content) <= _OF_STRANGERS
+def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
+    """If it is not stored, the record stays: the effect happens once, and a repetition is told that it was done."""
+    return view.public or view.caller.kind != "anonymous" or len(response.content) <= _OF_ANONYMOUS
 
 
 def purge_expired(*, using: str, batch: int = 1_000, most: int = 100_000) -> int:

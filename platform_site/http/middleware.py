@@ -1,10 +1,9 @@
-"""The front: the first of our code that a request meets, and the last that its answer passes.
+"""API middleware: the first code of the platform that handles a request, and the last that handles its response.
 
-It names the request, checks the host, and then takes one of two ways. Paths for machines (`/v1/…`, `/.well-known/…`,
-probes) go straight to their view: sessions, CSRF, messages and the rest of the console's middleware are neither needed
-there nor paid for, and a cookie opens nothing. All other paths are for people and go on through
-`settings.MIDDLEWARE`. Whatever happens, a machine's answer is JSON and carries `X-Request-Id`, the security headers
-and, for web pages, CORS; and there is one log line and one set of figures.
+It assigns the request id and checks the host. API paths (`/v1/…`, `/.well-known/…`, probes) go directly to their view,
+without sessions, CSRF, messages and the rest of the console's middleware; cookies have no effect there. All other paths
+continue through `settings.MIDDLEWARE`. In any case an API response is JSON and has `X-Request-Id`, the security headers
+and CORS headers; and each request has one log line and is counted.
 """
 
 import time
@@ -20,28 +19,29 @@ from django.http.response import HttpResponseBase, ResponseHeaders
 from django.urls.exceptions import Resolver404
 
 from platform_site.fastpath import routes
-from platform_site.fastpath.settings_cache import kept
+from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http import cors, exception_handler
 from platform_site.http.errors import InvalidRequest, NotFound
 from platform_site.http.requests import close_request, current_request_id, open_request
 from platform_site.identity import call_depth
 from platform_site.observability import logs, metrics
+from platform_site.request_log import recording
 
 Answer = Callable[[HttpRequest], HttpResponseBase]
 
 PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Asked by address, not by name: a load balancer's probe knows no host name. Nothing in them uses the host."""
+"""Requested by IP address: a load balancer's probe has no host name. Nothing in them uses the host."""
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _known_hosts: set[tuple[str, str]] = set()
 
 
-def is_for_machines(path: str) -> bool:
+def is_api_path(path: str) -> bool:
     """Whether an answer on this path is JSON whatever happens."""
     return path.startswith(("/v1/", "/.well-known/")) or path in PROBES or path == "/v1"
 
 
-class Front:
+class ApiMiddleware:
     """See the module. The first entry of MIDDLEWARE."""
 
     sync_capable = True
@@ -56,15 +56,15 @@ class Front:
         began = time.perf_counter()
         meta = request.META
         token = open_request(meta.get("HTTP_X_REQUEST_ID"))
-        call_depth.arrive(meta)
+        call_depth.read_depth(meta)
         try:
             path = request.path_info
-            if is_for_machines(path):
+            if is_api_path(path):
                 response = self._for_machines(request, path)
             else:
                 response = self._for_people(request)
                 response.headers["X-Request-Id"] = current_request_id() or ""
-            self._account_for(request, response.status_code, time.perf_counter() - began)
+            self._account_for(request, response, time.perf_counter() - began)
             return response
         finally:
             close_request(token)
@@ -81,7 +81,7 @@ class Front:
         try:
             if path not in PROBES:
                 _check_host(request)
-                if kept.SECURE_SSL_REDIRECT and request.scheme != "https":
+                if cached_settings.SECURE_SSL_REDIRECT and request.scheme != "https":
                     # No redirect: it would teach the client that a token may be sent in the clear once.
                     raise InvalidRequest("Use https. A token that was sent in the clear should be revoked.")
             if cors.is_preflight(request):
@@ -107,8 +107,10 @@ class Front:
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django's handler would log each 4xx again
         return response
 
-    def _account_for(self, request: HttpRequest, status: int, seconds: float) -> None:
-        """One log line and one observation."""
+    def _account_for(self, request: HttpRequest, response: HttpResponseBase, seconds: float) -> None:
+        """One log line, one observation, and an entry of the request log."""
+        status = response.status_code
+        error = response.__dict__.get(exception_handler.ANSWERED)
         match = request.resolver_match
         route = f"/{match.route}" if match is not None else "(unknown)"
         method = request.method if request.method in _METHODS else "OTHER"
@@ -124,7 +126,11 @@ class Front:
             None if caller is None or caller.place is None else caller.place.environment_id,
             request.META.get("REMOTE_ADDR"),
             None if freshness is None else freshness.answered_by,
+            None if match is None else recording.name_in(match.kwargs, "table"),
+            error,
         )
+        if request.path_info not in PROBES:
+            recording.record(request, method, status, seconds, error)
 
 
 def _view(request: HttpRequest, path: str) -> HttpResponseBase:
@@ -132,16 +138,16 @@ def _view(request: HttpRequest, path: str) -> HttpResponseBase:
     try:
         match = routes.resolve(path)
     except Resolver404:
-        raise NotFound(_no_such_address(path)) from None
+        raise NotFound(_no_such_endpoint(path)) from None
     request.resolver_match = match
     response: HttpResponseBase = match.func(request, *match.args, **match.kwargs)
     return response
 
 
-def _no_such_address(path: str) -> str:
+def _no_such_endpoint(path: str) -> str:
     if path.endswith("/") and len(path) > len("/v1/"):
-        return "There is no such address. Addresses of the API have no slash at their end."
-    return "There is no such address. All of them stand at /docs, and for programs at /v1/openapi.json."
+        return "There is no such endpoint. URLs of the API have no slash at their end."
+    return "There is no such endpoint. All of them are documented at /docs, and for programs at /v1/openapi.json."
 
 
 def _check_host(request: HttpRequest) -> None:
@@ -159,12 +165,12 @@ def _check_host(request: HttpRequest) -> None:
     _known_hosts.add(key)
 
 
-def _forget_hosts(*, setting: str, **_: Any) -> None:
+def _clear_hosts(*, setting: str, **_: Any) -> None:
     if setting in ("ALLOWED_HOSTS", "DEBUG"):
         _known_hosts.clear()
 
 
-setting_changed.connect(_forget_hosts)
+setting_changed.connect(_clear_hosts)
 
 
 def _security_headers() -> dict[str, tuple[str, str]]:
@@ -178,7 +184,7 @@ def _security_headers() -> dict[str, tuple[str, str]]:
             "Referrer-Policy": settings.SECURE_REFERRER_POLICY,
             "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
             "Vary": "Origin",
-            # For caches that overlook the Authorization of a request; whoever has an ETag may still ask with it.
+            # For caches that ignore the Authorization of a request; clients with an ETag may still revalidate.
             "Cache-Control": "private, no-cache",
         }
     )

@@ -1,16 +1,16 @@
-"""The API's description: OpenAPI 3.1 by drf-spectacular at `/v1/openapi.json`, made once per process.
+"""The API description: OpenAPI 3.1 by drf-spectacular at `/v1/openapi.json`, generated once per process.
 
-An action says what it is by its docstring (up to the first full stop or colon it is the summary) and its bodies by
-`extend_schema`, as in any project with drf-spectacular. The rest is read from the viewset itself: scope, query
-parameters, whether it is public, what else it raises (`also_raises`). The errors that follow from the shape of an
-operation (401 where there is a token, 403 where there is a token or an environment, 404 where there is a path
-parameter, 422 where there is input, 429, 503, …) are listed by themselves, each with the one envelope.
+An action is described by its docstring (the summary is the text up to the first full stop or colon) and its bodies by
+`extend_schema`, as usual with drf-spectacular. The rest is read from the viewset: scope, query parameters, whether it
+is public, further errors (`also_raises`). Errors that follow from the shape of an operation (401 with a token, 403 with
+a token or an environment, 404 with a path parameter, 422 with input, 429, 503, …) are added, each with the common
+envelope.
 
     @extend_schema(request=ProjectInput, responses={201: CreatedProject})
     def create(self, request):
-        \"\"\"Make a project. Its environments and databases are there when the call answers.\"\"\"
+        \"\"\"Create a project. Its environments and databases exist when the call returns.\"\"\"
 
-tests/api/test_openapi.py walks the result and asks each operation as a stranger.
+tests/api/test_openapi.py walks the result and calls each operation anonymously.
 """
 
 import inspect
@@ -96,7 +96,7 @@ class ApiSchema(AutoSchema):
             answer["headers"] = _headers(told) | answer.get("headers", {})
             answer["description"] = _SUCCESSES.get(status) or answer["description"] or "Done."
         for status, meant in _by_status(_errors(view, operation)).items():
-            responses[status] = _error_answer(meant)
+            responses[status] = _error_response(meant)
         operation["responses"] = dict(sorted(responses.items()))
         return operation
 
@@ -212,7 +212,7 @@ _VERBS: Final = {
 }
 _SUCCESSES: Final = {
     "200": "Done.",
-    "201": "Made. `Location` is its address.",
+    "201": "Created. `Location` is its URL.",
     "202": "Accepted; it goes on in the background. `Location` tells where to look.",
     "204": "Done; there is nothing to say.",
     "303": "Go on at `Location`.",
@@ -233,7 +233,7 @@ def _by_status(found: Iterable[type[ApiError]]) -> dict[str, list[type[ApiError]
     return dict(sorted(grouped.items()))
 
 
-def _error_answer(meant: list[type[ApiError]]) -> dict[str, Any]:
+def _error_response(meant: list[type[ApiError]]) -> dict[str, Any]:
     status = meant[0].status
     also = {429: ["Retry-After"], 503: ["Retry-After"], 401: ["WWW-Authenticate"], 412: ["ETag"]}
     return {
@@ -273,7 +273,7 @@ _HEADERS: Final[dict[str, Any]] = {
         "schema": {"type": "string", "maxLength": 64},
     },
     "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
-    "Location": {"description": "The address of what was made, or where to go on.", "schema": {"type": "string"}},
+    "Location": {"description": "The URL of the created resource, or where to continue.", "schema": {"type": "string"}},
     "ETag": {"description": "The state of the thing, for `If-Match`.", "schema": {"type": "string"}},
     "Idempotency-Replayed": {
         "description": "`true` on the answer to a repetition: what the first call answered.",
@@ -322,15 +322,15 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
         "bearer": {
             "type": "http",
             "scheme": "bearer",
-            "description": "A server key (`sk_…`), a user's access token (a JWT of 15 minutes), or, where nobody "
-            "has signed in, a publishable key (`pk_…`).",
+            "description": "A server key (`sk_…`), a user's access token (a JWT of 15 minutes), or, without a "
+            "sign-in, a publishable key (`pk_…`).",
         }
     }
     components["schemas"] = dict(sorted(components["schemas"].items()))
     return result
 
 
-def docs_that_describe_nothing() -> list[type]:
+def generic_view_classes() -> list[type]:
     """Classes whose docstring is about themselves, not about what inherits it (a setting of drf-spectacular)."""
     from drf_spectacular.plumbing import get_lib_doc_excludes
 
@@ -340,14 +340,20 @@ def docs_that_describe_nothing() -> list[type]:
 
 @lru_cache(maxsize=4)
 def _document(urlconf: str) -> tuple[bytes, str]:
-    """The description of the addresses in `urlconf` as JSON, and its ETag."""
+    """The description of the URLs in `urlconf` as JSON, and its ETag."""
     schema = SchemaGenerator(urlconf=urlconf).get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     text = orjson.dumps(schema, default=str)
     return text, f'"{sha256(text).hexdigest()[:32]}"'
 
 
+def description(urlconf: str) -> dict[str, Any]:
+    """The description of the URLs in `urlconf`, for another one to be made of."""
+    found: dict[str, Any] = orjson.loads(_document(urlconf)[0])
+    return found
+
+
 def openapi(request: HttpRequest) -> HttpResponse:
-    """`GET /v1/openapi.json`, for everybody; 304 where `If-None-Match` has the current tag."""
+    """`GET /v1/openapi.json`, public; 304 if `If-None-Match` has the current tag."""
     reads_only(request)
     text, tag = _document(settings.ROOT_URLCONF)
     headers = {"ETag": tag, "Cache-Control": "no-cache"}

@@ -1,7 +1,7 @@
-"""Example bodies and parameters for the API's description: what `/docs` fills in when somebody tries an address.
+"""Example bodies and parameters for the API description, which `/docs` fills in.
 
-They stand in `examples.json` by operation, in an order in which they can be made one after the other on the demo; that
-is what tests/docs/test_examples.py does.
+`openapi_examples.json` has them by operation, in an order in which they work one after the other on the demo, as
+tests/docs/test_examples.py does.
 """
 
 import json

@@ -1,9 +1,7 @@
-"""Pages for people: the error pages of the console's side of the house, the API's browsable description, and their
-policy.
+"""Pages for people: error pages, the API reference, and their content security policy.
 
 The error handlers are named in `platform_site.urls` (`handler400` … `handler500`); Django calls them for every path
-that `platform_site.http.middleware` does not answer in JSON. Each page shows the request id, which is what support asks
-for.
+that `platform_site.http.middleware` does not answer in JSON. Each page shows the request id for support.
 """
 
 import sys
@@ -32,7 +30,7 @@ class ContentSecurityPolicy(CSPMiddleware):
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         if isinstance(response, HttpResponse) and _COLOURS in response.content[:_COLOURS_WITHIN]:
-            # unfold knows no nonces. Other style elements, such as one that somebody smuggled in, stay refused.
+            # unfold does not support nonces. Other style elements, such as injected ones, stay refused.
             nonce = str(request.csp_nonce).encode()  # type: ignore[attr-defined]  # django-csp's
             response.content = response.content.replace(_COLOURS, b'<style nonce="%s"%s' % (nonce, _COLOURS[6:]), 1)
             if "Content-Length" in response.headers:  # CommonMiddleware has counted already
@@ -54,7 +52,7 @@ def _page(status: int, title: str, sentence: str) -> HttpResponse:
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return _page(400, "That request made no sense", "The address, the host or the form could not be read.")
+    return _page(400, "Bad request", "The URL, the host or the form could not be read.")
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -64,9 +62,9 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     if "text/html" not in request.headers.get("Accept", ""):  # a program; browsers ask for pages by name
         return exception_handler.respond(
-            NotFound("There is no such address. Those of the API begin with /v1; /docs has them all.")
+            NotFound("There is no such endpoint. Those of the API begin with /v1; /docs has them all.")
         )
-    return _page(404, "Nothing lives here", "The address may be mistyped, or what was here is gone.")
+    return _page(404, "Page not found", "The URL may be mistyped, or the page no longer exists.")
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
@@ -95,8 +93,8 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def favicon(request: HttpRequest) -> HttpResponse:
-    """The icon at the address where browsers look when what they show names none, such as a JSON answer. Pages of ours
-    link the SVG it is drawn from (`templates/icon.html`)."""
+    """The icon at the URL that browsers try for pages that name none, such as a JSON response. The platform's pages
+    link the SVG that it is made of (`templates/icon.html`)."""
     return HttpResponse(_icon(), content_type="image/x-icon", headers={"Cache-Control": "public, max-age=86400"})
 
 
@@ -107,11 +105,11 @@ def _icon() -> bytes:
 
 @require_safe
 def console(request: HttpRequest) -> HttpResponse:
-    """`/admin` as people type it. No other address forgives its slash."""
+    """`/admin` without its slash. No other URL may omit it."""
     return redirect("admin:index")
 
 
 @require_safe
 def docs(request: HttpRequest) -> HttpResponse:
-    """The API's description, browsable. Everything it loads is served from here; no script stands in the page."""
+    """The API reference. Everything is served from here, without inline scripts."""
     return render(request, "docs.html")

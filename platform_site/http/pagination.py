@@ -1,8 +1,8 @@
-"""Pages by keyset: the rows after the last one seen, in one query whose cost does not grow with depth.
+"""Keyset pagination: the rows after the last one seen, in one query whose cost does not grow with depth.
 
-A page is decided by values, not by counting, so rows that appear or vanish between two requests neither repeat nor skip
-others. Used by the lists of the ground floors; tenant rows compile their own statement on the same cursors.
-Contract section 8.
+A page is selected by values, not by offset, so rows that appear or vanish between two requests do not repeat or skip
+others. Used by the lists of the control database and the regions; tenant rows compile their own statements with the
+same cursors. Contract section 8.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from platform_site.postgres.sizes import OctetLength
 
 DEFAULT_LIMIT: Final = 20
 MAX_LIMIT: Final = 100
-HEAVIEST: Final = 4 * 2**20
+MAX_PAGE_BYTES: Final = 4 * 2**20
 """Bytes of a page's `heavy` texts; it ends before the item that would be too much, but never without one."""
 
 Item = TypeVar("Item")
@@ -90,7 +90,7 @@ def _fitting(octets: Sequence[int]) -> int:
     total = 0
     for number, size in enumerate(octets):
         total += size
-        if number and total > HEAVIEST:
+        if number and total > MAX_PAGE_BYTES:
             return number
     return len(octets)
 

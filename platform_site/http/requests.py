@@ -18,10 +18,10 @@ from django.http import HttpRequest
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity import ids
 
-SECRETS_BEGIN: Final = "sk|rt|oac|oal|lnk|hk|whsec"
-"""How our own keys, tokens, codes, links, inbound addresses and signing secrets begin, before the underscore."""
+KEY_BEGINNINGS: Final = "sk|rt|oac|oal|lnk|hk|whsec"
+"""The prefixes of keys, tokens, codes, links, inbound endpoints and signing secrets, without the underscore."""
 # What looks like a secret is no id: it would be written to every log line.
-_ID: Final = re.compile(rf"(?!(?:{SECRETS_BEGIN})_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{{0,63}}", re.ASCII)
+_ID: Final = re.compile(rf"(?!(?:{KEY_BEGINNINGS})_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{{0,63}}", re.ASCII)
 _ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
 _current: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 
@@ -83,21 +83,20 @@ def environment_of_host(host: str) -> str | None:
 def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
     """The query parameters, each at most once.
 
-    `allowed` names the ones that mean something. Others are refused, since leaving out a filter that the caller
-    believed in widens the result; names that begin with `_` (cache busters) are ignored.
-    None ignores unknown names: for addresses of one thing, where nothing can widen.
+    `allowed` are the known ones. Others are refused, because ignoring a misspelled filter would widen the result; names
+    that begin with `_` (cache busters) are ignored. None ignores unknown names: for endpoints of a single object.
 
-    Raises ValidationFailed naming each parameter that is unknown, repeated, not UTF-8 or holds a NUL.
+    Raises ValidationFailed naming each parameter that is unknown, repeated, not UTF-8 or has a NUL.
     """
     if not query_string:
         return {}
     if len(query_string) <= _REMEMBERED_LENGTH:
-        return dict(_remembered(query_string, allowed))
+        return dict(_cached(query_string, allowed))
     return _read(query_string, allowed)
 
 
 @lru_cache(maxsize=2048)
-def _remembered(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
+def _cached(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
     return _read(query_string, allowed)
 
 
@@ -128,9 +127,9 @@ def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
 
 def _unknown(allowed: frozenset[str]) -> str:
     if not allowed:
-        return "This address takes no parameters."
+        return "This endpoint takes no parameters."
     known = f"There is no such parameter here. There are: {', '.join(sorted(allowed))}."
-    return f'{known} A condition stands in where, as JSON: {{"done": false}}.' if "where" in allowed else known
+    return f'{known} A condition belongs in where, as JSON: {{"done": false}}.' if "where" in allowed else known
 
 
 def _is_utf8(text: str) -> bool:

@@ -1,9 +1,9 @@
-"""`ApiViewSet`: the one way from an address to a service.
+"""`ApiViewSet`: the base class of all API endpoints.
 
-A DRF viewset (actions, serializers and drf-spectacular work as usual) whose dispatch leaves out what a JSON-only API
-has no use for: content negotiation, versions, renderers, browsable pages. One request goes: method → caller → scope →
-query parameters → action, which answers with finished bytes (`answer`, `created`, `no_content`) and not with DRF's
-Response. Measured beside DRF's own dispatch in docs/explanation/performance.md.
+A DRF viewset (actions, serializers and drf-spectacular work as usual) without the parts of its dispatch that a JSON API
+does not need: content negotiation, versions, renderers, browsable pages. A request is processed as method → caller →
+scope → query parameters → action, which returns finished bytes (`respond`, `created`, `no_content`) instead of DRF's
+Response. docs/explanation/performance.md compares it with DRF's own dispatch.
 
     class ProjectViewSet(ApiViewSet):
         required_scopes = {"list": "projects:read", "create": "projects:create"}
@@ -11,7 +11,7 @@ Response. Measured beside DRF's own dispatch in docs/explanation/performance.md.
 
         def list(self, request):
             page = services.list_projects(self.caller, limit=self.query.get("limit"), …)
-            return answer({"data": […], "next_cursor": page.next_cursor})
+            return respond({"data": […], "next_cursor": page.next_cursor})
 
         def create(self, request):
             values = self.read(ProjectInput)
@@ -41,7 +41,7 @@ from platform_site.http import bodies, exception_handler, fields
 from platform_site.http.bodies import StrictJSONParser
 from platform_site.http.errors import ApiError, MethodNotAllowed, ProjectSuspended, Unauthorized, ValidationFailed
 from platform_site.http.requests import read_parameters
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sqlstates
 from platform_site.postgres.commit_counter import commits_of_this_thread
 from platform_site.postgres.replicas import Freshness
@@ -54,16 +54,15 @@ View = TypeVar("View", bound="ApiViewSet")
 
 
 def encode(data: Any) -> bytes:
-    """JSON as it leaves the house. Integers beyond 64 bits, which orjson refuses, cannot get past
-    `fields.JSONField`."""
+    """JSON of a response. Integers beyond 64 bits, which orjson refuses, cannot pass `fields.JSONField`."""
     return orjson.dumps(data)
 
 
-class JsonAnswer(HttpResponse):
+class JsonResponse(HttpResponse):
     """As `HttpResponse(body, status=…, content_type="application/json", headers=…)`, made in a fifth of its time.
 
-    What Django's constructors work out is always the same here (tests/api/test_answers.py compares both). Names and
-    values of headers are of our own making, printable ASCII; the server drops what is not.
+    What Django's constructors work out is always the same here (tests/api/test_fast_responses.py compares both).
+    Names and values of headers are set by the platform, in printable ASCII; the server drops others.
     """
 
     def __init__(self, body: bytes, status: int, headers: Mapping[str, str] | None) -> None:
@@ -84,15 +83,15 @@ class JsonAnswer(HttpResponse):
         return SimpleCookie()
 
 
-def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+def respond(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
     """A JSON answer. `data` is anything orjson writes; bytes are JSON already (PostgreSQL made it) and go out as they
     are."""
-    return JsonAnswer(data if type(data) is bytes else encode(data), status, headers)
+    return JsonResponse(data if type(data) is bytes else encode(data), status, headers)
 
 
 def created(location: str, data: Any, headers: Mapping[str, str] | None = None) -> HttpResponse:
-    """201 with the thing and the address it has from now on."""
-    return answer(data, 201, {"Location": location, **(headers or {})})
+    """201 with the object and its URL."""
+    return respond(data, 201, {"Location": location, **(headers or {})})
 
 
 def no_content() -> HttpResponse:
@@ -102,9 +101,16 @@ def no_content() -> HttpResponse:
     return response
 
 
+def not_modified(headers: Mapping[str, str]) -> HttpResponse:
+    """304 with no body and no Content-Type."""
+    response = HttpResponse(status=304, headers=headers)
+    del response.headers["Content-Type"]
+    return response
+
+
 def is_translated(error: ApiError | type[ApiError]) -> bool:
-    """Whether `client_errors_as` takes this error's place: what the body is answerable for, not the address, the
-    method, the rate or the project."""
+    """Whether `client_errors_as` replaces this error: errors of the body, not of the URL, the method, the rate or the
+    project."""
     kind = error if isinstance(error, type) else type(error)
     return 400 <= error.status < 500 and error.status not in (404, 405, 429) and not issubclass(kind, ProjectSuspended)
 
@@ -151,18 +157,18 @@ class ApiViewSet(ViewSet):
     """Base of every viewset under /v1. See the module docstring; subclasses fill in the attributes below."""
 
     required_scopes: ClassVar[Mapping[str, str | None]] = {}
-    """For each action the scope that it needs, None for any authenticated caller. An action without an entry does not
-    start: forgetting one must not open a door."""
+    """For each action its required scope, None for any authenticated caller. An action without an entry does not start,
+    so that none is left open by mistake."""
     environment: ClassVar[Literal["required", "optional", "unused"]] = "required"
     """Whether a call means an environment. Required: `self.place` is there, or the call is refused with 422. Optional:
     it is there if the caller has or names one. Unused: an account's call means none, and none is looked for."""
     public: ClassVar[bool] = False
     """No token is read. `self.caller` then raises."""
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """For each action the query parameters that mean something; others are 422. `list` without an entry takes `limit`
-    and `cursor`. Actions that address one thing and have no entry ignore the query string."""
+    """For each action its query parameters; others are 422. `list` without an entry takes `limit` and `cursor`. Actions
+    on a single object without an entry ignore the query string."""
     foreign_queries: ClassVar[bool] = False
-    """The query string is a stranger's to write and the action's to read: nothing of it is looked at before."""
+    """The query string is written by another party and read by the action: it is not checked before."""
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
     """For each action the errors that do not follow from its shape (`platform_site.http.openapi`), for the
     description."""
@@ -175,8 +181,8 @@ class ApiViewSet(ViewSet):
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
     """The actions whose body may be left out: `read` and `read_object` then read `{}`."""
     client_errors_as: ClassVar[type[ApiError] | None] = None
-    """Answer every client error as this one: `InvalidGrant` at the token endpoint. But for 404, 405, 429 and
-    `project_suspended`, which say nothing against the credentials: clients throw those away that are refused."""
+    """Return every client error as this one: `InvalidGrant` at the token endpoint. Except 404, 405, 429 and
+    `project_suspended`, which do not concern the credentials: clients discard refused credentials."""
 
     parser_classes = (StrictJSONParser,)
     renderer_classes = (JSONRenderer,)
@@ -199,7 +205,7 @@ class ApiViewSet(ViewSet):
         return self._caller
 
     @property
-    def place(self) -> Place:
+    def place(self) -> EnvironmentRef:
         """The environment that the call means, in a viewset that requires one."""
         place = None if self._caller is None else self._caller.place
         if place is None:
@@ -273,7 +279,7 @@ class ApiViewSet(ViewSet):
             response = no_content()
             response.headers["Allow"] = allow
             return response
-        return exception_handler.respond(MethodNotAllowed(f"This address takes {allow}.", headers={"Allow": allow}))
+        return exception_handler.respond(MethodNotAllowed(f"This endpoint takes {allow}.", headers={"Allow": allow}))
 
     def _answer(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
         """Run the action; again where PostgreSQL says so. Every exception ends here.
@@ -314,7 +320,7 @@ class ApiViewSet(ViewSet):
         return action(self.request, *self.args, **self.kwargs)
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """The one of settings, named there by path: the kernel does not import the floor that makes callers."""
+        """The class in the settings, by path: the kernel does not import the layer that creates callers."""
         return [] if self.public else [import_string(settings.CALLER_AUTHENTICATION)()]
 
     def _authenticate(self) -> Caller:

@@ -1,16 +1,14 @@
-"""How many webhooks and functions in a row led to a call, told by a header that nobody can make up.
+"""Call depth: the number of webhooks and functions that led to a call, in an authenticated header.
 
     X-Platform-Depth: 3.29948640.q83vEjRWeJCrze8SNFZ4kA
 
-Each delivery and each `ctx.fetch` carries it, and whoever answers one by calling the API passes it on as it came: so a
-circle through a stranger's server is cut as well. It is the number, the minute in which it was made,
-and a MAC over both and the environment, under the platform's keys. If it were believed from anybody, a user who sends a
-high one would keep what they set in motion from every webhook; so what was not made here, for this environment and of
-late, counts as if it were not there.
+Each delivery and each `ctx.fetch` has it, and receivers pass it on when they call the API, so that loops through
+external servers are cut as well. It has the depth, the minute of its creation, and a MAC over both and the environment,
+under the platform's keys. Without a MAC, a user could send a high value to keep changes from webhooks; an invalid or
+old value counts as absent.
 
-Nothing else can be known of it: for BELIEVED_MINUTES whoever it was sent to can send it again. Each attempt at a
-delivery and each fetch carries one of its own time. A circle through two environments is not recognised, for neither
-takes the other's word, nor one whose links take longer than that.
+For BELIEVED_MINUTES a receiver can repeat a value; each delivery attempt and each fetch has a new one. Loops through
+two environments are not detected, since neither accepts the other's value, nor loops with steps longer than that.
 """
 
 import base64
@@ -24,7 +22,7 @@ from platform_site.security import keyring
 
 HEADER: Final = "X-Platform-Depth"
 META: Final = "HTTP_X_PLATFORM_DEPTH"
-LONGEST: Final = 8
+MAX_DEPTH: Final = 8
 """A chain of webhooks, functions and row writes is cut here."""
 BELIEVED_MINUTES: Final = 60
 """Long enough for a receiver that answers by a queue of its own, and for the clocks of two hosts."""
@@ -33,7 +31,7 @@ _said_here: Final[ContextVar[str | None]] = ContextVar("chain", default=None)
 _FORM: Final = re.compile(r"(\d{1,3})\.(\d{1,10})\.([A-Za-z0-9_-]{22})", re.ASCII)
 
 
-def signed(depth: int, environment_id: str) -> str:
+def sign(depth: int, environment_id: str) -> str:
     """The header's value for a call that the environment makes; `depth` counts that call."""
     minute = _minute()
     mac = keyring.mac(_said(depth, minute, environment_id), purpose=_PURPOSE)
@@ -46,7 +44,7 @@ def depth_of(meta: Mapping[str, Any], environment_id: str) -> int:
     return _depth_said(meta.get(META), environment_id)
 
 
-def arrive(meta: Mapping[str, Any]) -> None:
+def read_depth(meta: Mapping[str, Any]) -> None:
     """Remember what the header of the request at hand says, for code that is not handed the request."""
     _said_here.set(meta.get(META))
 

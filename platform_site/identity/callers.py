@@ -1,4 +1,4 @@
-"""The caller: who sent a request and what it may do. `projects.api.authentication` makes it; everything else only reads
+"""The caller: who sent a request and what it may do. `projects.api.authentication` creates it; everything else reads
 it."""
 
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from platform_site.http.errors import Forbidden, ProjectSuspended
 
 CallerKind = Literal["account", "user", "key", "anonymous"]
-"""`anonymous` is whoever shows a publishable key, which anybody may hold: it is nobody in particular."""
+"""`anonymous` is a caller with a publishable key, which is public."""
 ProjectRole = Literal["owner", "developer", "viewer"]
 
 SCOPES: Final = (
@@ -28,6 +28,7 @@ SCOPES: Final = (
     "functions:deploy",
     "users:manage",
     "keys:manage",
+    "logs:read",
 )
 ACCOUNT_SCOPES: Final = frozenset({"projects:read", "projects:create", "projects:delete"})
 """What a key bound to an account may hold."""
@@ -35,7 +36,7 @@ ENVIRONMENT_SCOPES: Final = frozenset(SCOPES) - {"projects:create", "projects:de
 """What a key bound to an environment may hold."""
 PUBLISHABLE_KEY_PREFIX: Final = "pk_"
 PUBLISHABLE_SCOPES: Final = frozenset({"rows:read", "rows:write", "functions:invoke"})
-"""What a publishable key may hold: the doors that have rules of their own for who is not signed in."""
+"""The scopes that a publishable key may have: those of endpoints with rules for anonymous callers."""
 
 _LACKED_BY: Final[dict[CallerKind, str]] = {
     "key": "",
@@ -47,7 +48,7 @@ _LACKED_BY: Final[dict[CallerKind, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EnvironmentRef:
     """The environment a call means, resolved. `role` is the account's role in its project, None for users and keys."""
 
     environment_id: str
@@ -81,10 +82,10 @@ class Caller:
 
     kind: CallerKind
     id: str
-    """`usr_…` for accounts and app users, `key_…` for keys, and for whoever shows a publishable one."""
+    """`usr_…` for accounts and app users, `key_…` for keys, including publishable ones."""
     scopes: frozenset[str]
     plan: str = "free"
-    place: Place | None = None
+    place: EnvironmentRef | None = None
     session_id: str | None = None
     account_id: str | None = None
     """The platform account behind the call: itself for accounts, the account an account key is bound to, else None."""

@@ -85,7 +85,7 @@ def matches(prefix: str, value: object) -> bool:
     return isinstance(value, str) and (found := _PATTERN.fullmatch(value)) is not None and found[1] == prefix
 
 
-def made_at(value: str) -> datetime:
+def created_at(value: str) -> datetime:
     """When the id was made, to the millisecond, in UTC. Raises ValueError if `value` is not an id."""
     found = _PATTERN.fullmatch(value)
     if found is None:

@@ -19,15 +19,15 @@ class PlanLimits:
     requests_per_minute: int
     """Per caller: one account, one app user or one server key."""
     visitor_requests_per_minute: int
-    """Per publishable key and client address."""
+    """Per publishable key and client IP address."""
     token_requests_per_minute: int
     """At the token endpoint, per (pool, e-mail)."""
     emails_per_recipient_per_hour: int
-    """E-mails of one kind that one pool sends to one address: sign-up, a forgotten password, a notice."""
+    """Emails of one kind from one pool to one recipient: sign-up, password reset, a notification."""
     emails_per_hour: int
-    """Per pool, to addresses that somebody named: sign-up, verification, another address."""
+    """Per pool, to entered emails: sign-up, verification, a new email."""
     emails_to_users_per_hour: int
-    """Per pool, to who has an account there: a new password, notices. Those beyond it wait for the next hour."""
+    """Per pool, to users: password reset, notifications. Further ones wait for the next hour."""
     invitations_per_hour: int
     """Per pool."""
     projects_per_account: int
@@ -47,17 +47,24 @@ class PlanLimits:
     """The ceiling of a function's `timeout_ms`, and what it has if it names none is never above it."""
     function_memory_mb: int
     function_concurrency: int
-    """Synchronous runs of one environment at the same time, and as many queued ones; the next are refused or wait. At
-    least two: visitors may hold half of them, and the only one would be theirs for good."""
+    """Concurrent synchronous runs of one environment, and as many queued ones; further ones are refused or wait. At
+    least two: anonymous callers may use half of them."""
     queued_runs: int
-    """Queued runs that wait in one environment, of each kind of caller: keys and members, inbound addresses, app users,
-    of whom one has an eighth. About so many (`functions.quotas.queue_quotas`)."""
+    """Queued runs of one environment per kind of caller: keys and members, inbound endpoints, app users, of whom one
+    may have an eighth. Approximate (`functions.quotas.queue_quotas`)."""
     queued_bytes: int
     """What the inputs of those may have together."""
     visitor_queued_runs: int
     """Queued runs for publishable keys that wait in one environment; a few more where several come at one moment."""
     visitor_queued_bytes: int
     """What the inputs of those may have together."""
+    streams_per_environment: int
+    """Open streams of live changes; each publishable key may have half of them."""
+    streams_per_caller: int
+    change_retention_seconds: int
+    """For how long after its last stream a table records events, so that a client can go on where it was cut off."""
+    request_log_days: int
+    """For how long entries of the request log are kept."""
     run_output_bytes: int
     run_history_bytes: int
     """What an environment's ended runs may take of the disk, but for those for publishable keys; beyond it the oldest
@@ -93,6 +100,10 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             queued_bytes=64 * 1024 * 1024,
             visitor_queued_runs=100,
             visitor_queued_bytes=32 * 1024 * 1024,
+            streams_per_environment=200,
+            streams_per_caller=10,
+            change_retention_seconds=600,
+            request_log_days=1,
             run_output_bytes=256 * 1024,
             run_history_bytes=2 * 1024**3,
         ),
@@ -122,6 +133,10 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             queued_bytes=256 * 1024 * 1024,
             visitor_queued_runs=1_000,
             visitor_queued_bytes=128 * 1024 * 1024,
+            streams_per_environment=2_000,
+            streams_per_caller=50,
+            change_retention_seconds=7_200,
+            request_log_days=7,
             run_output_bytes=1024 * 1024,
             run_history_bytes=20 * 1024**3,
         ),
@@ -151,6 +166,10 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             queued_bytes=1024 * 1024 * 1024,
             visitor_queued_runs=5_000,
             visitor_queued_bytes=512 * 1024 * 1024,
+            streams_per_environment=10_000,
+            streams_per_caller=100,
+            change_retention_seconds=86_400,
+            request_log_days=30,
             run_output_bytes=6 * 1024 * 1024,
             run_history_bytes=100 * 1024**3,
         ),
@@ -169,25 +188,25 @@ def most_of(limit: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class AddressLimits:
-    """What one client address (an IPv4 address or an IPv6 /64) may do, per minute unless the name says otherwise,
-    whatever the plan."""
+class IpAddressLimits:
+    """Limits of one client IP address (an IPv4 address or an IPv6 /64), per minute unless the name says otherwise, on
+    every plan."""
 
     token_requests_per_minute: int
     """Passwords and codes at the token endpoint, and other tries to sign in or up."""
     refreshes_per_minute: int
-    """Refreshes: many people behind one address do these all day, and a refresh token cannot be guessed."""
+    """Token refreshes: many users behind one IP address do these all day, and a refresh token cannot be guessed."""
     refused_requests_per_minute: int
     """Requests whose token was refused."""
     anonymous_requests_per_minute: int
     """Requests without a token, where none is needed."""
     email_requests_per_hour: int
-    """E-mails asked for, by signing up or forgetting a password: one stranger does not use up what a pool may send."""
+    """Emails requested by sign-up or password reset, so that one client does not use up the pool's limit."""
     known_browser_requests_per_minute: int
-    """Passwords at the console's door from one browser in which the same person has signed in before."""
+    """Passwords at the console's sign-in from one browser in which the same person has signed in before."""
 
 
-ADDRESS_LIMITS: Final = AddressLimits(
+IP_ADDRESS_LIMITS: Final = IpAddressLimits(
     token_requests_per_minute=60,
     refreshes_per_minute=300,
     refused_requests_per_minute=120,

@@ -1,10 +1,9 @@
-"""Figures that the console's first page reads: counted by those who see things happen, summed up every few seconds.
+"""Metrics of the console's first page, collected by those who see the events, and summed up every few seconds.
 
     web processes   `traffic`: their own counts of requests, added up by endpoint in buckets of five minutes
-    a worker        `rollups`: what each region's deliveries and runs came to, and how long its queues are
-    a scrape        `lag`: how long the oldest of each queue has waited, and when a worker was last heard of
+    a worker        `rollups`: outcomes of each region's deliveries and runs, and the lengths of its queues
+    a scrape        `lag`: how long the oldest item of each queue has waited, and a worker's last heartbeat
 
-Everything lies in a few thousand rows of the control database (`platform_site.models`), so the page asks one database
-and no large table, and a region that is away leaves its last figures behind. Nothing but the console and monitors
-depends on them.
+Everything is in a few thousand rows of the control database (`platform_site.models`), so the page reads one database
+and no large table, and an unavailable region still shows its last metrics. Only the console and monitoring use them.
 """

@@ -1,9 +1,8 @@
-"""How long the oldest of each queue has waited, what came of the last attempts at deliveries, and when a worker was
-last heard of: for `/metrics` and `/readyz`.
+"""Queue lag, results of the latest delivery attempts, and the last worker heartbeat: for `/metrics` and `/readyz`.
 
-A worker measures each region's queues (`rollups`) and says every few seconds that it lives (`beat`), both into the
-control database, so every web host tells the same and asks no region. What waited when it was last measured is taken to
-wait still: with no worker, or with a region that is away, the figures grow, and whoever is to be woken is (fault F24).
+A worker measures each region's queues (`rollups`) and records a heartbeat every few seconds, both in the control
+database, so every web host reports the same without asking a region. Items that waited at the last measurement count as
+still waiting: without a worker, or with an unavailable region, the lag grows and alerts fire.
 """
 
 from collections.abc import Iterator
@@ -30,29 +29,29 @@ SELECT name, extract(epoch FROM now() - sample.at)::float8, extract(epoch FROM n
   FROM platform_site_sample sample,
        LATERAL (SELECT coalesce(sum(attempts), 0)::float8 AS tried,
                        coalesce(sum(attempts_succeeded), 0)::float8 AS arrived
-                  FROM platform_site_regionfigure lately
+                  FROM platform_site_regionmetric lately
                  WHERE lately.region = sample.name AND lately.at > now() - interval '10 minutes') AS buckets
 """
 """Ten minutes are the present bucket and the one before it."""
-_HEARD: Final = "SELECT extract(epoch FROM now() - at)::float8 FROM platform_site_sample WHERE name = %s"
+_HEARTBEAT_AGE: Final = "SELECT extract(epoch FROM now() - at)::float8 FROM platform_site_sample WHERE name = %s"
 
 
 class NoWorker(Exception):
     """No worker was heard of lately."""
 
 
-def beat() -> None:
-    """Say that a worker lives. By a sweep, so that one of many workers says it for all."""
+def record_heartbeat() -> None:
+    """Record that a worker is alive. A periodic job, so that one of many workers does it for all."""
     from platform_site.models import Sample
 
     Sample.objects.update_or_create(name=WORKERS, defaults={"at": Now()})
 
 
-def ask_workers() -> None:
+def ping_workers() -> None:
     """The check of `/readyz`, in a thread of its own. Raises NoWorker, or what the database raises."""
     try:
         with connection.cursor() as cursor:
-            cursor.execute(_HEARD, [WORKERS])
+            cursor.execute(_HEARTBEAT_AGE, [WORKERS])
             found = cursor.fetchone()
     finally:
         connection.close()  # the thread ends
@@ -110,4 +109,4 @@ class Lag(Collector):
 def register() -> None:
     """Called once, when Django is ready."""
     metrics.add_collector(Lag())
-    health.register(WORKERS, ask_workers)
+    health.register(WORKERS, ping_workers)

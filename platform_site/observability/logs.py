@@ -18,10 +18,11 @@ import orjson
 from django.db.utils import InterfaceError, OperationalError
 
 from platform_site.fastpath.batching import Batch
-from platform_site.http.requests import SECRETS_BEGIN, close_request, current_request_id, open_request
+from platform_site.http.errors import ApiError
+from platform_site.http.requests import KEY_BEGINNINGS, close_request, current_request_id, open_request
 
 _SECRETS: Final = re.compile(
-    rf"(?P<kind>\b(?:{SECRETS_BEGIN})_)"
+    rf"(?P<kind>\b(?:{KEY_BEGINNINGS})_)"
     r"""[A-Za-z0-9+/=_-]{8,}
     |   \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?   # JWTs
     |   (?P<scheme>\b(?:(?i:Bearer)|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}
@@ -35,6 +36,7 @@ _SECRETS: Final = re.compile(
 )
 _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 REDACTED: Final = "[redacted]"
+MAX_FIELDS_SHOWN: Final = 10
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What ends a line somewhere, drives a terminal, or shows a text in another order than it has: all but the tab."""
 
@@ -125,9 +127,11 @@ def access(
     environment_id: str | None,
     ip: str | None,
     replica: str | None = None,
+    table: str | None = None,
+    error: ApiError | None = None,
 ) -> None:
     """The one line of a request. `route` is the template (`/v1/rows/{table}`), so no value of a client's is in it.
-    `replica` names the one that answered in the primary's place.
+    `replica` names the one that answered in the primary's place. `table` and `error` are for text lines of 4xx alone.
 
     Built without `Logger._log`, which would walk the stack to learn who called: half of what a line costs.
     """
@@ -145,6 +149,8 @@ def access(
         ip=ip,
         replica=replica,
         request_id=current_request_id(),
+        table=table,
+        error=error,
     )
     for handler in _access.handlers:  # what `Logger.handle` comes to, by three calls fewer: it propagates nothing
         handler.handle(record)
@@ -186,24 +192,32 @@ class JsonAccessFormatter(JsonFormatter):
 
 
 class TextAccessFormatter(TextFormatter):
-    """`12:34:56 200 GET /v1/projects 3.1 ms usr_… req_…`."""
+    """`12:34:56 200 GET /v1/projects 3.1 ms usr_… req_…`, and for a developer after a 4xx what was wrong:
+    `… table=tasks validation_failed title:too_long colour:unknown`."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = record.__dict__
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
-        return (
+        line = (
             f"{at} {facts['status']} {facts['method']} {facts['route']} {facts['duration_ms']} ms"
             f" {facts['caller'] or '-'} {facts['request_id']}"
         )
+        if not 400 <= facts["status"] < 500:
+            return line
+        table, error = facts["table"], facts["error"]
+        parts = [line] if table is None else [line, f"table={table}"]
+        if error is not None:
+            shown = error.fields[:MAX_FIELDS_SHOWN]
+            parts += [error.code, *(f"{field.field}:{field.code}" for field in shown)]
+        return redact(_escaped(" ".join(parts)))  # the names of fields are the client's
 
 
 class AccessHandler(logging.StreamHandler[TextIO]):
-    """Lines of requests, formatted and written together (`batches`), and by nobody who answers requests.
+    """Formats and writes access log lines in batches, in another thread.
 
-    A write for each line costs the request a system call, whoever reads the pipe a wake-up, and both the processor that
-    they share: 12 µs here and 25 µs in `manage.py up`. And a reader that stands still would hold up every request;
-    here it costs lines beyond MOST_WAITING. A process that is killed loses the lines of its last `batches.PAUSE`; one
-    that is asked to end calls `flush`.
+    A write per line would cost each request a system call and wake the reader of the pipe: 12 µs here and 25 µs in
+    `manage.py up`. And a blocked reader would block every request; here it only loses lines beyond MOST_WAITING. A
+    killed process loses the lines of its last `batching.PAUSE`; a terminating one calls `flush`.
     """
 
     MOST_WAITING: Final = 50_000
@@ -235,7 +249,7 @@ _open_tasks: Final[dict[str, Token[str | None]]] = {}
 
 
 def connect_celery() -> None:
-    """Let a task carry the id of the request that nudged it, and open it around the task's run. Called at start."""
+    """Let a task have the id of the request that sent it, during the task's run. Called at start."""
     from celery import signals
 
     signals.before_task_publish.connect(_stamp, dispatch_uid="request-id", weak=False)
@@ -261,13 +275,12 @@ def _end(task_id: str, **_: Any) -> None:
 
 
 def _keep_logging(**_: Any) -> None:
-    """A receiver of `setup_logging` is how Celery is told that logging is set up already."""
+    """A receiver of `setup_logging` tells Celery that logging is configured."""
 
 
 class FailedTasks(logging.Filter):
-    """Celery's record of a task that failed, without its `data`, in which all of it stands once more. Where the task
-    only lacked a database it is one line: a sweep does the same when that is back
-    (`platform_site.background.dispatch`)."""
+    """Celery's log record of a failed task, without its redundant `data`. A task that only failed because a database
+    was unavailable gets one line: a periodic job repeats it (`platform_site.background.dispatch`)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         task = record.__dict__.pop("data", {}).get("name")

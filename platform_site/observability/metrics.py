@@ -1,10 +1,10 @@
-"""Figures for Prometheus, counted across all processes of this machine, and `/metrics` that shows them.
+"""Prometheus metrics, counted across all processes of this machine, and the `/metrics` endpoint.
 
-prometheus-client keeps each process's figures in a memory-mapped file of `PROMETHEUS_MULTIPROC_DIR` (the data dir's
-`metrics/` unless set), and a scrape adds them up. A process that ended keeps its share, so counters never step back;
-`start_afresh` takes the shares of an earlier run away when the service starts. Only processes that said `keep_share`
-leave one: whatever else imports this (each command of `manage.py`) takes its own away at its end. The directory has to
-be known before the library is imported, which is why everything that counts imports it from here.
+prometheus-client keeps each process's metrics in a memory-mapped file of `PROMETHEUS_MULTIPROC_DIR` (the data
+directory's `metrics/` unless set), and a scrape adds them up. An ended process keeps its file, so counters never
+decrease; `reset` removes the files of an earlier run when the service starts. Only processes that called
+`open_metrics_file` keep one: others (each command of `manage.py`) remove theirs at their end. The directory must be
+known before the library is imported, so all users import it from here.
 """
 
 import atexit
@@ -127,31 +127,31 @@ def own_counts() -> dict[tuple[str, str], EndpointCounts]:
     return found
 
 
-_keeps_its_share = False
+_has_file = False
 _collectors: Final[list[Collector]] = []
 
 
-def keep_share() -> None:
+def open_metrics_file() -> None:
     """Let what this process counts outlive it. For the processes of the service: web, workers."""
-    global _keeps_its_share
-    _keeps_its_share = True
+    global _has_file
+    _has_file = True
 
 
 @atexit.register
-def _leave_nothing_behind() -> None:
-    if not _keeps_its_share:
+def _remove_own_files() -> None:
+    if not _has_file:
         for file in _directory.glob(f"*_{os.getpid()}.db"):
             file.unlink(missing_ok=True)
 
 
 def add_collector(collector: Collector) -> None:
-    """Let each scrape ask `collector`, too: for figures that no process counts. It is asked in the scrape's thread, may
-    take a statement or two, and must not raise."""
+    """Let each scrape also call `collector`, for metrics that no process counts. It runs in the scrape's thread, may
+    use a statement or two, and must not raise."""
     _collectors.append(collector)
 
 
-def start_afresh() -> None:
-    """Forget the figures of processes that are gone. For the process that starts the web workers, before it does."""
+def reset() -> None:
+    """Remove the metrics of ended processes. Called before the web workers start."""
     for file in _directory.glob("*_*.db"):
         pid = file.stem.rpartition("_")[2]
         if not (pid.isdigit() and psutil.pid_exists(int(pid))):
@@ -165,13 +165,12 @@ def reads_only(request: HttpRequest) -> None:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """`GET /metrics`: for whoever has METRICS_TOKEN, and without one for this machine itself (not in production, where
-    a proxy on the same machine would pass for it). For all others the address does not exist.
-    """
+    """`GET /metrics`: for clients with METRICS_TOKEN, and without a token for this machine only (not in production,
+    where a proxy on the same machine would count as it). Others get 404."""
     reads_only(request)
     if not _may_read(request):
-        raise NotFound("There is no such address.")
-    _forget_the_dead()
+        raise NotFound("There is no such endpoint.")
+    _remove_files_of_dead_processes()
     count_now()  # the other processes' last twentieth of a second is missing
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(_directory))  # type: ignore[no-untyped-call]
@@ -180,7 +179,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
-def _forget_the_dead() -> None:
+def _remove_files_of_dead_processes() -> None:
     """Take the gauges of processes that are gone out of the sums; what they counted stays."""
     for file in _directory.glob("gauge_live*_*.db"):
         pid = int(file.stem.rpartition("_")[2])

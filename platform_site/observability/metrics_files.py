@@ -1,8 +1,8 @@
-"""The file in which one process keeps its figures, on a disk that may be full.
+"""The metrics file of one process, on a disk that may be full.
 
-prometheus-client maps a file with holes into memory, and where the disk has no block left for a hole, writing there is
-SIGBUS: the end of each web process at its next request, while all that requests need is well. Here a file has its
-blocks before it is mapped. Where there are none, the process goes on counting in memory, and scrapes miss that share.
+prometheus-client maps a sparse file into memory. If the disk is full, writing to a hole raises SIGBUS, which would end
+each web process at its next request. Here the blocks are allocated before the file is mapped; if that fails, the
+process counts in memory only, and scrapes miss its metrics.
 """
 
 import mmap
@@ -13,7 +13,7 @@ from contextlib import suppress
 from prometheus_client import mmap_dict, values
 
 
-class Share(mmap_dict.MmapedDict):
+class MetricsFile(mmap_dict.MmapedDict):
     """prometheus-client's, with all its blocks. The names with an underscore are the library's; a test would notice any
     change."""
 
@@ -54,4 +54,4 @@ def _with_room(filename: str) -> str:
 def use() -> None:
     """Let every metric that is made from now on have such a file. Where blocks cannot be asked for, nothing changes."""
     if sys.platform == "linux":
-        values.MmapedDict = Share  # type: ignore[attr-defined]  # which it does not export
+        values.MmapedDict = MetricsFile  # type: ignore[attr-defined]  # which it does not export

@@ -1,6 +1,5 @@
-"""Requests by endpoint, as each web process counts them for `/metrics` anyway: what came since the last look goes to
-the control database. A request pays nothing for it; a process that is killed loses ten seconds of figures.
-"""
+"""Request counts by endpoint, from the counters of `/metrics`: the difference since the last time is written to the
+control database. Requests pay nothing for it; a killed process loses ten seconds of counts."""
 
 import contextlib
 import logging
@@ -19,7 +18,7 @@ EVERY_SECONDS: Final = 10.0
 logger = logging.getLogger("platform.figures")
 
 _ADD_ENDPOINTS = """
-INSERT INTO platform_site_endpointfigure AS f
+INSERT INTO platform_site_endpointmetric AS f
        (at, method, route, requests, client_errors, server_errors, rate_limited, buckets)
 SELECT date_bin(%(bucket)s::interval, now(), 'epoch'), r.method, r.route, r.requests, r.client_errors, r.server_errors,
        r.rate_limited, r.buckets
@@ -36,7 +35,7 @@ SELECT date_bin(%(bucket)s::interval, now(), 'epoch'), r.method, r.route, r.requ
                         ORDER BY pair.place)
 """
 _ADD_CALLERS = """
-INSERT INTO platform_site_callerrefusal AS c (at, caller_id, requests)
+INSERT INTO platform_site_ratelimitedcaller AS c (at, caller_id, requests)
 SELECT date_bin(%(bucket)s::interval, now(), 'epoch'), r.caller_id, r.requests
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (caller_id text, requests bigint)
  ORDER BY r.caller_id
@@ -52,8 +51,8 @@ class Traffic:
         self._lock = threading.Lock()
 
     def hand_in(self) -> int:
-        """Add what came since the last call to the control database. Returns the requests; 0 and nothing is lost if the
-        database is away (DatabaseError is raised)."""
+        """Write the counts since the last call to the control database. Returns the requests; raises DatabaseError, and
+        loses nothing, if the database is unavailable."""
         with self._lock:
             present = metrics.own_counts()
             rows = [row for key, counts in present.items() if (row := self._row(key, counts)) is not None]
@@ -108,12 +107,12 @@ class Reporter(threading.Thread):
         try:
             self._traffic.hand_in()
         except Error as error:
-            # The figures are the console's alone: they wait for the next time.
-            logger.warning("figures were not handed in: %s", type(error).__name__)
+            # Only the console uses these metrics: they wait for the next time.
+            logger.warning("metrics were not written: %s", type(error).__name__)
             with contextlib.suppress(Error):
                 connection.close()
         except Exception:
-            logger.exception("figures were not handed in")
+            logger.exception("metrics were not written")
 
     def stop(self, seconds: float = 2.0) -> None:
         self._stopped.set()

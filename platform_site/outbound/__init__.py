@@ -5,23 +5,23 @@ Used from outside: http_client, ssrf, urls.
 """
 
 from platform_site.outbound.errors import (
-    BadAnswer,
-    Broken,
+    ConnectionBroken,
     Forbidden,
     Insecure,
+    InvalidResponse,
     OutboundError,
     Refused,
-    TimedOut,
+    RequestTimedOut,
     Unresolved,
 )
-from platform_site.outbound.http_client import Answer, Client, Headers, Interruption, client
+from platform_site.outbound.http_client import Client, Headers, Interruption, Response, client
 from platform_site.outbound.urls import BadUrl, Target, check_url, parse_url
 
 __all__ = [
-    "Answer",
-    "BadAnswer",
+    "Response",
+    "InvalidResponse",
     "BadUrl",
-    "Broken",
+    "ConnectionBroken",
     "Client",
     "Forbidden",
     "Headers",
@@ -30,7 +30,7 @@ __all__ = [
     "OutboundError",
     "Refused",
     "Target",
-    "TimedOut",
+    "RequestTimedOut",
     "Unresolved",
     "check_url",
     "client",

@@ -1,6 +1,6 @@
-"""Why a call brought no answer. The class says what to do next; `reason` is a sentence for whoever chose the URL.
+"""Errors of outbound requests. The class says what to do next; `reason` is a sentence for the owner of the URL.
 
-No reason holds an address that the caller did not write, or text that the other side sent.
+No reason has an IP address that the caller did not write, or text from the other side.
 """
 
 
@@ -15,9 +15,9 @@ class OutboundError(Exception):
 
 
 class Forbidden(OutboundError):
-    """The URL or the address behind it may not be called, and trying again changes nothing."""
+    """The URL or its IP address may not be called; retrying changes nothing."""
 
-    reason = "the address is not one that may be called"
+    reason = "the IP address may not be called"
 
 
 class Unresolved(OutboundError):
@@ -36,19 +36,19 @@ class Insecure(OutboundError):
     reason = "no secure connection: the certificate is not valid for this host, or the handshake failed"
 
 
-class TimedOut(OutboundError):
+class RequestTimedOut(OutboundError):
     """The time for the whole call, or for connecting, ran out."""
 
     reason = "it took too long"
 
 
-class Broken(OutboundError):
+class ConnectionBroken(OutboundError):
     """The connection ended before there was an answer."""
 
     reason = "the connection was closed before an answer came"
 
 
-class BadAnswer(OutboundError):
+class InvalidResponse(OutboundError):
     """What came is no HTTP response, or half of one, or has more head than any response needs."""
 
     reason = "what came back is not a complete HTTP response"

@@ -22,8 +22,16 @@ import certifi
 from django.conf import settings
 
 from platform_site.outbound import resolver
-from platform_site.outbound.errors import BadAnswer, Broken, Forbidden, Insecure, Refused, TimedOut, Unresolved
-from platform_site.outbound.sockets import Bounded, BoundedSocket, BoundedTLSSocket, TooMuch, has_something
+from platform_site.outbound.errors import (
+    ConnectionBroken,
+    Forbidden,
+    Insecure,
+    InvalidResponse,
+    Refused,
+    RequestTimedOut,
+    Unresolved,
+)
+from platform_site.outbound.sockets import Bounded, BoundedSocket, BoundedTLSSocket, ResponseTooLarge, has_something
 from platform_site.outbound.ssrf import Address, Network, is_allowed, networks, plain
 from platform_site.outbound.urls import BadUrl, Target, parse_url
 
@@ -44,7 +52,7 @@ REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _METHOD: Final = re.compile(r"[A-Z]{1,20}", re.ASCII)
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}", re.ASCII)
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_OURS: Final = frozenset(
+_OWN_HEADERS: Final = frozenset(
     {"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "expect", "te"}
 )
 
@@ -54,7 +62,7 @@ class Headers(dict[str, str]):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What came back, whatever the status: redirects are answers, too."""
 
     status: int
@@ -64,11 +72,11 @@ class Answer:
     is_cut: bool
     """Whether there was more than `limit` bytes."""
     cookies: tuple[str, ...] = ()
-    """Each `Set-Cookie` by itself: joined they cannot be told apart again (RFC 6265, section 3)."""
+    """Each `Set-Cookie` by itself: they cannot be joined and split again (RFC 6265, section 3)."""
 
 
 @dataclass(slots=True)
-class _Idle:
+class _IdleConnections:
     connection: Bounded
     since: float
 
@@ -87,7 +95,8 @@ class Interruption:
             self.has_come = True
             if self._connection is not None:
                 with contextlib.suppress(OSError):
-                    # Wakes who waits, as closing would not; a TLS socket's own would take its state away.
+                    # Wakes the waiting thread, which closing would not; a TLS socket's own shutdown would remove its
+                    # state.
                     socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
 
     @contextlib.contextmanager
@@ -129,7 +138,7 @@ class Client:
     def _forget(self) -> None:
         """Begin without connections; after a fork, too."""
         self._lock = threading.Lock()
-        self._idle: dict[Key, list[_Idle]] = {}
+        self._idle: dict[Key, list[_IdleConnections]] = {}
         self._kept = 0
         self._looked_at = 0.0
         """When it was last looked for connections that were idle for too long."""
@@ -147,7 +156,7 @@ class Client:
         total: float = TOTAL_SECONDS,
         is_repeatable: bool | None = None,
         interruption: Interruption | None = None,
-    ) -> Answer:
+    ) -> Response:
         """One call. `headers` must not frame the message: length, host and connection are ours.
 
         `owner` is on whose behalf it is made: the id of an environment, `""` for the platform. Each has connections of
@@ -171,7 +180,7 @@ class Client:
         if kept is not None:
             try:
                 return self._exchange(kept, key, method, message, limit, deadline, interruption)
-            except Broken:
+            except ConnectionBroken:
                 may_repeat = method in REPEATABLE if is_repeatable is None else is_repeatable
                 if kept.has_received or not may_repeat or interruption.has_come:
                     raise
@@ -191,31 +200,31 @@ class Client:
     def _connect(
         self, target: Target, owner: str, deadline: float, seconds: float, interruption: Interruption
     ) -> Bounded:
-        """A connection to one of the addresses that `target` has now and that may be called."""
+        """A connection to one of the current, allowed IP addresses of `target`."""
         by = min(deadline, time.monotonic() + seconds)
         try:
             addresses = self._resolve(target.host, target.port, by, owner)
         except resolver.NotResolved:
             raise Unresolved from None
         except TimeoutError:
-            raise TimedOut("the name could not be resolved in time") from None
+            raise RequestTimedOut("the name could not be resolved in time") from None
         allowed = [address for address in addresses if is_allowed(address, self._opened)]
         if not allowed:
             raise Forbidden
         for place, address in enumerate(allowed):
             is_last = place == len(allowed) - 1
             left = by - time.monotonic()
-            # A name with several addresses: an unreachable one leaves time for the next.
+            # With several IP addresses, an unreachable one leaves time for the next.
             share = left if is_last else left / 2
             try:
                 connection = self._connect_to(plain(address), target, share, interruption)
                 break
             except TimeoutError:
                 if is_last:
-                    raise TimedOut("the connection could not be made in time") from None
+                    raise RequestTimedOut("the connection could not be made in time") from None
             except OSError:
                 if interruption.has_come:
-                    raise Broken from None
+                    raise ConnectionBroken from None
                 if is_last:
                     raise Refused from None
         return self._secured(connection, target, by) if target.scheme == "https" else connection
@@ -242,7 +251,7 @@ class Client:
             secured = self._tls.wrap_socket(connection, server_hostname=target.host)
         except TimeoutError:
             connection.close()
-            raise TimedOut("the TLS handshake took too long") from None
+            raise RequestTimedOut("the TLS handshake took too long") from None
         except (OSError, ValueError):
             connection.close()
             raise Insecure from None
@@ -272,7 +281,7 @@ class Client:
             closing = self._expired(now) if is_full or now - self._looked_at > 1 else []
             idle = self._idle.setdefault(key, [])
             if len(idle) < _IDLE_PER_HOST and self._kept < _IDLE_IN_ALL:
-                idle.append(_Idle(connection, now))
+                idle.append(_IdleConnections(connection, now))
                 self._kept += 1
             else:
                 closing.append(connection)
@@ -306,7 +315,7 @@ class Client:
         limit: int,
         deadline: float,
         interruption: Interruption,
-    ) -> Answer:
+    ) -> Response:
         connection.until(deadline, _HEAD_ALLOWANCE + _BODY_ALLOWANCE * limit)
         may_keep = False
         try:
@@ -321,13 +330,13 @@ class Client:
             may_keep = not (response.will_close or answer.is_cut or interruption.has_come)
             return answer
         except TimeoutError:
-            raise TimedOut from None
+            raise RequestTimedOut from None
         except ConnectionError:  # RemoteDisconnected among them
-            raise Broken from None
-        except (http.client.HTTPException, TooMuch, ValueError):
-            raise BadAnswer from None
+            raise ConnectionBroken from None
+        except (http.client.HTTPException, ResponseTooLarge, ValueError):
+            raise InvalidResponse from None
         except OSError:  # TLS alerts among them
-            raise Broken from None
+            raise ConnectionBroken from None
         finally:
             if may_keep:
                 self._keep(key, connection)
@@ -340,7 +349,7 @@ def _message(method: str, target: Target, headers: Mapping[str, str], body: byte
         raise ValueError("not an HTTP method")
     lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.authority}", "Accept-Encoding: identity"]
     for name, value in headers.items():
-        if name.lower() in _OURS:
+        if name.lower() in _OWN_HEADERS:
             continue
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise ValueError("not an HTTP header")
@@ -350,9 +359,9 @@ def _message(method: str, target: Target, headers: Mapping[str, str], body: byte
     return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
 
 
-def _read(response: http.client.HTTPResponse, limit: int) -> Answer:
+def _read(response: http.client.HTTPResponse, limit: int) -> Response:
     if response.status < 200:
-        raise http.client.HTTPException("an interim response that is none of ours")
+        raise http.client.HTTPException("an unexpected interim response")
     headers = Headers()
     for name, value in response.headers.items():
         name = name.lower()
@@ -363,7 +372,7 @@ def _read(response: http.client.HTTPResponse, limit: int) -> Answer:
     if not is_cut and announced is not None and len(body) < announced:
         raise http.client.IncompleteRead(body, announced - len(body))
     cookies = tuple(response.headers.get_all("set-cookie", ()))
-    return Answer(response.status, headers, body[:limit], is_cut, cookies)
+    return Response(response.status, headers, body[:limit], is_cut, cookies)
 
 
 @cache

@@ -1,9 +1,9 @@
-"""Names to addresses, under a deadline.
+"""Name resolution with a deadline.
 
-`getaddrinfo` knows none: a name server that swallows questions holds it for half a minute. It is asked in a thread that
-may be left behind, of which there are at most MOST_PENDING at a time, and MOST_OF_ONE on behalf of one owner. They are
-`platform_site.concurrency.fair_semaphore` places: nothing ends a look-up early, but owners whose names are never
-answered have fewer and fewer of them, and never those of whom names were answered.
+`getaddrinfo` has no timeout: a silent name server blocks it for half a minute. It runs in a thread that can be
+abandoned, at most MOST_PENDING at a time, and MOST_OF_ONE per owner, under a
+`platform_site.concurrency.fair_semaphore`: a lookup cannot be ended early, but owners whose names are never resolved
+get fewer and fewer slots, and none of those reserved for owners whose names were resolved.
 """
 
 import ipaddress
@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Final
 
-from platform_site.concurrency.fair_semaphore import FairPlaces
+from platform_site.concurrency.fair_semaphore import FairSemaphore
 from platform_site.outbound.ssrf import Address
 
 MOST_PENDING: Final = 64
@@ -22,28 +22,28 @@ FIRM: Final = 2.0
 """Seconds after which a look-up is slow."""
 
 
-def _made() -> FairPlaces:
-    return FairPlaces(MOST_PENDING, each=MOST_OF_ONE, firm=FIRM)
+def _made() -> FairSemaphore:
+    return FairSemaphore(MOST_PENDING, each=MOST_OF_ONE, firm=FIRM)
 
 
-_places = _made()
+_semaphore = _made()
 
 
 class NotResolved(Exception):
-    """There is no such name, or nobody could say."""
+    """The name does not exist or could not be resolved."""
 
 
 def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
-    """The addresses of `host` (a name, or an address as text) in the system's order, without repetitions.
+    """The IP addresses of `host` (a name, or an IP address as text) in the system's order, without repetitions.
 
-    `owner` is on whose behalf, as for `Client.request`. `deadline` is on `time.monotonic()`. Raises NotResolved, or
-    TimeoutError.
+    `owner` is the owner of the call, as for `Client.request`. `deadline` is on `time.monotonic()`. Raises NotResolved,
+    or TimeoutError.
     """
     try:
         return [ipaddress.ip_address(host)]
     except ValueError:
         pass
-    places, outcome = _places, list[list[Address]]()
+    places, outcome = _semaphore, list[list[Address]]()
     place = places.take(owner, wait=deadline - time.monotonic())
     if place is None:
         raise TimeoutError("too many names are being resolved")
@@ -72,8 +72,8 @@ def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
 
 
 def _after_fork() -> None:
-    global _places
-    _places = _made()  # the threads that held them stayed with the parent
+    global _semaphore
+    _semaphore = _made()  # the threads that held them stayed with the parent
 
 
 os.register_at_fork(after_in_child=_after_fork)

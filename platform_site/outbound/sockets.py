@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 
-class TooMuch(OSError):
+class ResponseTooLarge(OSError):
     """The peer sent more than it was to send."""
 
 
@@ -41,7 +41,7 @@ class _Bounded:
         self.has_received = self.has_received or received > 0
         self.has_ended = received == 0
         if self.allowance < 0:
-            raise TooMuch("the peer sends without end")
+            raise ResponseTooLarge("the peer sends without end")
         return received
 
 
@@ -71,7 +71,7 @@ Bounded = BoundedSocket | BoundedTLSSocket
 
 
 def has_something(connection: socket.socket) -> bool:
-    """Whether an idle connection was closed by the peer, or holds bytes nobody asked for: not to be used again."""
+    """Whether an idle connection was closed by the peer or has unexpected bytes, so that it cannot be reused."""
     connection.settimeout(0)
     try:
         if isinstance(connection, ssl.SSLSocket):

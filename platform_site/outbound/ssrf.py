@@ -1,9 +1,8 @@
-"""Which IP addresses may be called. Pure computation.
+"""SSRF protection: which IP addresses may be called. Pure computation.
 
-Never by `ipaddress.is_global` alone, which takes 6to4, NAT64, multicast and site-local addresses for public ones on
-Python 3.11. IPv4: everything but the registered special-purpose networks. IPv6: only global
-unicast (2000::/3), and of that nothing that carries an IPv4 address or is reserved.
-IANA special-purpose address registries for IPv4 and IPv6, as of 2026.
+Not by `ipaddress.is_global` alone, which treats 6to4, NAT64, multicast and site-local addresses as public on Python
+3.11. IPv4: everything except the registered special-purpose networks. IPv6: only global unicast (2000::/3) without
+prefixes that embed IPv4 or are reserved. IANA special-purpose registries for IPv4 and IPv6, as of 2026.
 """
 
 import ipaddress
@@ -22,7 +21,7 @@ FORBIDDEN_V4: Final = tuple(
             "10.0.0.0/8",
             "100.64.0.0/10",  # carriers' own, and some clouds' services
             "127.0.0.0/8",
-            "168.63.129.16/32",  # Azure's own services answer there, though it is a public address
+            "168.63.129.16/32",  # public, but Azure's internal services
             "169.254.0.0/16",  # link-local: metadata of most clouds
             "172.16.0.0/12",
             "192.0.0.0/24",
@@ -47,7 +46,7 @@ FORBIDDEN_V6: Final = tuple(
         (
             "2001::/23",  # protocol assignments: Teredo, ORCHID, benchmarking, anycast services
             "2001:db8::/32",
-            "2002::/16",  # 6to4: an IPv4 address in disguise
+            "2002::/16",  # 6to4: embeds an IPv4 address
             "2620:4f:8000::/48",
             "3fff::/20",
         ),
@@ -62,14 +61,14 @@ def networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
 
 
 def plain(address: Address) -> Address:
-    """The IPv4 address that an IPv4-mapped IPv6 address is, else the address itself."""
+    """The IPv4 address of an IPv4-mapped IPv6 address, otherwise the IP itself."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
 
 
 def is_allowed(address: Address, opened: Iterable[Network] = ()) -> bool:
-    """Whether a call may go to `address`: it is public, or in one of the `opened` networks."""
+    """Whether the IP may be called: it is public, or in one of the `opened` networks."""
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return False
     address = plain(address)

@@ -1,8 +1,7 @@
-"""What a URL must look like to be called: parsed once, strictly, into the parts that are used.
+"""Parses and checks URLs to be called, once and strictly.
 
-One parser for the check when the URL is written down and for the call itself, so that no second reading of the same
-text can disagree with the first. Hosts are names (IDN as punycode), canonical IPv4 or bracketed IPv6: no decimal,
-octal, hex or shortened forms, which resolvers read as addresses.
+The same parser is used when the URL is stored and when it is called, so that they cannot differ. Hosts are names (IDN
+as punycode), canonical IPv4 or bracketed IPv6: no decimal, octal, hex or shortened forms, which resolvers accept.
 """
 
 import ipaddress
@@ -24,7 +23,7 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 LOWEST_FREE_PORT: Final = 1024
 FORBIDDEN_PORTS: Final = frozenset(
     {
-        # Databases, queues, caches and the doors of clusters: what speaks another protocol and listens inside.
+        # Databases, queues, caches and cluster management: other protocols that listen in internal networks.
         *(1099, 1433, 1434, 1521, 1719, 1720, 1723, 1883, 2049, 2181, 2375, 2376, 2377, 2379, 2380, 3268, 3269),
         *(3306, 3389, 3659, 4045, 4190, 4369, 5060, 5061, 5432, 5672, 5984, 5985, 5986, 6000, 6379, 6443, 6566),
         *(6665, 6666, 6667, 6668, 6669, 6679, 6697, 7474, 7687, 8086, 8200, 8300, 8301, 8302, 8500, 9042, 9092),
@@ -38,7 +37,7 @@ _WRITTEN_DOWN: Final = "written down"
 _REFUSED: Final = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}]")
 _NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.ASCII)
 _NUMERIC: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?", re.ASCII)
-"""What a resolver takes for an address (WHATWG URL, "ends in a number")."""
+"""Hosts that a resolver reads as IP addresses (WHATWG URL, "ends in a number")."""
 
 
 class BadUrl(ValueError):
@@ -55,14 +54,14 @@ class Target:
 
     scheme: str
     host: str
-    """A name in lower-case ASCII without the dot at its end, or an IP address without brackets."""
+    """A name in lower-case ASCII without a trailing dot, or an IP address without brackets."""
     port: int
     path: str
-    """What stands in the request line: path and query, percent-encoded."""
+    """The request target: path and query, percent-encoded."""
 
     @property
     def address(self) -> Address | None:
-        """The IP address that the host is, None for a name."""
+        """The IP address of the host, None for a name."""
         try:
             return ipaddress.ip_address(self.host)
         except ValueError:
@@ -127,9 +126,9 @@ def _host(netloc: str) -> str:
         try:
             address = ipaddress.IPv6Address(inside)
         except ValueError:
-            raise BadUrl("invalid_host", "The IPv6 address of the URL is not one.") from None
+            raise BadUrl("invalid_host", "The IPv6 address of the URL is invalid.") from None
         if not bracket or address.scope_id is not None:
-            raise BadUrl("invalid_host", "The IPv6 address of the URL is not one that can be called.")
+            raise BadUrl("invalid_host", "The IPv6 address of the URL cannot be called.")
         return str(address)
     host = netloc.partition(":")[0].lower()
     if not host.isascii():
@@ -150,11 +149,11 @@ def _host(netloc: str) -> str:
 
 
 def check_url(text: str, *, field: str = "url") -> str:
-    """The canonical form of a URL that somebody wants to have called. Resolves its name: at most RESOLVE_SECONDS.
+    """The canonical form of a URL to be called later. Resolves its name: at most RESOLVE_SECONDS.
 
-    Raises ValidationFailed naming `field` for a URL that no call would follow: malformed, or all its addresses are
-    private. A name that does not resolve now may do so later and is let through; each call checks again. Not to be
-    called inside a transaction.
+    Raises ValidationFailed naming `field` for a URL that cannot be called: malformed, or with only private IP
+    addresses. A name that does not resolve now is accepted; each call checks again. Not to be called inside a
+    transaction.
     """
     try:
         target = parse_url(text)

@@ -1,22 +1,20 @@
-"""A database that does not answer: one finds out, and everybody else is spared the wait.
+"""Availability watch: one thread finds out that a database does not respond, and all others fail fast.
 
-A host that vanished or a cable that was cut refuses nothing and resets nothing. Opening a connection to it takes
-`connect_timeout` to fail, a statement on an open one DATABASE_SILENCE_SECONDS, until the kernel gives the connection up
-(settings). A server that stands still on a living host (its disk does not answer, or it is behind a proxy) would never
-be given up: the kernel answers for it. A thread that waits is one of the few that serve every region. So each process
-watches each of its databases:
+A vanished host or a cut cable refuses nothing and resets nothing. Opening a connection takes `connect_timeout` to fail,
+a statement on an open one DATABASE_SILENCE_SECONDS, until the kernel gives up (settings). A stalled server on a live
+host (its disk does not respond, or it is behind a proxy) would never fail. Waiting threads are missing for all other
+regions. So each process watches each of its databases:
 
-* The first wait that ends in silence marks the database as away. From then on everybody is refused at once
-  (psycopg's ConnectionTimeout, 503 `unavailable`), while one thread asks every PROBE_SECONDS whether it is back.
-* Until then at most three quarters of a web process's threads wait for one database that makes no progress. No progress
-  means that for a good deal longer than its statements usually take not one of them has ended: a database that is far
-  away or slow fills its share as well, but goes on.
-* Where nothing has ended for DATABASE_SILENCE_SECONDS, the database is asked by a connection of its own. If that is not
-  answered either it is away, and the connections of those who wait are cut: they get their 503 as the others do.
+* The first wait that ends in silence marks the database as unavailable. From then on all others are refused at once
+  (psycopg's ConnectionTimeout, 503 `unavailable`), while one thread probes it every PROBE_SECONDS.
+* Until then at most three quarters of a web process's threads wait for a database without progress: no statement has
+  ended for much longer than usual. A slow or distant database fills its share as well, but makes progress.
+* If nothing has ended for DATABASE_SILENCE_SECONDS, the database is probed on its own connection. If that fails it is
+  unavailable, and waiting connections are cut, so that their requests get 503 as well.
 
-A database that says no, or closes the connection, answers: what a restart or an administrator costs is in
-docs/explanation/reliability.md. Who calls: `platform_site.postgres.base` for connections, cursors and commits,
-`platform_site.postgres.prepared` for what it sends by libpq.
+A database that refuses or closes a connection is not silent: docs/explanation/reliability.md describes restarts.
+Callers: `platform_site.postgres.base` for connections, cursors and commits, `platform_site.postgres.prepared` for
+libpq.
 """
 
 import logging
@@ -37,21 +35,20 @@ logger = logging.getLogger("platform.databases")
 PROBE_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 0.5
 """What failed sooner was an answer, if only of the network."""
-LEAST_PATIENCE: Final = 0.05
+MIN_WAIT_SECONDS: Final = 0.05
 """Seconds without progress that are not unusual, however quick the database is. The lane lets a thread join every 10 ms
 (`LANE_PATIENCE_MS`): six of eight are there after 60, and by then it must be known whether they wait in vain.
 """
-USUAL_TIMES: Final = 8
+USUAL_LATENCY_FACTOR: Final = 8
 """So many times the usual length of a statement are not unusual either."""
 
 ANSWER_SECONDS: Final = 2
-"""How long it may take to open a connection, and then to answer an empty statement, for whoever asks whether it is
-there."""
+"""Seconds that opening a connection, and then an empty statement, may take in a probe."""
 
 _most: float = float("inf")
 
 
-class Watch:
+class AvailabilityWatch:
     """What this process knows of one database. All methods may be called by any thread."""
 
     __slots__ = ("_alias", "_is_asked", "_lock", "_progress_at", "_usual", "_waiting", "is_away")
@@ -69,10 +66,10 @@ class Watch:
         self.is_away = False
 
     def enter(self, by: BaseDatabaseWrapper | None = None, *, whatever: bool = False) -> bool:
-        """Begin to wait for the database; whoever is told True says `leave` or `lost` when it is over.
+        """Start to wait for the database; after True, call `leave` or `lost` at the end.
 
-        False: this thread is in already. Raises psycopg's ConnectionTimeout if it is away, or if so many wait without
-        progress that one more would be too many; never with `whatever`.
+        False: this thread is waiting already. Raises psycopg's ConnectionTimeout if the database is unavailable, or if
+        too many threads wait without progress; never with `whatever`.
         """
         me = threading.get_ident()
         waiting = self._waiting
@@ -111,29 +108,29 @@ class Watch:
         if self._in_background(self._probe, parameters):
             logger.warning("database %s does not answer; its requests are refused until it does", self._alias)
         else:
-            self.is_away = False  # nobody would find out that it is back
+            self.is_away = False  # otherwise its return would not be noticed
 
     def _in_background(self, work: Any, parameters: dict[str, Any]) -> bool:
         try:
             threading.Thread(target=work, args=(parameters,), name=f"probe-{self._alias}", daemon=True).start()
         except RuntimeError:  # the system has no more threads
-            logger.exception("nobody can look after database %s", self._alias)
+            logger.exception("the watch of database %s failed", self._alias)
             return False
         return True
 
     def _stands_still(self) -> bool:
-        return self._nothing_ended_for() > max(LEAST_PATIENCE, USUAL_TIMES * self._usual)
+        return self._nothing_ended_for() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
 
     def _nothing_ended_for(self) -> float:
-        """Seconds since a wait last ended, or since the first of those who wait now began; 0 if nobody does."""
+        """Seconds since a wait last ended, or since the oldest current wait began; 0 without one."""
         try:
             since = max(self._progress_at, min(began for began, _ in self._waiting.values()))
-        except (ValueError, RuntimeError):  # somebody left just now
+        except (ValueError, RuntimeError):  # a thread has just left
             return 0.0
         return time.monotonic() - since
 
     def look(self, patience: float) -> None:
-        """Called every PROBE_SECONDS: nobody shall wait for a database that stands still. `patience` in seconds."""
+        """Called every PROBE_SECONDS to find stalled databases. `patience` in seconds."""
         if self._nothing_ended_for() < patience:
             return
         if self.is_away:
@@ -146,7 +143,7 @@ class Watch:
 
     def _ask(self, parameters: dict[str, Any]) -> None:
         try:
-            if _answers(parameters):
+            if _responds(parameters):
                 self._progress_at = time.monotonic()
             elif self._nothing_ended_for():
                 self._mark_away(parameters)
@@ -164,13 +161,13 @@ class Watch:
             with self._lock, suppress(psycopg.Error, OSError):
                 if self._waiting.get(me) is waited and (opened := by.connection) is not None:
                     _shut_down(opened.pgconn)
-                    logger.warning("cut a connection to database %s, which stands still", self._alias)
+                    logger.warning("cut a connection to database %s, which has stalled", self._alias)
 
     def _probe(self, parameters: dict[str, Any]) -> None:
         while self.is_away:
             time.sleep(PROBE_SECONDS)
             try:
-                if not _answers(parameters):
+                if not _responds(parameters):
                     continue
             except Exception:  # as in `_ask`
                 logger.exception("database %s could not be asked whether it is back", self._alias)
@@ -179,7 +176,7 @@ class Watch:
         logger.warning("database %s answers again", self._alias)
 
 
-def _answers(parameters: dict[str, Any]) -> bool:
+def _responds(parameters: dict[str, Any]) -> bool:
     """Whether the database says anything to a new connection. "Starting up" and "too many connections" are answers, and
     so is a refusal."""
     keep = {name: value for name, value in parameters.items() if name in _TO_PROBE and value}
@@ -209,12 +206,12 @@ def _shut_down(pgconn: Any) -> None:
 _TO_PROBE: Final = frozenset(
     {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"}
 )
-_watches: Final[dict[str, Watch]] = {}
+_watches: Final[dict[str, AvailabilityWatch]] = {}
 
 
-def watch(alias: str) -> Watch:
+def watch(alias: str) -> AvailabilityWatch:
     found = _watches.get(alias)
-    return found if found is not None else _watches.setdefault(alias, Watch(alias))
+    return found if found is not None else _watches.setdefault(alias, AvailabilityWatch(alias))
 
 
 def serve_by(threads: int) -> None:
@@ -249,7 +246,7 @@ def _guard() -> None:
 
 
 def _after_fork() -> None:
-    """The child has none of its parent's threads: nobody waits, and nobody would ask whether a database is back."""
+    """The child has none of its parent's threads, so nothing waits and nothing probes."""
     global _guard_runs, _guard_lock
     _guard_runs, _guard_lock = False, threading.Lock()
     _watches.clear()

@@ -1,10 +1,9 @@
-"""The database backend named in settings.
+"""The database backend named in the settings.
 
-Django's health check costs a round trip on each request. A server that stopped, or terminated this backend, has
-already sent its farewell or closed the socket, so an idle connection whose socket is readable is dead or has something
-to say that nobody asked for. `poll` answers that in two microseconds and without the network. A
-peer that vanished without a word is met by TCP's own timers, by `platform_site.postgres.availability`, and by one retry
-of reads in `platform_site.http.views`.
+Django's health check costs a round trip per request. A server that stopped or terminated this backend has closed the
+socket or sent a message, so an idle connection with a readable socket is dead or unusable. `poll` finds that out in two
+microseconds. A peer that vanished silently is handled by TCP timers, by `platform_site.postgres.availability`, and by
+one retry of reads in `platform_site.http.views`.
 """
 
 import select
@@ -24,7 +23,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.execute_wrappers.append(bounded)
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        """A new connection, or psycopg's ConnectionTimeout at once while the database is known to be away."""
+        """A new connection, or psycopg's ConnectionTimeout at once while the database is known to be unavailable."""
         watched = watch(self.alias)
         entered = watched.enter()
         try:

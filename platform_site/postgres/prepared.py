@@ -1,25 +1,24 @@
-"""Runs compiled statements on a region's connection, prepared, and hands back the bytes as PostgreSQL wrote them.
+"""Runs prepared statements on a connection through libpq, and returns PostgreSQL's bytes.
 
-In: the text of a statement (`$1`, `$2`, …) and its values as text bytes. Out: rows of bytes. Called by
-`rows.query.context`, by `rows.migrate.rule_impact` for the console, and with texts of their own by the runs of
-functions. It speaks libpq through psycopg's connection, because a cursor costs 20-35 µs more a statement, and it
-answers for what a cursor would have done:
+In: the text of a statement (`$1`, `$2`, …) and its values as text bytes. Out: rows of bytes. Used by
+`rows.query.context`, `rows.migrate.rule_impact`, the runs of functions, and on the control database by
+`accounts.directory.user_lookup`. It uses libpq on psycopg's connection, because a cursor costs 20-35 µs more per
+statement, and handles what a cursor would:
 
-* Inside `atomic()` the transaction is begun here: psycopg sends its BEGIN lazily, with its own next statement, and a
-  statement that went past it would commit by itself.
-* A statement is prepared at its second appearance on a connection (a prepared list holds 41 KB in the server). Names
-  are kept per connection, least recently used out. psycopg itself prepares nothing on region connections
-  (`settings`), so nothing of it ever says DEALLOCATE ALL; should a name vanish all the same (SQLSTATE 26000: a pooler,
-  DISCARD ALL), the statement is run by its text and prepared again. A name is a digest of the text: behind a pooler
-  that hands server connections round with what others prepared on them, a name can be missing or taken (42P05), and
-  never means another statement.
-* What a backend has once looked up of a table it remembers for as long as it lives (20 KB for one of 15 columns), so a
-  connection that has met TABLES_PER_CONNECTION of them is replaced when its request or task ends.
-* A connection that died is closed, so that the next statement opens another; a read outside a transaction is then run
-  once more. A write never is: nobody knows whether it happened.
+* Inside `atomic()` it begins the transaction: psycopg sends its BEGIN lazily with its own next statement, and a
+  statement sent before it would commit by itself.
+* A statement is prepared at its second use on a connection (a prepared list takes 41 KB in the server). Names are kept
+  per connection, least recently used first out. psycopg prepares nothing on region connections (`settings`), so it
+  never sends DEALLOCATE ALL there. On the control database it does, so inside a transaction nothing is prepared there.
+  If a name vanishes (SQLSTATE 26000: a pooler, DISCARD ALL), the statement is run by its text and prepared again. A
+  name is a digest of the text: behind a pooler it can be missing or taken (42P05), but never mean another statement.
+* A backend caches the metadata of each table it has used (20 KB for 15 columns), so a connection that has used
+  TABLES_PER_CONNECTION of them is replaced when its request or task ends.
+* A dead connection is closed, so that the next statement opens another. A read outside of a transaction is then
+  repeated; a write never is, because its outcome is unknown.
 
-The same module holds the door of law 2: SQL over a tenant's tables that reaches the cursor of a region by any other
-way than the row manager is refused (`refuse_strangers`).
+It also enforces row isolation: SQL over tenant tables that reaches a region's cursor without the row manager is refused
+(`forbid_unruled_statements`).
 """
 
 import re
@@ -33,7 +32,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from django.conf import settings
-from django.db import DatabaseError, connections
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 from psycopg.sql import Composable
@@ -91,10 +90,10 @@ def run_on(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes |
 
 
 def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
-    """As `run_on` for each of them, in one trip to the server: a transaction for each, in their order.
+    """As `run_on` for each statement, in one round trip: a transaction for each, in order.
 
-    One that fails has its error in the place of its rows; the others go on. Outside of `atomic()`. Raises Django's
-    OperationalError where the connection is lost: then nobody knows which of them happened.
+    The result of a failed one is its error; the others continue. Outside of `atomic()`. Raises Django's
+    OperationalError if the connection is lost: then their outcomes are unknown.
     """
     outcomes: list[list[Row] | DatabaseError] = []
     for result in _watched(connection, _run_each, statements):
@@ -104,6 +103,14 @@ def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -
         except DatabaseError as error:
             outcomes.append(error)
     return outcomes
+
+
+def run_in_transaction(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row]]:
+    """As `run_on` for each statement, in one round trip, in the transaction of an enclosing `atomic()`.
+
+    Raises the first error, which undoes the transaction.
+    """
+    return [_read(result) for result in _watched(connection, _run_in_transaction, statements)]
 
 
 def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -127,20 +134,31 @@ def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *argu
             raise
 
 
-def run_again_if_lost(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
+def retry_if_lost(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
     """As `run_on`, for statements that only read: once more, opened anew, if the connection turns out to be dead."""
+    return _again_if_lost(connection, _run, sql, values)
+
+
+def run_limited(
+    connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None], limit_ms: int
+) -> list[Row]:  # fmt: skip
+    """As `run_again_if_lost`, with a statement timeout of its own, in one trip to the server."""
+    return _again_if_lost(connection, _run_limited, sql, values, limit_ms)
+
+
+def _again_if_lost(connection: BaseDatabaseWrapper, work: Callable[..., pq.abc.PGresult], *arguments: Any) -> list[Row]:
     was_open = connection.connection is not None
     try:
-        return _read(_watched(connection, _run, sql, values))
+        return _read(_watched(connection, work, *arguments))
     except DatabaseError:
         # A connection that could not be opened is another matter: to try again at once would double the wait.
         if connection.in_atomic_block or connection.connection is not None or not was_open:
             raise
-        return _read(_watched(connection, _run, sql, values))
+        return _read(_watched(connection, work, *arguments))
 
 
 def run_on_replica(
-    alias: str, freshness: Freshness, sql: bytes, values: Sequence[bytes | None]
+    alias: str, freshness: Freshness, sql: bytes, values: Sequence[bytes | None], limit_ms: int | None = None
 ) -> list[Row] | None:  # fmt: skip
     """As `run`, for a statement that only reads, on a replica of `alias` that is as fresh as asked; notes which one.
 
@@ -156,7 +174,8 @@ def run_on_replica(
     try:
         with wrapper.wrap_database_errors:
             entered = watched.enter(wrapper)
-            reached, result = _run_in_order(wrapper, [(_REACHED, ()), (sql, values)], replica.is_silent)
+            limit = [] if limit_ms is None else [_limit(limit_ms)]
+            reached, *_, result = _run_in_order(wrapper, [(_REACHED, ()), *limit, (sql, values)], replica.is_silent)
     except DatabaseError as error:
         state = sqlstates.sqlstate(error)
         if state == sqlstates.CANCELLED:
@@ -189,10 +208,9 @@ lock that what it replays holds."""
 def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
     libpq, prepared = _opened(wrapper)
     if wrapper.in_atomic_block:
-        if wrapper.needs_rollback:
-            wrapper.validate_no_broken_transaction()
-        if libpq.transaction_status == _IDLE:
-            _checked(wrapper, libpq, libpq.exec_(b"BEGIN"))
+        _begin(wrapper, libpq)
+        if wrapper.alias == DEFAULT_DB_ALIAS:  # after a DEALLOCATE ALL the transaction would be lost
+            return _checked(wrapper, libpq, libpq.exec_params(sql, values))
     name = prepared.names.get(sql)
     if name is not None:
         prepared.names.move_to_end(sql)
@@ -208,6 +226,40 @@ def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None
         name = _prepare(wrapper, libpq, prepared, sql)
         return _checked(wrapper, libpq, libpq.exec_prepared(name, values))
     return _checked(wrapper, libpq, libpq.exec_params(sql, values))
+
+
+def _begin(wrapper: BaseDatabaseWrapper, libpq: Any) -> None:
+    """Begin the transaction of an enclosing `atomic()`, if it has not begun. Raises if it is broken."""
+    if wrapper.needs_rollback:
+        wrapper.validate_no_broken_transaction()
+    if libpq.transaction_status == _IDLE:
+        _checked(wrapper, libpq, libpq.exec_(b"BEGIN"))
+
+
+_LIMIT: Final = b"SELECT set_config('statement_timeout', $1, true)"
+_TIMEOUT: Final = b"SHOW statement_timeout"
+
+
+def _limit(milliseconds: int) -> Statement:
+    return _LIMIT, [b"%d" % milliseconds]
+
+
+def _run_limited(
+    wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None], limit_ms: int
+) -> pq.abc.PGresult:  # fmt: skip
+    """The result of `sql` under its own timeout, which ends with the transaction: the pipeline's, or a caller's."""
+    if not wrapper.in_atomic_block:
+        statements = [_limit(limit_ms), (sql, values)]
+        try:
+            return _run_in_order(wrapper, statements, lambda: False)[-1]
+        except psycopg.errors.InvalidSqlStatementName:
+            _opened(wrapper)[1].names.clear()
+            return _run_in_order(wrapper, statements, lambda: False)[-1]
+    [[before]] = _read(_run(wrapper, _TIMEOUT, ()))
+    _run(wrapper, *_limit(limit_ms))
+    result = _run(wrapper, sql, values)  # after an error the rollback restores the timeout
+    _run(wrapper, _LIMIT, [before])
+    return result
 
 
 def _opened(wrapper: Any) -> tuple[Any, _Prepared]:
@@ -269,7 +321,7 @@ def _run_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> 
         results = [each[-1] for each in _receive(libpq, len(statements))]
         libpq.exit_pipeline_mode()
     except BaseException:
-        libpq.finish()  # nobody could tell what still comes on it
+        libpq.finish()  # further results could not be attributed
         raise
     for number, result in enumerate(results):
         if result.error_field(pq.DiagnosticField.SQLSTATE) == _NAME_GONE:
@@ -279,11 +331,23 @@ def _run_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> 
     return results
 
 
+def _run_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
+    if not wrapper.in_atomic_block or wrapper.alias == DEFAULT_DB_ALIAS:
+        raise RuntimeError("a pipeline in a transaction needs atomic() on a region's database")
+    libpq, prepared = _opened(wrapper)
+    _begin(wrapper, libpq)
+    try:
+        return _run_in_order(wrapper, statements, lambda: False)
+    except psycopg.errors.InvalidSqlStatementName:
+        prepared.names.clear()
+        raise
+
+
 def _run_in_order(
     wrapper: BaseDatabaseWrapper, statements: Sequence[Statement], is_silent: Callable[[], bool]
 ) -> list[pq.abc.PGresult]:
-    """The results of statements that go out together, outside of any transaction of ours: each sees what is committed
-    when its turn comes. Raises the first error; OperationalError once the server `is_silent`."""
+    """The results of pipelined statements. Outside of a transaction each sees what is committed at its turn. Raises the
+    first error; OperationalError once the server `is_silent`."""
     libpq, prepared = _opened(wrapper)
     made: list[bytes | None] = []
     """Of each result the statement that was prepared; None for a statement's own."""
@@ -303,7 +367,7 @@ def _run_in_order(
         [results] = _receive(libpq, 1, is_silent)
         libpq.exit_pipeline_mode()
     except BaseException:
-        libpq.finish()  # nobody could tell what still comes on it
+        libpq.finish()  # further results could not be attributed
         raise
     wanted = []
     for result, sql_made in zip(results, made, strict=False):  # behind an error there are fewer
@@ -360,10 +424,10 @@ def _prepared_on(connection: "psycopg.Connection[Any]") -> _Prepared:
 def _meet(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> None:
     prepared.tables.update(_QUALIFIED.findall(sql))
     if len(prepared.tables) > settings.TABLES_PER_CONNECTION:
-        replace_soon(wrapper)
+        discard_when_idle(wrapper)
 
 
-def replace_soon(wrapper: BaseDatabaseWrapper) -> None:
+def discard_when_idle(wrapper: BaseDatabaseWrapper) -> None:
     """Have the connection closed when its request or task ends, as if it had reached its age."""
     wrapper.close_at = 0.0
 
@@ -372,8 +436,8 @@ _QUALIFIED: Final = re.compile(rb'"env_[0-9a-z]{26}"\."[^"]+"')
 
 
 def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, name: bytes) -> None:
-    """Close a prepared statement by the protocol's own message, which poolers translate as they do names; the SQL
-    command would reach a server that has never heard of ours. libpq before 17 has only that."""
+    """Close a prepared statement by a protocol message, which poolers translate; the SQL command would reach another
+    server connection. libpq before 17 only has the command."""
     done = libpq.close_prepared(name) if pq.version() >= 170000 else libpq.exec_(b'DEALLOCATE "%b"' % name)
     _checked(wrapper, libpq, done)
 
@@ -400,34 +464,34 @@ def _is_lost(wrapper: BaseDatabaseWrapper) -> bool:
     return wrapper.connection is not None and (wrapper.connection.closed or wrapper.connection.pgconn.status == _BAD)
 
 
-# ── The door ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Row access ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_door_is_open: ContextVar[bool] = ContextVar("rows_door_is_open", default=False)
+_row_access_allowed: ContextVar[bool] = ContextVar("rows_door_is_open", default=False)
 _TENANT_TABLE: Final = re.compile(r'\benv_[0-9a-z]{26}"?\s*\.')
 _DEFINES: Final = re.compile(r"\s*(?:CREATE|ALTER|DROP|COMMENT|GRANT|REVOKE)\b", re.IGNORECASE)
 
 
 @contextmanager
-def opened_door() -> Generator[None]:
+def row_access() -> Generator[None]:
     """For the row manager's own queries, and for DDL that must read or fill what it changes (`rows.migrate.apply`)."""
-    token = _door_is_open.set(True)
+    token = _row_access_allowed.set(True)
     try:
         yield
     finally:
-        _door_is_open.reset(token)
+        _row_access_allowed.reset(token)
 
 
-def refuse_strangers(
+def forbid_unruled_statements(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Execute wrapper of every region connection. Raises RowsClosed for tenant tables outside `opened_door`.
+    """Execute wrapper of every region connection. Raises RowsClosed for tenant tables outside of `row_access`.
 
-    Definitions (CREATE SCHEMA, DROP TABLE) pass: they show and change no row, and `projects`, a floor below, makes
-    and drops the schemas.
+    Definitions (CREATE SCHEMA, DROP TABLE) pass: they show no rows, and `projects`, a lower layer, creates and drops
+    the schemas.
     """
     text = sql if isinstance(sql, str) else _spelled(sql)
     if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
-        if not _door_is_open.get():
+        if not _row_access_allowed.get():
             raise RowsClosed("rows are reached through the row manager: visible_to(principal), or unruled")
         wrapper = context["connection"]
         _meet(wrapper, _prepared_on(wrapper.connection), text.encode())
@@ -442,6 +506,6 @@ def _spelled(statement: Any) -> str:
 
 
 def guard_connection(sender: object, connection: BaseDatabaseWrapper, **_: object) -> None:
-    """Receiver of `connection_created`: hangs the door into a region's connection, once per wrapper."""
-    if connection.alias in settings.REGION_DATABASES and refuse_strangers not in connection.execute_wrappers:
-        connection.execute_wrappers.append(refuse_strangers)
+    """Receiver of `connection_created`: installs the check in a region's connection, once per wrapper."""
+    if connection.alias in settings.REGION_DATABASES and forbid_unruled_statements not in connection.execute_wrappers:
+        connection.execute_wrappers.append(forbid_unruled_statements)

@@ -1,24 +1,25 @@
-"""Read replicas: which one may answer a read, and what it must have replayed before.
+"""Read replicas: which one may serve a read, and how far it must have replayed.
 
-Off unless settings name some (`REGION_*_REPLICA_URLS`). Positions are bytes of the primary's write-ahead log since its
-beginning. A replica answers only if it has replayed the log up to the later of two:
+Off unless the settings name some (`REGION_*_REPLICA_URLS`). Positions are bytes of the primary's write-ahead log. A
+replica only serves a read if it has replayed the log up to the later of two positions:
 
-* **The environment's mark**: where the log ended after the environment's last acknowledged write, whoever made it. A
-  writer raises it in Redis after its commit and before its answer (`written`); a request reads it on the round trip
-  that fetches its caller (`projects.api.authentication`). So everybody sees what anybody was told is done: rows, and
-  the schema with its rules. A mark that is not known (Redis away, emptied) sends the reader to the primary, and a
-  thread here raises it to where the log ends now.
-* **The floor**: where the log ended at most REPLICA_LAG_LIMIT ago, which a thread asks the primary. It bounds how old
-  an answer can be whatever became of the marks. Without a floor, since the primary is silent, nothing is fit.
+* **The environment's mark**: the end of the log after the environment's last acknowledged write. A writer raises it in
+  Redis after its commit and before its response (`written`); a request reads it in the round trip that fetches its
+  caller (`projects.api.authentication`). So callers see every acknowledged write, of rows and of the schema with its
+  rules. Without a mark (Redis unavailable or emptied) the primary is used, and a thread here sets it to the current
+  end.
+* **The minimum position**: the end of the log at most REPLICA_LAG_LIMIT ago, which a thread asks the primary for. It
+  bounds the age of a response whatever happened to the marks. Without it, because the primary is silent, no replica is
+  used.
 
-Whether it has is asked of the replica itself, on the connection and in the round trip of the read, and before the
-read's snapshot is taken (`platform_site.postgres.prepared.run_on_replica`): what was known of it a moment ago may have
-been another server behind the same name, or the same one before it crashed. Positions need no clocks, and an idle
-primary does not look like a lagging replica, as it does by `pg_last_xact_replay_timestamp`. A thread for each replica
-asks the same between times, so that one that is late, silent or gone is passed by, and comes back by itself.
+The replica itself is asked, in the round trip of the read and before its snapshot
+(`platform_site.postgres.prepared.run_on_replica`): earlier knowledge may concern another server behind the same name,
+or the time before a crash. Positions need no clocks, and an idle primary does not look like a lagging replica, as it
+does by `pg_last_xact_replay_timestamp`. A thread per replica asks the same regularly, so that a late or silent one is
+skipped and used again later.
 
-Who calls: `projects.api.authentication`, `rows.query.context` and `platform_site.postgres.prepared`, whoever changes
-rows or schemas by other ways (`written`), `platform_site.http.health`.
+Callers: `projects.api.authentication`, `rows.query.context`, `platform_site.postgres.prepared`, other writers of rows
+and schemas (`written`), `platform_site.http.health`.
 """
 
 import itertools
@@ -82,8 +83,8 @@ class Replica:
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
-        """This thread's connection. Django finds it by its name, and not on its way through all databases: whoever goes
-        that way means to change something in each."""
+        """This thread's connection. Django finds it by name, but not when it iterates over all databases, which callers
+        do to change something in each."""
         try:
             wrapper: BaseDatabaseWrapper = connections[self.name]
         except ConnectionDoesNotExist:
@@ -96,7 +97,7 @@ class Replica:
         return not self._is_out and self._fault is None and now - self._as_of <= settings.REPLICA_LAG_LIMIT
 
     def is_silent(self) -> bool:
-        """Whether its watcher has heard nothing for so long that nobody should wait for it."""
+        """Whether its watcher has heard nothing for so long that requests should not wait for it."""
         return time.monotonic() - self._heard_at > settings.REPLICA_LAG_LIMIT
 
     def leave_out(self) -> None:
@@ -184,7 +185,7 @@ class Region:
         due = [key for key, since in list(self.unmarked.items()) if since <= began]
         if due and redis_client.current().raise_to(dict.fromkeys(due, position), _MARK_SECONDS):
             for key in due:
-                if self.unmarked[key] <= began:  # else somebody has written since
+                if self.unmarked[key] <= began:  # else there was a write since
                     del self.unmarked[key]
 
     def _report(self) -> None:
@@ -211,7 +212,7 @@ def _watch(look: Callable[[], None], close: Callable[[], None]) -> None:
     while True:
         try:
             look()
-        except Error:  # away, restarting, full: the next look tries a new connection
+        except Error:  # unavailable, restarting, full: the next time a new connection is tried
             _closed(close)
         except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
             logger.exception("a replica or its primary could not be looked at")

@@ -11,8 +11,9 @@ from django.db.models import Model
 
 REGION_APPS = frozenset({"rows", "webhooks", "functions", "tenant"})
 """`tenant` is no installed app: it labels the models that `rows` makes from schema documents."""
-EVERYWHERE_APPS = frozenset({"api"})
-"""The kernel's own tables (idempotency records) exist beside each effect, so that both share its transaction."""
+EVERYWHERE_APPS = frozenset({"api", "request_log"})
+"""The kernel's own tables. Idempotency records exist beside each effect, so that both share its transaction; entries of
+the request log exist in the region of their environment."""
 
 
 class RegionNotNamed(RuntimeError):

@@ -35,7 +35,7 @@ INVALID: Final = frozenset(
 )
 TOO_LONG_FOR_AN_INDEX: Final = "54000"
 CONFLICTS: Final = frozenset({"23503", "23505", "23P01"})
-"""Unique, foreign key and exclusion: one answer for all, so that a hidden row cannot be told from a missing one."""
+"""Unique, foreign key and exclusion: one response for all, so that a hidden row looks like a missing one."""
 REPEATABLE: Final = frozenset({"40001", "40P01"})
 """Serialization failure and deadlock: PostgreSQL undid the transaction and says to run it again."""
 LOCKED: Final = "55P03"
@@ -104,12 +104,12 @@ def lost_connection(error: BaseException) -> bool:
     return False
 
 
-def is_away(error: BaseException) -> bool:
-    """Whether the database is away, busy or gave up: nothing is wrong with what it was asked."""
-    return is_database_error(error) and answer_for(error).status == Unavailable.status
+def is_unavailable(error: BaseException) -> bool:
+    """Whether the database is unavailable, busy or gave up, so that the statement itself is not at fault."""
+    return is_database_error(error) and error_for(error).status == Unavailable.status
 
 
-def answer_for(error: BaseException) -> ApiError:
+def error_for(error: BaseException) -> ApiError:
     """The answer to a database error. 500 for whatever the table does not name: that one wants an alert."""
     state = sqlstate(error)
     if state is None:

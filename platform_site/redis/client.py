@@ -1,26 +1,25 @@
-"""Redis, as a request meets it: one pipelined round trip, a budget of time, and a life without it.
+"""Redis client: one pipelined round trip per request, with a time budget, and optional.
 
-Redis holds nothing that cannot be lost: records of callers, counters of the rate limits. A request that needs them
-packs its questions into one `Trip` and runs it once:
+Redis only has data that may be lost: cached callers and rate limit counters. A request collects its commands in a
+`RoundTrip` and runs it once:
 
     trip = store.trip()
     record = trip.get("who:ses_…")
     count = trip.count("rl:…", ttl=65)
     if trip.run(): …                     # record.value: bytes or None; count.value: int
 
-Redis away: `run` answers False, every `value` is None, and the caller goes on without (records come from PostgreSQL,
-the limiter opens). All that one trip waits for Redis, connecting included, is `settings.REDIS_TIMEOUT` (0.2 s). The
-first failure opens a breaker for a second, in which this process does not ask at all, but for marks; then one trip
-tries again while the others still go without (reliability findings 7 and 9, faults F5 to F7). A Redis that answers
-reads and takes no writes (full, a replica) is away, too: nothing can be marked there, so what it says may be over.
+If Redis is unavailable, `run` returns False, every `value` is None, and the caller continues without (records come from
+PostgreSQL, limits are not enforced). One round trip waits at most `settings.REDIS_TIMEOUT` (0.2 s), including
+connecting. The first failure opens a circuit breaker for a second, in which this process only retries marks; then one
+round trip tries again while the others still skip Redis. A Redis that serves reads but no writes (full, a replica)
+counts as unavailable, because nothing can be marked there.
 
-How cached records stay true: `fill` writes only where nothing is (NX), `mark` overwrites. Whoever changes what a record
-says marks it *inside* the transaction, before the commit: from then on nobody can fill, so no reader of the old state
-can put it back, and a process that dies between mark and commit leaves no stale record. A mark that could not be
-written because Redis is away is written by a thread in the background as soon as Redis is back; until then a process
-that meets Redis first could believe an old record, for at most the life it was filled with (`RECORD_TTL`).
+Cached records stay current because `fill` only writes absent keys (NX) and `mark` overwrites. A change marks the record
+*inside* its transaction, before the commit: from then on no reader of the old state can store it, and a process that
+dies between mark and commit leaves no stale record. A mark that could not be written is written by a background thread
+as soon as Redis is back; until then another process could use an old record, for at most its lifetime (`RECORD_TTL`).
 
-redis-py makes the connections (URL, TLS, sign-in); the round trip itself speaks through hiredis: 22 µs of CPU where
+redis-py makes the connections (URL, TLS, authentication); the round trip itself uses hiredis: 22 µs of CPU, where
 redis-py's pipeline takes 60.
 """
 
@@ -52,7 +51,7 @@ MARKER_TTL: Final = 120
 """Seconds that a marker stays: longer than any reader that read the old state could still be on its way to `fill`."""
 BREAKER_SECONDS: Final = 1.0
 _CONNECT_SECONDS: Final = 2.0
-_MOST_LINES: Final = 8
+_MAX_CONNECTIONS: Final = 8
 """One carries about 15,000 trips a second; more would only be more to make when many threads begin at once."""
 _RETRY_SECONDS: Final = 0.25
 _MOST_PENDING_MARKS: Final = 100_000
@@ -65,7 +64,7 @@ _pack: Final[Callable[[Command], bytes]] = hiredis.pack_command  # type: ignore[
 
 
 class Fetched:
-    """What a `get` brought: None before the run, where nothing is stored, and while Redis is away."""
+    """The result of a `get`: None before the run, for an absent key, and while Redis is unavailable."""
 
     __slots__ = ("value",)
 
@@ -74,7 +73,7 @@ class Fetched:
 
 
 class Counted:
-    """What a `count` brought: the count with this one in it (1 for the first), or None while Redis is away."""
+    """The result of a `count`: the count including this one (1 for the first), or None while Redis is unavailable."""
 
     __slots__ = ("value",)
 
@@ -82,19 +81,19 @@ class Counted:
         self.value: int | None = None
 
 
-class Away(Exception):
+class Unavailable(Exception):
     """Redis did not do it: refused, silent for too long, takes no writes, or the breaker is open."""
 
 
 @dataclass(frozen=True, slots=True)
-class _NoLine:
+class _NoConnection:
     """What came of connecting instead of a line."""
 
     error: Exception
     at: float
 
 
-class _Line:
+class _Connection:
     """One connection on which a trip goes and comes back."""
 
     def __init__(self, url: str) -> None:
@@ -143,8 +142,8 @@ class _Line:
             raise TimeoutError("Redis is late") from None
 
     def _wait_until(self, deadline: float) -> None:
-        """Let the next call on the socket wait so long. What the last one was told is good enough if it differs by a
-        twentieth of the usual budget: a trip is two calls, and telling would be two more."""
+        """Set the timeout of the next socket call, unless the last value differs by less than a twentieth of the usual
+        budget, since a round trip is two calls and setting it would be two more."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("Redis is late")
@@ -172,7 +171,7 @@ class Store:
 
     def _forget(self) -> None:
         """Begin anew; after a fork, too: the parent's connections are not ours, nor do its threads run here."""
-        self._idle: SimpleQueue[_Line | _NoLine] = SimpleQueue()
+        self._idle: SimpleQueue[_Connection | _NoConnection] = SimpleQueue()
         self._lines = 0
         """How many there are: idle, in use or being made."""
         self._lock = threading.Lock()
@@ -188,9 +187,9 @@ class Store:
         """Whether the breaker is open: the last attempt failed and none has succeeded since."""
         return self._open_until != 0.0
 
-    def trip(self) -> "Trip":
+    def trip(self) -> "RoundTrip":
         """An empty round trip."""
-        return Trip(self)
+        return RoundTrip(self)
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
         """Store `value` for `ttl` seconds unless something is there already (a record, or a marker). Never raises."""
@@ -201,10 +200,11 @@ class Store:
         return not values or self._try(_puts(values, ttl), len(values))
 
     def mark(self, marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:
-        """Overwrite each key by its mark for `ttl` seconds, inside the transaction that makes the records untrue.
+        """Overwrite each key with its mark for `ttl` seconds, inside the transaction that makes the records outdated.
 
-        False if Redis is away: the marks are then written in the background until RECORD_TTL has passed, when what they
-        should have covered has expired by itself. A later mark of the same key replaces one that waits. Never raises.
+        Returns False if Redis is unavailable: the marks are then written in the background until RECORD_TTL has passed,
+        when the records they should have covered have expired. A later mark of the same key replaces a waiting one.
+        Never raises.
         """
         # Breaker or not: one trip of this process that came late says nothing of the others, who believe the records.
         if not marks or self._try(_puts(marks, ttl), len(marks), although_away=True):
@@ -249,7 +249,7 @@ class Store:
         although_away = although_away and time.monotonic() >= self._in_vain_until
         try:
             replies = (self._exchange if although_away else self.exchange)(packed, expected)
-        except Away:
+        except Unavailable:
             if although_away:
                 self._in_vain_until = time.monotonic() + BREAKER_SECONDS
             return False
@@ -258,7 +258,7 @@ class Store:
     def exchange(self, packed: bytes, expected: int) -> list[Any]:
         """Send packed commands, return the replies within the budget. Raises Away, at once if the breaker is open."""
         if self._open_until and not self._may_probe():
-            raise Away("the breaker is open")
+            raise Unavailable("the breaker is open")
         return self._exchange(packed, expected)
 
     def _may_probe(self) -> bool:
@@ -272,7 +272,7 @@ class Store:
 
     def _exchange(self, packed: bytes, expected: int) -> list[Any]:
         deadline = time.monotonic() + self._budget
-        line: _Line | None = None
+        line: _Connection | None = None
         try:
             line = self._line(deadline)
             try:
@@ -293,21 +293,21 @@ class Store:
             if line is not None:
                 self._drop(line)
             self._open(error)
-            raise Away(str(error)) from error
+            raise Unavailable(str(error)) from error
         line.is_new = False
         self._idle.put(line)
         if self._open_until:
             self._close_breaker()
         return replies
 
-    def _line(self, deadline: float) -> _Line:
+    def _line(self, deadline: float) -> _Connection:
         """An idle line; if there is none, the next one that another thread puts back or that is made meanwhile.
 
         Raises what connecting raised, or TimeoutError.
         """
         try:
             found = self._idle.get_nowait()
-            if isinstance(found, _Line):
+            if isinstance(found, _Connection):
                 return found
         except Empty:
             pass
@@ -318,29 +318,29 @@ class Store:
                 found = self._idle.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
                 raise TimeoutError("connecting to Redis took too long") from None
-            if isinstance(found, _Line):
+            if isinstance(found, _Connection):
                 return found
             if found.at >= began:  # else it was meant for one that waits no longer
                 raise found.error
 
     def _make_one_more(self) -> None:
-        """Connect in another thread, since a resolver or a handshake knows no deadline of ours."""
+        """Connect in another thread, since a resolver or a handshake does not respect our deadline."""
         with self._lock:
-            if self._lines >= _MOST_LINES:
+            if self._lines >= _MAX_CONNECTIONS:
                 return
             self._lines += 1
         idle = self._idle
 
         def connect() -> None:
             try:
-                idle.put(_Line(self._url))
-            except Exception as error:  # handed over to whoever waits
+                idle.put(_Connection(self._url))
+            except Exception as error:  # passed to the waiting thread
                 self._uncount()
-                idle.put(_NoLine(error, time.monotonic()))
+                idle.put(_NoConnection(error, time.monotonic()))
 
         threading.Thread(target=connect, name="store-connect", daemon=True).start()
 
-    def _drop(self, line: _Line) -> None:
+    def _drop(self, line: _Connection) -> None:
         line.close()
         self._uncount()
 
@@ -354,7 +354,7 @@ class Store:
                 found = self._idle.get_nowait()
             except Empty:
                 return
-            if isinstance(found, _Line):
+            if isinstance(found, _Connection):
                 self._drop(found)
 
     def _open(self, error: Exception) -> None:
@@ -366,7 +366,7 @@ class Store:
         self._drop_idle()
         BREAKER_TRIPS.inc()
         BREAKER_OPEN.set(1)
-        logger.warning("Redis is away; going on without it: records from PostgreSQL, rate limits open (%s)", error)
+        logger.warning("Redis is unavailable: records come from PostgreSQL, rate limits are open (%s)", error)
 
     def _close_breaker(self) -> None:
         with self._lock:
@@ -374,7 +374,7 @@ class Store:
                 return
             self._open_until = 0.0
         BREAKER_OPEN.set(0)
-        logger.warning("Redis is back")
+        logger.warning("Redis is available again")
 
 
 def _puts(values: Mapping[str, bytes], ttl: int) -> bytes:
@@ -387,11 +387,11 @@ def _get(key: str) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _count(key: str, ttl: int) -> bytes:
-    return _pack(("INCR", key)) + _pack(("EXPIRE", key, ttl))
+def _count(key: str, ttl: int, amount: int = 1) -> bytes:
+    return _pack(("INCRBY", key, amount)) + _pack(("EXPIRE", key, ttl))
 
 
-class Trip:
+class RoundTrip:
     """The questions of one request to Redis, asked together. Not for several threads; runs once."""
 
     __slots__ = ("_packed", "_replies", "_store")
@@ -415,10 +415,10 @@ class Trip:
         self._replies.append(fetched)
         return fetched
 
-    def count(self, key: str, ttl: int, into: Counted | None = None) -> Counted:
-        """Add 1 to the counter `key`, which is forgotten `ttl` seconds after the last count. Returns `into`, or a new
+    def count(self, key: str, ttl: int, into: Counted | None = None, amount: int = 1) -> Counted:
+        """Add `amount` to the counter `key`, which expires `ttl` seconds after the last count. Returns `into`, or a new
         one."""
-        self._packed.append(_count(key, ttl))
+        self._packed.append(_count(key, ttl, amount))
         counted = into or Counted()
         self._replies.append(counted)
         self._replies.append(None)
@@ -430,13 +430,13 @@ class Trip:
         self._replies.append(None)
 
     def run(self) -> bool:
-        """Ask. False if Redis is away; every value is None then. Never raises."""
+        """Send the commands. Returns False if Redis is unavailable; every value is None then. Never raises."""
         waiting = self._replies
         if not waiting:
             return True
         try:
             replies = self._store.exchange(b"".join(self._packed), len(waiting))
-        except Away:
+        except Unavailable:
             return False
         for reply, asked in zip(replies, waiting, strict=True):
             if asked is not None:
@@ -465,13 +465,13 @@ def _find_current() -> Store:
     return _current
 
 
-def _look_again(*, setting: str, **_: Any) -> None:
+def _retry_soon(*, setting: str, **_: Any) -> None:
     global _current
     if setting in ("REDIS_URL", "REDIS_TIMEOUT"):
         _current = None
 
 
-setting_changed.connect(_look_again)
+setting_changed.connect(_retry_soon)
 
 
 def _after_fork() -> None:
@@ -484,9 +484,9 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def trip() -> Trip:
+def round_trip() -> RoundTrip:
     """An empty round trip to the platform's Redis."""
-    return Trip(current())
+    return RoundTrip(current())
 
 
 def fill(key: str, value: bytes, ttl: int = RECORD_TTL) -> None:

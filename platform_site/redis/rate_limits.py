@@ -1,21 +1,21 @@
-"""Rate limits: who may send how much, said in headers and enforced with 429.
+"""Rate limits: how many requests a caller may send, stated in headers and enforced with 429.
 
-django-ratelimit names the counter and its window; Redis counts, on the pipeline that fetches the caller's record
-(`ratelimit_cache`); here thresholds meet counts and become headers or `RateLimited`. Windows are fixed, a minute long,
-and begin at another second for each key.
+django-ratelimit names the counter and its window; Redis counts, in the pipeline that fetches the caller's record
+(`ratelimit_cache`); this module compares counts with thresholds and sets headers or raises `RateLimited`. Windows are
+fixed, one minute long, and start at a different second for each key.
 
-    per caller      `begin(request, trip, identity)` before the trip, `.settle(plan)` when the record names the plan;
-                    `begin_visit` where a publishable key is shown, or an inbound address called: who does is told
-                    apart by the client's address
+    per caller      `begin(request, trip, identity)` before the round trip, `.settle(plan)` when the record names the
+                    plan; `begin_anonymous` for a publishable key or an inbound endpoint, where callers are
+                    distinguished by the client's address
     per address     `count_refused` (bad tokens) and `count_anonymous` (no token)
     at the token endpoint, per (pool, e-mail) and per address: `count_token_request`
-    before an e-mail is written down, per recipient and per address: `count_email_request`; per pool, to addresses that
-    somebody named: `count_pool_email`, `count_invitation`; before one is sent to who has an account: `wait_to_send`
+    before an e-mail is queued, per recipient and per address: `count_email_request`; per pool, for addresses that
+    the caller named: `count_pool_email`, `count_invitation`; before one is sent to an account: `wait_to_send`
 
-Redis away: nothing is limited, which `redis_client` says in the log, but for the token endpoint and what sends e-mails:
-there a limiter in this process's memory goes on. Answers to limited requests carry `RateLimit-Policy` and
-`RateLimit` as in draft-ietf-httpapi-ratelimit-headers-10, a 429 also `Retry-After`. `RATE_LIMIT_FACTOR` multiplies
-every threshold. Contract section 8.
+While Redis is unavailable nothing is limited, and `redis_client` logs that, except for the token endpoint and requests
+that send e-mails: there a limiter in this process's memory takes over. Responses to limited requests carry
+`RateLimit-Policy` and `RateLimit` as in draft-ietf-httpapi-ratelimit-headers-10, a 429 also `Retry-After`.
+`RATE_LIMIT_FACTOR` multiplies every threshold. Contract section 8.
 """
 
 import threading
@@ -27,14 +27,14 @@ from django.http import HttpRequest
 from django_ratelimit.core import get_usage
 
 from platform_site.concurrency import server_hints
-from platform_site.fastpath.settings_cache import kept
+from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http import client_ip
 from platform_site.http.errors import RateLimited
 from platform_site.http.requests import add_header
-from platform_site.identity.email_addresses import normalised
-from platform_site.identity.plans import ADDRESS_LIMITS, plan_limits
+from platform_site.identity.email_addresses import normalize
+from platform_site.identity.plans import IP_ADDRESS_LIMITS, plan_limits
 from platform_site.redis import client as redis_client
-from platform_site.redis.ratelimit_cache import Asked, Look, Tally, riding
+from platform_site.redis.ratelimit_cache import Counter, Lookup, LookupResult, round_trip_of
 
 PERIOD: Final = 60
 HOUR: Final = 3600
@@ -42,17 +42,17 @@ _LARGEST: Final = 1_000_000
 """Stands for the threshold in the name of a caller's counter: which plan applies is known only after the trip."""
 
 
-_windows: Final[dict[tuple[str, str, int, bool], tuple[int, Asked]]] = {}
+_windows: Final[dict[tuple[str, str, int, bool], tuple[int, LookupResult]]] = {}
 """For each counter the second in which its window ends, and its name in Redis until then: to work out both again for
 each request costs 15 µs."""
 _MOST_WINDOWS: Final = 10_000
 
 
-def _remember_window(counter: tuple[str, str, int, bool], ends: int, asked: Asked | None) -> None:
+def _remember_window(counter: tuple[str, str, int, bool], ends: int, asked: LookupResult | None) -> None:
     if asked is None:
         return
     if len(_windows) >= _MOST_WINDOWS:
-        _windows.clear()  # strangers name counters, too: their addresses
+        _windows.clear()  # clients choose counter names too: their addresses
     _windows[counter] = (ends, asked)
 
 
@@ -64,7 +64,7 @@ class Counting:
     def __init__(
         self,
         request: HttpRequest | None,
-        trip: redis_client.Trip,
+        trip: redis_client.RoundTrip,
         name: str,
         identity: str,
         *,
@@ -75,7 +75,7 @@ class Counting:
         self._name = name
         self._identity = identity
         self._period = period
-        self._tally: Tally | Look
+        self._tally: Counter | Lookup
         now = int(time.time())
         counter = (name, identity, period, look_only)
         window = _windows.get(counter)
@@ -84,7 +84,7 @@ class Counting:
             ends, asked = window
             self._tally = asked.on(trip)
         else:
-            with riding(trip) as cache:
+            with round_trip_of(trip) as cache:
                 usage: dict[str, Any] = get_usage(
                     request,
                     group=name,
@@ -98,12 +98,22 @@ class Counting:
         # The window named by second w still holds during that second: django-ratelimit's time_left is one too short.
         self._time_left = ends - now + 1
 
-    def settle(self, quota: int, *, fall_back: bool = False) -> tuple[str, str, int | None]:
-        """Judge by `quota` a period: the members of both headers, and the seconds to wait if it is exceeded.
+    def add(self, amount: int) -> None:
+        """Count `amount` more for the same request. One round trip."""
+        counter = _windows.get((self._name, self._identity, self._period, False))
+        if counter is not None and counter[1].ttl is not None:
+            trip = redis_client.round_trip()
+            self._tally = tally = Counter()
+            trip.count(counter[1].key, counter[1].ttl, tally, amount)
+            trip.run()
 
-        `fall_back`: if Redis is away, count in this process instead of letting everything pass.
+    def settle(self, quota: int, *, fall_back: bool = False) -> tuple[str, str, int | None]:
+        """Compare with `quota` per period: returns the values of both headers, and the seconds to wait if it is
+        exceeded.
+
+        `fall_back`: while Redis is unavailable, count in this process instead of letting everything pass.
         """
-        quota = max(1, int(quota * kept.RATE_LIMIT_FACTOR))
+        quota = max(1, int(quota * cached_settings.RATE_LIMIT_FACTOR))
         count, time_left = self._tally.value, self._time_left
         if count is None:
             if not fall_back:
@@ -132,10 +142,19 @@ class Begun:
 
     __slots__ = ("_counting", "_is_visit", "_request")
 
-    def __init__(self, request: HttpRequest, trip: redis_client.Trip, identity: str, is_visit: bool = False) -> None:
+    def __init__(
+        self, request: HttpRequest, trip: redis_client.RoundTrip, identity: str, is_visit: bool = False
+    ) -> None:
         self._request = request
         self._is_visit = is_visit
         self._counting = Counting(request, trip, "caller", identity, look_only=server_hints.is_repeated(request))
+        request.__dict__["rate_limit"] = self
+
+    def count_more(self, amount: int, plan: str, caller_id: str | None = None) -> None:
+        """Count a request as `amount` more. Raises RateLimited."""
+        if amount > 0 and not server_hints.is_repeated(self._request):
+            self._counting.add(amount)
+            self.settle(plan, caller_id)
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
         """After the trip ran and the plan is known: headers. Raises RateLimited."""
@@ -149,54 +168,62 @@ class Begun:
             raise
 
 
-def begin(request: HttpRequest, trip: redis_client.Trip, identity: str) -> Begun:
+def begin(request: HttpRequest, trip: redis_client.RoundTrip, identity: str) -> Begun:
     """Count one request of `identity` on `trip`: a session's user, a key's cache name, whatever is known by then."""
     return Begun(request, trip, identity)
 
 
-def begin_visit(request: HttpRequest, trip: redis_client.Trip, key: str) -> Begun:
-    """As `begin`, for whoever shows the publishable key `key`, which everybody has, or calls the inbound address `key`,
-    which may leak: each client address has a share of its own, and none uses up the others'."""
+def begin_anonymous(request: HttpRequest, trip: redis_client.RoundTrip, key: str) -> Begun:
+    """As `begin`, for callers with the publishable key `key`, which is public, or of the inbound endpoint `key`, which
+    may leak: each client address has its own limit, so that none uses up the others'."""
     return Begun(request, trip, f"{key}\0{client_ip.network_of(request)}", is_visit=True)
 
 
-def count_refused(request: HttpRequest, about: str = "") -> None:
-    """A token was refused: count it for the client's address. One trip. Raises RateLimited instead of the refusal.
+def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:
+    """Let an authenticated request count as `operations`. One round trip. Raises RateLimited."""
+    begun: Begun | None = request.__dict__.get("rate_limit")
+    if begun is not None:
+        begun.count_more(operations - 1, plan, caller_id)
 
-    With `about`, such as an environment that the token names by itself, it counts there alone: a provider sends for
-    many from the same address, and goes on for a while with what one of them has revoked.
+
+def count_refused(request: HttpRequest, about: str = "") -> None:
+    """A token was refused: count it for the client's address. One round trip. Raises RateLimited instead of the
+    refusal.
+
+    With `about`, such as an environment that the token names, it counts there alone: a provider sends for many
+    customers from the same address, and continues for a while with a token that one of them has revoked.
     """
-    _count_address(request, "refused", ADDRESS_LIMITS.refused_requests_per_minute, about)
+    _count_ip_address(request, "refused", IP_ADDRESS_LIMITS.refused_requests_per_minute, about)
 
 
 class Refusals:
-    """How many tokens this address has had refused: looked at on the trip of the request, not counted.
+    """How many refused tokens this address has: read in the request's round trip, not counted.
     `about` as in `count_refused`."""
 
     __slots__ = ("_counting", "_request")
 
-    def __init__(self, request: HttpRequest, trip: redis_client.Trip, about: str = "") -> None:
+    def __init__(self, request: HttpRequest, trip: redis_client.RoundTrip, about: str = "") -> None:
         self._request = request
         self._counting = Counting(request, trip, "refused", _network(request, about), look_only=True)
 
     def check(self) -> None:
-        """After the trip, before PostgreSQL is asked about a token that no cache knows: raises RateLimited if the
-        address has had its share, so that guessing costs no statements. Adds no headers otherwise."""
-        judged = self._counting.settle(ADDRESS_LIMITS.refused_requests_per_minute)
+        """After the round trip, before PostgreSQL is asked about a token that no cache knows: raises RateLimited if the
+        address has used up its limit, so that guessing costs no statements. Adds no headers otherwise."""
+        judged = self._counting.settle(IP_ADDRESS_LIMITS.refused_requests_per_minute)
         if judged[2] is not None:
             _announce(self._request, judged)
 
 
 def count_anonymous(request: HttpRequest) -> None:
-    """A request without a token, where none is needed: counted for the client's address. One trip.
+    """A request without a token, where none is needed: counted for the client's address. One round trip.
 
     Raises RateLimited.
     """
-    _count_address(request, "address", ADDRESS_LIMITS.anonymous_requests_per_minute)
+    _count_ip_address(request, "address", IP_ADDRESS_LIMITS.anonymous_requests_per_minute)
 
 
-def _count_address(request: HttpRequest, name: str, quota: int, about: str = "") -> None:
-    trip = redis_client.trip()
+def _count_ip_address(request: HttpRequest, name: str, quota: int, about: str = "") -> None:
+    trip = redis_client.round_trip()
     counting = Counting(request, trip, name, _network(request, about))
     trip.run()
     _announce(request, counting.settle(quota))
@@ -205,8 +232,8 @@ def _count_address(request: HttpRequest, name: str, quota: int, about: str = "")
 def _count_alone(
     request: HttpRequest, name: str, identity: str, quota: int, *, period: int = PERIOD, message: str | None = None
 ) -> None:
-    """Count by one policy. One trip. Redis away: this process counts. Raises RateLimited."""
-    trip = redis_client.trip()
+    """Count by one policy. One round trip. While Redis is unavailable, this process counts. Raises RateLimited."""
+    trip = redis_client.round_trip()
     counting = Counting(request, trip, name, identity, period=period)
     trip.run()
     _announce(request, counting.settle(quota, fall_back=True), message=message)
@@ -218,54 +245,55 @@ def _network(request: HttpRequest, about: str) -> str:
 
 
 def count_token_request(request: HttpRequest, *, pool_id: str | None = None, email: str | None = None) -> None:
-    """One try at the token endpoint: counted for the client's address and, if it names one, for (pool, e-mail).
+    """One attempt at the token endpoint: counted for the client's address and, if it names one, for (pool, e-mail).
 
-    One trip. Without an e-mail it is a refresh or a code. Redis away: this process counts. Raises RateLimited.
+    One round trip. Without an e-mail it is a refresh or a code. While Redis is unavailable, this process counts. Raises
+    RateLimited.
     """
     address = client_ip.network_of(request)
     if email is None:
-        _count_alone(request, "refresh", address, ADDRESS_LIMITS.refreshes_per_minute)
+        _count_alone(request, "refresh", address, IP_ADDRESS_LIMITS.refreshes_per_minute)
         return
-    trip = redis_client.trip()
+    trip = redis_client.round_trip()
     by_address = Counting(request, trip, "sign-in-address", address)
-    by_email = Counting(request, trip, "sign-in", f"{pool_id or ''}\0{normalised(email)}")
+    by_email = Counting(request, trip, "sign-in", f"{pool_id or ''}\0{normalize(email)}")
     trip.run()
     _announce(
         request,
         by_email.settle(plan_limits("free").token_requests_per_minute, fall_back=True),
-        by_address.settle(ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
+        by_address.settle(IP_ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
     )
 
 
 def count_email_request(
     request: HttpRequest, *, kind: str, pool_id: str | None, email: str, plan: str = "free"
 ) -> None:
-    """Somebody asks that an e-mail of this kind be sent to `email`: counted for it by the hour, and for the client's
-    address by the hour and among the tries to sign in.
+    """A request to send an e-mail of this kind to `email`: counted for that recipient by the hour, and for the client's
+    address by the hour and among the sign-in attempts.
 
-    One trip. It counts whether anybody has that address or not. Each kind is counted by itself: else whoever signs up
-    in somebody's name would use up the e-mails by which they get a new password. Redis away: this process counts.
-    Raises RateLimited.
+    One round trip. It counts whether or not an account has that address. Each kind is counted separately: otherwise a
+    stranger who signs up with a person's address would use up that person's password resets. While Redis is
+    unavailable, this process counts. Raises RateLimited.
     """
-    trip = redis_client.trip()
+    trip = redis_client.round_trip()
     address = client_ip.network_of(request)
     by_address = Counting(request, trip, "sign-in-address", address)
     by_the_hour = Counting(request, trip, "emails-address", address, period=HOUR)
-    by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{kind}\0{normalised(email)}", period=HOUR)
+    by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{kind}\0{normalize(email)}", period=HOUR)
     trip.run()
     _announce(
         request,
         by_email.settle(plan_limits(plan).emails_per_recipient_per_hour, fall_back=True),
-        by_the_hour.settle(ADDRESS_LIMITS.email_requests_per_hour, fall_back=True),
-        by_address.settle(ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
+        by_the_hour.settle(IP_ADDRESS_LIMITS.email_requests_per_hour, fall_back=True),
+        by_address.settle(IP_ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
     )
 
 
 def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) -> None:
-    """An e-mail goes to an address that somebody named: counted for the pool by the hour, so that no sign-up page
-    floods strangers. After everything else has been found right: what is refused uses nothing up.
+    """An e-mail goes to an address that the caller named: counted for the pool by the hour, so that no sign-up page
+    can flood strangers. Called after all other checks: a refused request does not count.
 
-    One trip. Redis away: this process counts. Raises RateLimited.
+    One round trip. While Redis is unavailable, this process counts. Raises RateLimited.
     """
     message = "As many e-mails as the plan allows in an hour have been asked for here."
     quota = plan_limits(plan).emails_per_hour
@@ -273,15 +301,15 @@ def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) ->
 
 
 def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -> int | None:
-    """An e-mail of this kind is about to be sent to who has an account: counted for the pool and for the recipient by
-    the hour. Seconds to wait if either is over its limit, else None.
+    """An e-mail of this kind is about to be sent to an account: counted for the pool and for the recipient by the hour.
+    Returns the seconds to wait if either is over its limit, else None.
 
-    For the worker, which alone knows that there is such an account: were it counted where it is asked for, made-up
-    addresses would use the limit up. One trip. Redis away: this process counts.
+    Called by the worker, which alone knows that the account exists: counted at the request, made-up addresses would use
+    up the limit. One round trip. While Redis is unavailable, this process counts.
     """
-    trip = redis_client.trip()
+    trip = redis_client.round_trip()
     by_pool = Counting(None, trip, "emails-to-users", pool_id or "", period=HOUR)
-    by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalised(recipient)}", period=HOUR)
+    by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalize(recipient)}", period=HOUR)
     trip.run()
     limit = plan_limits(plan)
     waits = [
@@ -301,18 +329,18 @@ def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
 
 
 def count_member_request(request: HttpRequest, account_id: str) -> None:
-    """An account names somebody by e-mail to make them a member, and is told if nobody has that address: counted for
-    the account as tries to sign in are, whichever project it is for. One trip. Redis away: this process counts. Raises
-    RateLimited.
+    """An account names a person by e-mail to make them a member, and is told if no account has that address: counted
+    for the caller as sign-in attempts are, across projects. One round trip. While Redis is unavailable, this process
+    counts. Raises RateLimited.
     """
     _count_alone(request, "members", account_id, plan_limits("free").token_requests_per_minute)
 
 
 def count_known_browser(request: HttpRequest, browser: str) -> None:
-    """One try to sign in from a browser in which this person has signed in before: counted for that browser alone, so
-    that nobody else's tries use its share up. One trip. Redis away: this process counts. Raises RateLimited.
-    """
-    _count_alone(request, "sign-in-browser", browser, ADDRESS_LIMITS.known_browser_requests_per_minute)
+    """A sign-in attempt from a browser in which this person has signed in before: counted for that browser alone, so
+    that attempts from elsewhere do not use up its limit. One round trip. While Redis is unavailable, this process
+    counts. Raises RateLimited."""
+    _count_alone(request, "sign-in-browser", browser, IP_ADDRESS_LIMITS.known_browser_requests_per_minute)
 
 
 _MOST_LIMITED_CALLERS: Final = 1000
@@ -321,7 +349,8 @@ _limited_lock = threading.Lock()
 
 
 def remember_limited(callers: Mapping[str, int]) -> None:
-    """So many requests of these callers met the limit: for operators' figures. Bounded; more callers are dropped."""
+    """Record the number of limited requests per caller, for the operators' statistics. Bounded; extra callers are
+    dropped."""
     with _limited_lock:
         for caller, count in callers.items():
             if caller in _limited or len(_limited) < _MOST_LIMITED_CALLERS:
@@ -337,9 +366,9 @@ def limited_callers() -> dict[str, int]:
 
 
 class ProcessLimiter:
-    """Counts in this process's memory, for as long as Redis is away: one fixed window for at most `most` keys.
+    """Counts in this process's memory while Redis is unavailable: one fixed window for at most `most` keys.
 
-    When it is full the oldest key is forgotten; the limit per address stands behind the one per e-mail.
+    When it is full the oldest key is dropped; the limit per address still applies behind the one per e-mail.
     """
 
     def __init__(self, period: int = PERIOD, most: int = 20_000) -> None:

@@ -26,17 +26,17 @@ class Promise:
     __slots__ = ()
 
     def __gt__(self, other: object) -> bool:
-        """It compares at once, when nobody can know."""
+        """django-ratelimit compares at once, before the count is known."""
         return False
 
 
-class Tally(Promise, redis_client.Counted):
+class Counter(Promise, redis_client.Counted):
     """A count that Redis has yet to make."""
 
     __slots__ = ()
 
 
-class Look(Promise):
+class Lookup(Promise):
     """A count that is looked at, not raised."""
 
     __slots__ = ("_fetched",)
@@ -46,7 +46,7 @@ class Look(Promise):
 
     @property
     def value(self) -> int | None:
-        """0 where nothing was counted yet, and while Redis is away; None if what is there is no count."""
+        """0 before the first count, and while Redis is unavailable; None if the stored value is not a count."""
         found = self._fetched.value
         if found is None:
             return 0
@@ -54,17 +54,17 @@ class Look(Promise):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LookupResult:
     """A counter, and what was asked of it: to count with this life in seconds, or (None) to look."""
 
     key: str
     ttl: int | None
 
-    def on(self, trip: redis_client.Trip) -> Tally | Look:
+    def on(self, trip: redis_client.RoundTrip) -> Counter | Lookup:
         """Ask it (again) on this trip."""
         if self.ttl is None:
-            return Look(trip.get(self.key))
-        tally = Tally()
+            return Lookup(trip.get(self.key))
+        tally = Counter()
         trip.count(self.key, self.ttl, tally)
         return tally
 
@@ -73,12 +73,12 @@ class RateLimitCache(BaseCache):
     """The three methods that django-ratelimit uses, within `riding`. One instance per thread, as Django's `caches` has
     it."""
 
-    trip: redis_client.Trip
+    trip: redis_client.RoundTrip
     """The one at hand; there is none outside of `riding`."""
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
-        self.asked: Asked | None = None
+        self.asked: LookupResult | None = None
         """What was last asked on a trip."""
         self._ttl = _LONGEST
 
@@ -89,17 +89,17 @@ class RateLimitCache(BaseCache):
 
     def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
         """A Tally on the trip at hand."""
-        self.asked = Asked(key, self._ttl)
+        self.asked = LookupResult(key, self._ttl)
         return self.asked.on(self.trip)
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         """A Look on the trip at hand."""
-        self.asked = Asked(key, None)
+        self.asked = LookupResult(key, None)
         return self.asked.on(self.trip)
 
 
 @contextmanager
-def riding(trip: redis_client.Trip) -> Iterator[RateLimitCache]:
+def round_trip_of(trip: redis_client.RoundTrip) -> Iterator[RateLimitCache]:
     """Let what this thread counts in here go on `trip`."""
     cache: Any = caches[ALIAS]
     cache.trip = trip

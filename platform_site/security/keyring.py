@@ -1,15 +1,15 @@
 """Secrets at rest: AES-256-GCM under the platform's keys, with rotation, or under a key derived from a client's secret.
 
-`seal` and `unseal` are for what the service must read again by itself (signing keys, webhook secrets, secrets of
-functions). The purpose is bound in as associated data, so that a value copied into another column does not open there.
-`seal_under` is for what must stay closed to whoever steals the database: only the holder of `secret` can have it
-opened.
+`seal` and `unseal` are for values that the service must read again by itself (signing keys, webhook secrets, secrets
+of functions). The purpose is bound in as associated data, so that a value copied into another column cannot be
+unsealed there. `seal_under` is for values that must stay unreadable to a thief of the database: only the holder of
+`secret` can have them unsealed.
 
-`mac` and `is_mac` are for what goes out and comes back unchanged, or is nothing: values that are stored nowhere. `macs`
-is for who spells them otherwise.
+`mac` and `is_mac` are for values that are sent out and must come back unchanged, and are stored nowhere. `macs` accepts
+other spellings.
 
-`settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of them unseal. To rotate: let all processes
-know a new key, put it first, run `manage.py rotate_encryption_keys`, drop the old key
+`settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of them unseal. To rotate: give all processes
+a new key, put it first, run `manage.py rotate_encryption_keys`, drop the old key
 (docs/how-to/operations/rotation.md). A models module names its sealed columns with `register_sealed_field`, so that
 the command finds them (`platform_site.security.rotation`); a test finds the ones forgotten.
 

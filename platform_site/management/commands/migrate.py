@@ -75,7 +75,7 @@ class Command(migrate.Command):
             time.sleep(_PAUSE_SECONDS)
 
 
-def bring_up_to_date(stdout: OutputWrapper) -> None:
+def apply_migrations(stdout: OutputWrapper) -> None:
     """Migrate the databases that are behind this release or whose migration was cut off; for one that is neither, the
     cost is two queries.
 
@@ -134,12 +134,12 @@ def _say(alias: str, statements: str) -> bool:
 def _alone(alias: str) -> Iterator[None]:
     """Hold the database's migration lock, for as long as it takes."""
     with connections[alias].cursor() as cursor:
-        # Without the limits of a request: another host may need long, and so may our own statements. Waiting for a
-        # table stays limited, or everybody else would queue behind us.
+        # Without the limits of a request, because another host or this one's statements may need long. Waiting for a
+        # table stays limited, or all other statements would queue behind it.
         cursor.execute("SET statement_timeout = 0")
         cursor.execute("SET lock_timeout = 0")
-        # Each migration is a commit, and need not wait for the disk: a crash forgets the last ones, record and change
-        # alike, and the next start makes them again. What is written afterwards stands behind them in the same log.
+        # Each migration commits asynchronously: a crash loses the last ones, record and change alike, and the next
+        # start applies them again. Later writes follow them in the same log.
         cursor.execute("SET synchronous_commit = off")
         cursor.execute("SELECT pg_advisory_lock(%s)", [_LOCK])
         cursor.execute("RESET lock_timeout")

@@ -55,8 +55,8 @@ class Command(BaseCommand):
                 listeners = listen(options["host"], options["port"], options["workers"])
         except OSError as error:
             raise CommandError(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}") from error
-        metrics.start_afresh()
-        metrics.keep_share()
+        metrics.reset()
+        metrics.open_metrics_file()
         if options["prepare"]:
             self._prepare(with_demo=options["demo"])
         self._look_at_versions()
@@ -75,9 +75,9 @@ class Command(BaseCommand):
 
     def _prepare(self, *, with_demo: bool) -> None:
         """Import what a worker needs while `up` starts the databases; then bring them to this release."""
-        from platform_site.server.rsgi_app import bridge
+        from platform_site.server.rsgi_app import application
 
-        bridge.load()
+        application.load()
         if not sys.stdin.readline():
             raise SystemExit(1)  # `up` has gone
         # In a process apart: what migrations leave in memory would be with every worker for as long as it lives.
@@ -94,7 +94,7 @@ class Command(BaseCommand):
 
         die_with_parent(parent, signal.SIGTERM)
         try:
-            migrate.bring_up_to_date(self.stdout)
+            migrate.apply_migrations(self.stdout)
         except CommandError as error:
             raise SystemExit(str(error)) from None
         if with_demo:

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from platform_site.celery import app
-from platform_site.cli.argument_types import whole
+from platform_site.cli.argument_types import whole_number
 from platform_site.http.checks import require_readable_settings
 from platform_site.observability import metrics
 
@@ -24,9 +24,9 @@ def _queues(text: str) -> str:
 
 
 class Command(BaseCommand):
-    """One process with threads: its tasks wait for strangers' servers and for Deno, and seldom compute.
+    """One process with threads: its tasks mostly wait for other servers and Deno.
 
-    A task's own deadline ends it; leases in PostgreSQL bring back what a killed worker had begun.
+    A task's own deadline ends it; leases in PostgreSQL recover the work of a killed worker.
     """
 
     help = "Run a worker for the named queues until SIGTERM; tasks that run may end first."
@@ -36,12 +36,14 @@ class Command(BaseCommand):
         parser.add_argument(
             "--queues", type=_queues, default="webhooks,functions,default", help="(default %(default)s)"
         )
-        parser.add_argument("--concurrency", type=whole(1, 1000), default=32, help="threads (default %(default)s)")
-        parser.add_argument("--beat", action="store_true", help="send the sweeps' nudges from here, too")
+        parser.add_argument(
+            "--concurrency", type=whole_number(1, 1000), default=32, help="threads (default %(default)s)"
+        )
+        parser.add_argument("--beat", action="store_true", help="also send the tasks of the periodic jobs")
 
     def handle(self, *args: Any, **options: Any) -> None:
         require_readable_settings()
-        metrics.keep_share()
+        metrics.open_metrics_file()
         # Celery warns root of pickled messages; ours are JSON.
         warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
         command = ["--quiet", "worker", "--queues", options["queues"], "--concurrency", str(options["concurrency"])]
@@ -49,7 +51,7 @@ class Command(BaseCommand):
         # Talk between workers that decides nothing here.
         command += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
         if options["beat"]:
-            # A schedule in memory: sweeps run every few seconds, no file has to remember when they last did.
+            # A schedule in memory: the jobs run every few seconds, so no file has to remember their last run.
             command += ["--beat", "--scheduler", "celery.beat:Scheduler"]
         gc.collect()
         gc.freeze()

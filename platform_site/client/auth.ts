@@ -1,0 +1,200 @@
+// The session of a user.
+
+import type { CallOptions, Session, SessionStorage, User } from "./client_types.ts";
+import type { Access, Connection, Reply, TokenSource } from "./connection.ts";
+import { PlatformError } from "./errors.ts";
+
+/** An access token is renewed when it has less than this left. */
+const RENEW_BEFORE_MS = 30_000;
+
+interface Tokens {
+  access_token: string;
+  refresh_token: string;
+  expires_in: number;
+  user: User;
+}
+
+/** Signing in and out. One client has one user, in all tabs that share its storage. */
+export class Auth implements TokenSource {
+  readonly #connection: Connection;
+  readonly #name: string;
+  readonly #listeners = new Set<(user: User | null) => void>();
+  #storage: SessionStorage | null;
+  #session: Session | null = null;
+  #loading?: Promise<void>;
+  #renewing?: Promise<void>;
+
+  /** @ignore */
+  constructor(connection: Connection, storage?: SessionStorage | null) {
+    this.#connection = connection;
+    this.#storage = storage === undefined ? localStorageOf() : storage;
+    const pool = connection.environment ?? (connection.key.startsWith("pk_") ? connection.key : "");
+    this.#name = `platform:${connection.base}:${pool}`;
+    if (storage === undefined && typeof document !== "undefined") {
+      addEventListener("storage", (event) => {
+        if (event.key === this.#name || event.key === null) this.#read();
+      });
+    }
+  }
+
+  /** The signed-in user. */
+  async user(): Promise<User | null> {
+    await this.#loaded();
+    return this.#session?.user ?? null;
+  }
+
+  /** Calls `listener` with the user, now and whenever another one or none is signed in. Returns a function that ends it. */
+  onChange(listener: (user: User | null) => void): () => void {
+    let isStopped = false;
+    this.user().then((user) => {
+      if (isStopped) return;
+      this.#listeners.add(listener);
+      listener(user);
+    });
+    return () => {
+      isStopped = true;
+      this.#listeners.delete(listener);
+    };
+  }
+
+  /** Signs in with a password, or with the code of an identity provider. */
+  async signIn(
+    credentials: { email: string; password: string } | { code: string; code_verifier: string; redirect_uri?: string },
+    options?: CallOptions,
+  ): Promise<User> {
+    const grant = "code" in credentials ? "authorization_code" : "password";
+    const body = { grant_type: grant, ...credentials };
+    return this.#accept(await this.#post("/auth/token", body, options, grant === "password"));
+  }
+
+  /** Sends a link to this email. The response does not say whether the account exists. */
+  async signUp(account: { email: string; password: string; name?: string }, options?: CallOptions): Promise<void> {
+    await this.#post("/auth/signup", account, options);
+  }
+
+  /** Signs in with the token of the link and the password that was chosen. */
+  async confirmSignUp(confirmation: { token: string; password: string }, options?: CallOptions): Promise<User> {
+    return this.#accept(await this.#post("/auth/signup/confirm", confirmation, options, false));
+  }
+
+  /** Ends the session. In this client it has ended even if the request fails. */
+  async signOut(options?: CallOptions): Promise<void> {
+    await this.#loaded();
+    const token = this.#session?.access_token;
+    if (!token) return;
+    try {
+      const body = { scope: "current" };
+      await this.#connection.send({ method: "POST", path: "/auth/revoke", body, options });
+    } catch (error) {
+      if (!(error instanceof PlatformError && error.status === 401)) throw error;
+    } finally {
+      await this.#set(null);
+    }
+  }
+
+  /** @ignore */
+  async access(): Promise<Access | undefined> {
+    await this.#loaded();
+    const session = this.#session;
+    if (!session) return undefined;
+    const current = { token: session.access_token, userId: session.user.id };
+    const left = session.expires_at - Date.now();
+    if (left >= RENEW_BEFORE_MS) return current;
+    let renewed: Access | undefined;
+    try {
+      renewed = await this.renew(current);
+    } catch (error) {
+      if (left <= 0) throw error;
+      return current;
+    }
+    // What was meant to be done as this user is not done as another one, nor with the key.
+    if (!renewed) {
+      throw new PlatformError(401, { code: "unauthorized", message: "The session has ended. Sign in again." });
+    }
+    return renewed;
+  }
+
+  /** Renews once for all that ask at the same time, also in other tabs. @ignore */
+  async renew(stale: Access): Promise<Access | undefined> {
+    await (this.#renewing ??= this.#alone(() => this.#renew(stale.token)).finally(() => this.#renewing = undefined));
+    const session = this.#session;
+    return session?.user.id === stale.userId ? { token: session.access_token, userId: session.user.id } : undefined;
+  }
+
+  async #renew(stale: string): Promise<void> {
+    await this.#read(); // another tab may have been first
+    const session = this.#session;
+    if (session?.access_token !== stale) return;
+    const body = { grant_type: "refresh_token", refresh_token: session.refresh_token };
+    let tokens: Tokens | null = null;
+    try {
+      // A refresh token returns the same successor until that is used, so a lost response loses nothing.
+      tokens = await this.#post("/auth/token", body);
+    } catch (error) {
+      if (!(error instanceof PlatformError && error.status === 400)) throw error;
+    }
+    await this.#read(); // someone may have signed out meanwhile
+    if (this.#session === session) await this.#set(tokens && sessionOf(tokens));
+  }
+
+  async #alone(renew: () => Promise<void>): Promise<void> {
+    const locks = globalThis.navigator?.locks;
+    return locks && this.#storage ? await locks.request(this.#name, renew) : await renew();
+  }
+
+  async #post(path: string, body: unknown, options?: CallOptions, isRepeatable = true): Promise<Reply["body"]> {
+    return (await this.#connection.send({ method: "POST", path, body, options, isRepeatable, isSignIn: true })).body;
+  }
+
+  async #accept(tokens: Tokens): Promise<User> {
+    await this.#set(sessionOf(tokens));
+    return tokens.user;
+  }
+
+  async #set(session: Session | null): Promise<void> {
+    this.#loading ??= Promise.resolve();
+    this.#change(session);
+    try {
+      if (session) await this.#storage?.setItem(this.#name, JSON.stringify(session));
+      else await this.#storage?.removeItem(this.#name);
+    } catch { // full or blocked: the session ends with this client
+      this.#storage = null;
+    }
+  }
+
+  #loaded(): Promise<void> {
+    return this.#loading ??= this.#read();
+  }
+
+  async #read(): Promise<void> {
+    if (!this.#storage) return;
+    const before = this.#session;
+    let stored: Session | null = null;
+    try {
+      stored = JSON.parse(await this.#storage.getItem(this.#name) ?? "null");
+    } catch { // blocked, or not ours
+      return;
+    }
+    if (this.#session !== before) return; // somebody signed in or out while the storage was read
+    if (stored?.access_token !== before?.access_token) this.#change(stored?.user?.id ? stored : null);
+  }
+
+  #change(session: Session | null): void {
+    const before = this.#session?.user.id;
+    this.#session = session;
+    if (before === session?.user.id) return;
+    for (const listener of this.#listeners) queueMicrotask(() => listener(session?.user ?? null));
+  }
+}
+
+function sessionOf({ access_token, refresh_token, expires_in, user }: Tokens): Session {
+  return { access_token, refresh_token, user, expires_at: Date.now() + expires_in * 1000 };
+}
+
+function localStorageOf(): SessionStorage | null {
+  try {
+    return typeof document === "undefined" ? null : localStorage;
+  } catch { // blocked by the browser's settings
+    return null;
+  }
+}

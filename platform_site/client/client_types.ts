@@ -1,0 +1,173 @@
+// Types of the requests and responses of `client.ts`.
+
+import type { FilterOf, Json, OrderKeyOf, RowWithOf, TablesType } from "./table_types.ts";
+
+/** Without a generated `types.ts`, every table and column is accepted. */
+export interface AnyTables {
+  [table: string]: {
+    // deno-lint-ignore no-explicit-any
+    row: { id: string; [column: string]: any };
+    insert: { [column: string]: unknown };
+    update: { [column: string]: unknown };
+    delete: boolean;
+    types: { [column: string]: "text" };
+    relations: { [relation: string]: { table: string; many: boolean; null: boolean } };
+    users: { [name: string]: object | null };
+    conditions: string;
+    depth: 0;
+  };
+}
+export type TableName<D> = keyof D & string;
+
+/** Where a session is stored: `localStorage`, or an object with the same three methods, which may be asynchronous. */
+export interface SessionStorage {
+  getItem(name: string): string | null | Promise<string | null>;
+  setItem(name: string, value: string): void | Promise<void>;
+  removeItem(name: string): void | Promise<void>;
+}
+export interface ClientOptions {
+  /** The URL of the service, such as `https://api.example.com`. */
+  url: string;
+  /** A publishable key in pages, a server key elsewhere. A signed-in user's token replaces it. */
+  key: string;
+  /** The environment whose users sign in, unless `url` names it. */
+  environment?: string;
+  /** Default: `localStorage` in pages, else none. `null`: the session ends with the client. */
+  storage?: SessionStorage | null;
+  fetch?: typeof fetch;
+}
+export interface CallOptions {
+  signal?: AbortSignal;
+}
+export interface WriteOptions extends CallOptions {
+  /** Default: a new one for each call, which its repetitions share. */
+  idempotencyKey?: string;
+  /** Only one row: a row that this client has read, or its ETag. */
+  ifMatch?: string | object;
+}
+
+export interface User {
+  id: string;
+  email: string;
+  name: string;
+}
+export interface Session {
+  access_token: string;
+  refresh_token: string;
+  /** Milliseconds since 1970. */
+  expires_at: number;
+  user: User;
+}
+export interface Problem {
+  code: string;
+  message: string;
+  fields?: { field: string; code: string; message: string }[];
+  request_id?: string;
+  run_id?: string;
+  operation?: number;
+}
+
+type IsAny<D> = string extends keyof D ? true : false;
+export type Column<D extends TablesType<D>, T extends TableName<D>> = keyof D[T]["types"] & string;
+
+export interface GetQuery<W, C> {
+  /** The relations to embed. */
+  with?: W | readonly W[];
+  /** The row's own columns to read besides `id`. Default: all. */
+  columns?: C | readonly C[];
+}
+export interface ListQuery<D extends TablesType<D>, T extends TableName<D>, W, C> extends GetQuery<W, C> {
+  where?: FilterOf<D, T>;
+  order?: OrderKeyOf<D, T> | readonly OrderKeyOf<D, T>[];
+  limit?: number;
+  cursor?: string | null;
+  count?: "exact" | "estimated";
+}
+
+export interface BulkQuery<D extends TablesType<D>, T extends TableName<D>> {
+  /** `{}` matches all rows. */
+  where: FilterOf<D, T>;
+  limit?: number;
+  cursor?: string | null;
+}
+export interface Changed {
+  ids: string[];
+  next_cursor: string | null;
+}
+export interface Page<R> {
+  data: R[];
+  next_cursor: string | null;
+  count?: number;
+  count_is?: "exact" | "estimated" | "at_least";
+}
+/** A row with the relations of the paths `W`, and with the columns `C` if any are chosen. */
+export type Found<D extends TablesType<D>, T extends TableName<D>, W = never, C = never> = IsAny<D> extends true
+  ? D[T]["row"]
+  : [D[T]["row"]] extends [never] ? { id: string }
+  : [C] extends [never] ? RowWithOf<D, T, W>
+  : Omit<RowWithOf<D, T, W>, Exclude<keyof D[T]["row"], C | "id">>;
+/** `id`, or the columns of a unique. */
+export type UniqueKey<D extends TablesType<D>, T extends TableName<D>> = Column<D, T> | readonly Column<D, T>[];
+
+export interface ChangesQuery<D extends TablesType<D>, T extends TableName<D>, C> {
+  where?: FilterOf<D, T>;
+  /** The row's own columns to send besides `id`. Default: all. */
+  columns?: C | readonly C[];
+}
+/** `reset`: read the list again. `row`: insert or replace it. `gone`: remove it if it is there. */
+export type Change<R> = { type: "reset" } | { type: "row"; id: string; row: R } | { type: "gone"; id: string };
+
+type DatePart = "hour" | "day" | "week" | "month" | "year";
+export interface Aggregate<D extends TablesType<D>, T extends TableName<D>> {
+  group?: readonly (Column<D, T> | `${Column<D, T>}.${DatePart}`)[];
+  count?: boolean;
+  count_distinct?: readonly Column<D, T>[];
+  sum?: readonly Column<D, T>[];
+  avg?: readonly Column<D, T>[];
+  min?: readonly Column<D, T>[];
+  max?: readonly Column<D, T>[];
+  where?: FilterOf<D, T>;
+  having?: { [result: string]: Json };
+  order?: string | readonly string[];
+  limit?: number;
+  cursor?: string | null;
+  time_zone?: string;
+}
+export interface Groups {
+  data: { [result: string]: string | number | boolean | null }[];
+  next_cursor: string | null;
+}
+
+/** The value of an earlier operation's row: `name.column`. */
+export interface Reference {
+  $ref: string;
+}
+type WithReferences<V> = { [C in keyof V]: V[C] | Reference };
+/** One operation of a batch. */
+export type Operation<D extends TablesType<D>> = {
+  [T in TableName<D>]:
+    | { op: "insert"; table: T; values: WithReferences<D[T]["insert"]>; name?: string }
+    | { op: "upsert"; table: T; values: WithReferences<D[T]["insert"]>; on_conflict: string; name?: string }
+    | {
+      op: "update";
+      table: T;
+      id: string | Reference;
+      values: WithReferences<D[T]["update"]>;
+      if_match?: string;
+      name?: string;
+    }
+    | { op: "delete"; table: T; id: string | Reference; if_match?: string; name?: string };
+}[TableName<D>];
+export interface OperationResult {
+  status: 200 | 201 | 204;
+  // deno-lint-ignore no-explicit-any
+  row?: { id: string; [column: string]: any };
+  etag?: string;
+}
+export interface Invocation<O> {
+  run_id: string;
+  status: "running" | "succeeded" | "failed";
+  output?: O;
+  error?: string;
+  duration_ms?: number;
+}

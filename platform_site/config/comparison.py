@@ -1,0 +1,205 @@
+"""What a submitted configuration would change in an environment."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from platform_site.config import credentials, current
+from platform_site.config.current import Configuration
+from platform_site.config.submitted import ROOT, Submitted, below
+from platform_site.http.errors import FieldError, QuotaExceeded, ValidationFailed
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.identity.plans import plan_limits
+from rows.migrate import service as schema_service
+from rows.migrate.apply import Operation
+from rows.schema.model import InvalidDocument
+
+Kind = Literal["add", "change", "remove", "trust"]
+Item = Mapping[str, Any]
+
+_FUNCTION_TRUST: Final = frozenset({"allowed_hosts", "schedule", "on", "invoke"})
+_WEBHOOK_TRUST: Final = frozenset({"url", "enabled"})
+_AUTH_TRUST: Final = frozenset({"sign_up", "redirect_uris", "link_urls", "app_url"})
+_PROVIDER_TRUST: Final = frozenset(
+    {*current.ENDPOINTS, "client_id", "client_auth", "profile_fields", "scopes", "trusts_email", "sign_up", "enabled"}
+)
+_IDENTITY: Final = frozenset({*current.ENDPOINTS, "profile_fields", "client_auth"})
+"""Fields that cannot change in a provider: a change replaces it, and its linked users are unlinked."""
+_SUBSTITUTED: Final[dict[str, Any]] = {"allowed_hosts": [], "schedule": None, "on": [], "invoke": None}
+"""The defaults of a function's trust settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference. `trust` is a change of access, or of where data is sent."""
+
+    path: str
+    kind: Kind
+    destructive: bool = False
+    operation: str | None = None
+    sql: tuple[str, ...] = ()
+    before: Any = None
+    after: Any = None
+
+    @property
+    def to_confirm(self) -> str | None:
+        """The name that confirms it; None if it needs no confirmation."""
+        return (self.operation or self.path) if self.destructive or self.kind == "trust" else None
+
+
+@dataclass(slots=True)
+class Plan:
+    version: str
+    """Of the parts that were compared, as they are now."""
+    changes: list[Change] = field(default_factory=list)
+    missing_secrets: list[str] = field(default_factory=list)
+    warnings: list[FieldError] = field(default_factory=list)
+
+    @property
+    def confirm(self) -> list[str]:
+        return sorted({name for change in self.changes if (name := change.to_confirm) is not None})
+
+
+def plan(place: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
+    """Raises ValidationFailed for a schema that the rows do not allow, and the errors of `schema_service.rehearse`."""
+    found = Plan(now.version)
+    parts = wanted.parts
+    _check_limits(place, now, parts)
+    if wanted.schema is not None:
+        _compare_schema(place, parts["schema"], found)
+    if "functions" in parts:
+        _compare_functions(now, wanted, found)
+    if "webhooks" in parts:
+        found.changes += _items("webhooks", now.parts["webhooks"], parts["webhooks"], _WEBHOOK_TRUST)
+        found.missing_secrets += _unknown_urls(now.parts["webhooks"], parts["webhooks"])
+    if "auth" in parts:
+        _compare_auth(now.parts["auth"], parts["auth"], found)
+    if "origins" in parts and now.parts["origins"] != parts["origins"]:
+        found.changes.append(Change("origins", "trust", before=now.parts["origins"], after=parts["origins"]))
+    return found
+
+
+def _check_limits(place: EnvironmentRef, now: Configuration, parts: Item) -> None:
+    """What the plan of the project allows; what is there already may stay. The schema checks its own."""
+    limits = plan_limits(place.plan)
+    for part, most in (
+        ("functions", limits.functions_per_environment),
+        ("webhooks", limits.webhooks_per_environment),
+    ):
+        if part in parts and len(parts[part]) > max(most, len(now.parts[part])):
+            raise QuotaExceeded(f"The plan allows {most} {part} in an environment.")
+    over = [
+        FieldError(f"{ROOT}.functions.{name}.{setting}", "over_plan", f"The plan allows at most {most}.")
+        for setting, most in (
+            ("timeout_ms", limits.function_timeout_ms),
+            ("memory_mb", limits.function_memory_mb),
+        )
+        for name, item in parts.get("functions", {}).items()
+        if item.get(setting, 0) > max(most, now.parts["functions"].get(name, {}).get(setting, 0))
+    ]
+    if over:
+        raise ValidationFailed(fields=over)
+
+
+def _compare_schema(place: EnvironmentRef, document: Any, found: Plan) -> None:
+    try:
+        outcome = schema_service.rehearse(place, document)
+    except InvalidDocument as error:
+        raise ValidationFailed(fields=[below(f"{ROOT}.schema", each) for each in error.errors]) from None
+    found.changes += [
+        Change("schema", _kind_of(each), each.destructive, each.name, each.sql) for each in outcome.operations
+    ]
+    found.warnings += [FieldError(f"schema.{each.field}", each.code, each.message) for each in outcome.warnings]
+
+
+def _kind_of(operation: Operation) -> Kind:
+    verb = operation.name.partition(" ")[0]
+    if verb in ("create", "add"):
+        return "add"
+    return "remove" if verb == "drop" else "change"
+
+
+def _compare_functions(now: Configuration, wanted: Submitted, found: Plan) -> None:
+    known: Mapping[str, Item] = now.parts["functions"]
+    missing = [name for name in wanted.parts["functions"] if name not in known and name not in wanted.sources]
+    if missing:
+        raise ValidationFailed(
+            fields=[
+                FieldError(f"{ROOT}.functions.{name}.source", "required", "A new function needs a source.")
+                for name in missing
+            ]
+        )
+    items = {name: dict(item) | _hash_of(wanted.sources.get(name)) for name, item in wanted.parts["functions"].items()}
+    found.changes += _items("functions", known, items, _FUNCTION_TRUST, _SUBSTITUTED)
+    for name, item in sorted(items.items()):
+        names: Any = item.get("secret_names", known[name]["secret_names"] if name in known else ())
+        found.missing_secrets += [
+            f"functions.{name}.secrets.{secret}" for secret in names if f"{name}.{secret}" not in now.secrets
+        ]
+    for name, source in sorted(wanted.sources.items()):
+        line = credentials.first_line_with_secret(source)
+        if line is not None:
+            message = f"Line {line} looks like it holds a secret. Read it from ctx.secrets."
+            found.warnings.append(FieldError(f"functions.{name}.source", "secret", message))
+
+
+def _hash_of(source: str | None) -> dict[str, str]:
+    return {} if source is None else {"source_sha256": hashlib.sha256(source.encode()).hexdigest()}
+
+
+def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
+    found.changes += _fields("auth", now, {name: wanted[name] for name in wanted if name != "providers"}, _AUTH_TRUST)
+    if "providers" not in wanted:
+        return
+    known: Mapping[str, Item] = now["providers"]
+    for change in _items("auth.providers", known, wanted["providers"], _PROVIDER_TRUST):
+        replaces = change.kind == "trust" and change.path.rpartition(".")[2] in _IDENTITY
+        name = change.path.split(".")[2]
+        if replaces and name in known:
+            change = Change(change.path, "trust", True, before=change.before, after=change.after)
+        found.changes.append(change)
+        if change.kind == "add" or (replaces and name in known):
+            path = f"auth.providers.{name}.client_secret"
+            has_none = wanted["providers"][name].get("client_auth") == "none"
+            if not has_none and path not in found.missing_secrets:
+                found.missing_secrets.append(path)
+
+
+def _items(
+    part: str,
+    now: Mapping[str, Item],
+    wanted: Mapping[str, Item],
+    trust: frozenset[str],
+    defaults: Item | None = None,
+) -> Iterator[Change]:
+    """By name. A new one is an addition, beside the trust settings that it brings."""
+    for name in sorted(now.keys() | wanted.keys()):
+        path = f"{part}.{name}"
+        if name not in wanted:
+            yield Change(path, "remove", destructive=True)
+        elif name in now:
+            yield from _fields(path, now[name], wanted[name], trust)
+        else:
+            yield Change(path, "add")
+            brought = {setting: wanted[name][setting] for setting in trust if setting in wanted[name]}
+            yield from _fields(path, defaults or {}, brought, trust)
+
+
+def _fields(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterator[Change]:
+    """Fields that `wanted` leaves out stay as they are."""
+    for name in sorted(wanted):
+        before, after = now.get(name), wanted[name]
+        if before == after:
+            continue
+        if name == "source_sha256":
+            yield Change(f"{path}.source", "change")
+        else:
+            yield Change(f"{path}.{name}", "trust" if name in trust else "change", before=before, after=after)
+
+
+def _unknown_urls(now: Mapping[str, Item], wanted: Mapping[str, Item]) -> Iterator[str]:
+    """URLs that refer to secrets which the environment does not have for them."""
+    for name, item in sorted(wanted.items()):
+        if credentials.REFERENCE in item["url"] and item["url"] != now.get(name, {}).get("url"):
+            yield f"webhooks.{name}.url"

@@ -1,0 +1,165 @@
+"""The configuration of an environment as it is now."""
+
+import hashlib
+from base64 import b32encode
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.db.models import F, Sum
+from django.db.models.functions import Length
+
+from accounts.models.oauth import IdentityProvider
+from accounts.oauth import providers, redirects
+from accounts.registration import pool_settings
+from functions.models import Function, Secret, Version
+from platform_site.config import credentials
+from platform_site.http import exact_json
+from platform_site.http.errors import Forbidden, ValidationFailed
+from platform_site.identity.callers import Caller, EnvironmentRef
+from projects.models import Environment
+from rows.migrate import service as schema_service
+from webhooks.models import Webhook
+
+PARTS: Final = ("schema", "functions", "webhooks", "auth", "origins")
+READ_SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "schema": ("schema:read",),
+    "functions": ("functions:read",),
+    "webhooks": ("webhooks:read",),
+    "auth": ("users:manage", "environments:write"),
+    "origins": ("environments:read",),
+}
+MAX_SOURCE_CHARACTERS: Final = 8 * 2**20
+"""Of all functions in one document."""
+_FUNCTION_FIELDS: Final = ("timeout_ms", "memory_mb", "invoke", "attempts", "schedule")
+_WEBHOOK_FIELDS: Final = ("filter", "columns", "ordering", "description", "enabled")
+ENDPOINTS: Final = (
+    "issuer", "authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint",
+)  # fmt: skip
+_PROVIDER_FIELDS: Final = (
+    "display_name", "profile_fields", "client_id", "client_auth", "trusts_email", "sign_up", "enabled",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """`parts` is the document, in which functions have `source_sha256` instead of their source."""
+
+    parts: dict[str, Any]
+    secrets: frozenset[str] = field(default_factory=frozenset)
+    """`function.NAME` of each secret of a function that has a value."""
+
+    @property
+    def version(self) -> str:
+        """The same for the same configuration; of the parts that were read."""
+        digest = hashlib.sha256(exact_json.canonical(self.parts)).digest()
+        return "cfg_" + b32encode(digest[:16]).decode().rstrip("=").lower()
+
+
+def require_scopes(caller: Caller, needed: Collection[str]) -> None:
+    """Raise Forbidden with every scope that `caller` lacks; users of an application have no part in configuration."""
+    if caller.kind in ("user", "anonymous"):
+        raise Forbidden("The configuration is for members and server keys.")
+    missing = sorted(scope for scope in needed if not caller.may(scope))
+    if missing:
+        raise Forbidden(f"This needs the scopes {', '.join(missing)}.")
+
+
+def read(place: EnvironmentRef, parts: Collection[str]) -> Configuration:
+    """These parts. At most eight queries, without the sources of functions."""
+    found: dict[str, Any] = {}
+    secrets: frozenset[str] = frozenset()
+    if "schema" in parts:
+        found["schema"] = schema_service.current(place).schema.document
+    if "functions" in parts:
+        found["functions"] = _functions(place)
+        secrets = _secrets_with_values(place)
+    if "webhooks" in parts:
+        found["webhooks"] = _webhooks(place)
+    if "auth" in parts:
+        found["auth"] = _auth(place)
+    if "origins" in parts:
+        found["origins"] = sorted(Environment.objects.get(pk=place.environment_id).allowed_origins)
+    return Configuration(found, secrets)
+
+
+def with_sources(place: EnvironmentRef, configuration: Configuration) -> dict[str, Any]:
+    """The document with the sources of its functions. Two queries. Raises ValidationFailed if they are too large."""
+    if "functions" not in configuration.parts:
+        return configuration.parts
+    active = _active_versions(place)
+    if (active.aggregate(total=Sum(Length("source")))["total"] or 0) > MAX_SOURCE_CHARACTERS:
+        raise ValidationFailed.of(
+            "parts", "too_large", "The sources of the functions have more than 8 MB. Read the other parts."
+        )
+    sources = dict(active.values_list("function__name", "source"))
+    functions = {
+        # A function that was deployed between the two queries comes with the next reading.
+        name: {"source": sources[name], **{key: value for key, value in found.items() if key != "source_sha256"}}
+        for name, found in configuration.parts["functions"].items()
+        if name in sources
+    }
+    return configuration.parts | {"functions": functions}
+
+
+def _active_versions(place: EnvironmentRef) -> Any:
+    versions = Version.objects.using(place.cluster).filter(function__environment_id=place.environment_id)
+    return versions.filter(number=F("function__active_version"))
+
+
+def _functions(place: EnvironmentRef) -> dict[str, Any]:
+    functions = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    hashes = dict(_active_versions(place).values_list("function_id", "source_hash"))
+    return {
+        each.name: {
+            "source_sha256": hashes.get(each.pk),
+            **{name: getattr(each, name) for name in _FUNCTION_FIELDS},
+            "allowed_hosts": sorted(each.allowed_hosts),
+            "on": sorted(each.events or ()),
+            "secret_names": sorted(secret.name for secret in each.secrets.all()),
+        }
+        for each in functions.order_by("name").prefetch_related("secrets")
+    }
+
+
+def _secrets_with_values(place: EnvironmentRef) -> frozenset[str]:
+    secrets = Secret.objects.using(place.cluster).filter(
+        function__environment_id=place.environment_id, sealed_value__isnull=False
+    )
+    return frozenset(f"{function}.{name}" for function, name in secrets.values_list("function__name", "name"))
+
+
+def _webhooks(place: EnvironmentRef) -> dict[str, Any]:
+    """By name, or by id without one. Without those of terminals, which end with them."""
+    live = Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)
+    return {
+        each.name or each.pk: {
+            "url": credentials.masked(each.url),
+            "events": sorted(each.events),
+            **{name: getattr(each, name) for name in _WEBHOOK_FIELDS},
+        }
+        for each in live.order_by("name", "pk")
+    }
+
+
+def _auth(place: EnvironmentRef) -> dict[str, Any]:
+    """A preview branch has redirect URIs of its own; its users and how they sign in are those of its source."""
+    found: dict[str, Any] = {"redirect_uris": redirects.of(place.environment_id)}
+    if place.pool_id != place.environment_id:
+        return found
+    settings = pool_settings.settings_of(place.pool_id)
+    for name in ("sign_up", "app_name", "app_url", "link_urls"):
+        found[name] = getattr(settings, name)
+    found["providers"] = {each.name: _provider(each) for each in providers.of_pool(place.pool_id).order_by("name")}
+    return found
+
+
+def _provider(provider: IdentityProvider) -> dict[str, Any]:
+    """Without what it has none of."""
+    urls = {name: getattr(provider, name) for name in ENDPOINTS}
+    found = {
+        **{name: credentials.masked(url) for name, url in urls.items() if url is not None},
+        **{name: getattr(provider, name) for name in _PROVIDER_FIELDS},
+        "scopes": sorted(provider.scopes),
+    }
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,262 @@
+"""A configuration document that a caller submits: its form, and no secrets in it."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.core.validators import RegexValidator
+
+from accounts.oauth import checks, redirects
+from accounts.oauth.serializers import NewProvider
+from accounts.registration.serializers import SettingsInput
+from functions.api.serializers import MAX_SECRETS, Deployment, SourceField
+from functions.deploy import service as deploy_service
+from platform_site.config import credentials, current
+from platform_site.http import fields
+from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.http.fields import Serializer
+from platform_site.identity.callers import EnvironmentRef
+from projects.directory import origins
+from rows.migrate import service as schema_service
+from rows.query.schema_cache import CompiledSchema
+from rows.schema.model import InvalidDocument, Schema
+from webhooks.api.serializers import NAME as WEBHOOK_NAME
+from webhooks.api.serializers import NewWebhook, check_against_schema
+
+ROOT: Final = "config"
+MAX_ITEMS: Final = 1_000
+"""Functions, webhooks or providers in a document: as many as the largest plan allows of anything."""
+MAX_ERRORS: Final = 100
+_SECRET_FIELDS: Final = frozenset({"secrets", "secret", "client_secret", "password", "token", "private_key"})
+_WEBHOOK_NAME: Final = re.compile(rf"{WEBHOOK_NAME}|wh_[0-9a-z]{{26}}", re.ASCII)
+
+
+class FunctionConfig(Deployment):
+    """A field that is left out stays as it is."""
+
+    source = SourceField(required=False)
+    secrets = None  # type: ignore[assignment]
+    secret_names = fields.ListField(
+        child=fields.CharField(validators=[RegexValidator(r"\A[A-Z][A-Z0-9_]{0,63}\Z", code="invalid_name")]),
+        max_length=MAX_SECRETS,
+        distinct=True,
+        required=False,
+    )
+
+
+class WebhookConfig(NewWebhook):
+    name = None  # type: ignore[assignment]
+
+
+class ProviderConfig(NewProvider):
+    name = preset = client_secret = None  # type: ignore[assignment]
+
+
+class BranchAuthConfig(Serializer):
+    """In a preview branch, which has no users of its own."""
+
+    redirect_uris = fields.ListField(
+        child=fields.CharField(trim_whitespace=False), max_length=redirects.MOST, required=False
+    )
+
+
+class AuthConfig(SettingsInput, BranchAuthConfig):
+    providers = fields.ObjectField(required=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A checked document, in the form of `current.Configuration.parts`."""
+
+    parts: dict[str, Any]
+    schema: Schema | None
+    sources: dict[str, str]
+
+
+def check(place: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
+    """Raises ValidationFailed with the path of each mistake. No message repeats a value."""
+    if found := list(_secrets_in(document)):
+        raise ValidationFailed(fields=found[:MAX_ERRORS])
+    errors: list[FieldError] = []
+    parts: dict[str, Any] = {}
+    schema = None
+    if "schema" in document:
+        parts["schema"] = document["schema"]
+        schema = _schema(document["schema"], errors)
+    if "functions" in document:
+        parts["functions"] = dict(_items(document, "functions", FunctionConfig, deploy_service.NAME, errors))
+    if "webhooks" in document:
+        parts["webhooks"] = dict(_items(document, "webhooks", WebhookConfig, _WEBHOOK_NAME, errors))
+    if "auth" in document:
+        parts["auth"] = _auth(place, document["auth"], errors)
+    if "origins" in document:
+        parts["origins"] = _origins(document["origins"], errors)
+    if not errors and "webhooks" in parts:
+        _check_webhooks(place, parts["webhooks"], schema, errors)
+    if errors:
+        raise ValidationFailed(fields=errors[:MAX_ERRORS])
+    return Submitted(parts, schema, _without_sources(parts.get("functions", {})))
+
+
+def _secrets_in(document: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Everywhere but in the sources of functions, of which the plan warns."""
+    waiting: list[tuple[str, ...]] = [(part,) for part in document]
+    values: dict[tuple[str, ...], Any] = {(part,): value for part, value in document.items()}
+    while waiting:
+        path = waiting.pop()
+        value = values.pop(path)
+        if credentials.first_line_with_secret(path[-1]):
+            yield FieldError(_shown(path[:-1]), "secret", "A name in it looks like a secret.")
+        elif path[-1] in _SECRET_FIELDS and _is_field_of_item(path):
+            yield FieldError(_shown(path), "secret", "A configuration holds no secrets. Set it by its own endpoint.")
+        elif isinstance(value, dict | list):
+            inner = value.items() if isinstance(value, dict) else enumerate(value)
+            below = {(*path, str(name)): each for name, each in inner if (path[0], name) != ("functions", "source")}
+            values |= below
+            waiting += below
+        elif isinstance(value, str) and _is_secret(path[-1], value):
+            yield FieldError(
+                _shown(path), "secret", "This looks like a secret. Write $secret: and a name in its place."
+            )
+
+
+def _shown(path: tuple[str, ...]) -> str:
+    return ".".join((ROOT, *(name[:60] for name in path)))
+
+
+def _is_field_of_item(path: tuple[str, ...]) -> bool:
+    """Not a column in a filter, nor the name of a function."""
+    depth = len(path)
+    return depth == 3 if path[0] in ("functions", "webhooks") else path[0] == "auth" and depth in (2, 4)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if credentials.first_line_with_secret(value) is not None:
+        return True
+    added = credentials.masked(value).count(credentials.REFERENCE) > value.count(credentials.REFERENCE)
+    return added and name in _URLS and "://" in value
+
+
+_URLS: Final = frozenset({"url", *current.ENDPOINTS})
+
+
+def _schema(raw: Any, errors: list[FieldError]) -> Schema | None:
+    try:
+        return schema_service.read(raw)
+    except InvalidDocument as error:
+        errors += [below(f"{ROOT}.schema", found) for found in error.errors]
+        return None
+
+
+def _items(
+    document: Mapping[str, Any],
+    part: str,
+    serializer: type[Serializer],
+    names: re.Pattern[str],
+    errors: list[FieldError],
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    items = document[part]
+    path = f"{ROOT}.{part}" if part != "providers" else f"{ROOT}.auth.providers"
+    if not isinstance(items, dict):
+        errors.append(FieldError(path, "not_an_object", "Must be an object."))
+        return
+    if len(items) > MAX_ITEMS:
+        errors.append(FieldError(path, "too_many", f"Must have at most {MAX_ITEMS} items."))
+        return
+    for name, item in items.items():
+        at = f"{path}.{name[:60]}"
+        if len(errors) >= MAX_ERRORS:
+            return
+        if not names.fullmatch(name):
+            errors.append(FieldError(at, "invalid_name", "A name is lower-case letters, digits, _ and -."))
+            continue
+        values = _read(item, serializer, at, errors)
+        if values is not None:
+            yield name, _normal(values)
+
+
+def _read(item: Any, serializer: type[Serializer], at: str, errors: list[FieldError]) -> dict[str, Any] | None:
+    if not isinstance(item, dict):
+        errors.append(FieldError(at, "not_an_object", "Must be an object."))
+        return None
+    checked = serializer(data=item)
+    if checked.is_valid():
+        return dict(checked.validated_data)
+    errors += [below(at, found) for found in fields.failed(checked.errors).fields]
+    return None
+
+
+_SETS: Final = ("allowed_hosts", "on", "secret_names", "events", "scopes", "redirect_uris")
+
+
+def _normal(values: dict[str, Any]) -> dict[str, Any]:
+    """Lists whose order means nothing are sorted, as `current` has them."""
+    return {name: sorted(value or ()) if name in _SETS else value for name, value in values.items()}
+
+
+def _auth(place: EnvironmentRef, raw: Any, errors: list[FieldError]) -> dict[str, Any]:
+    is_branch = place.pool_id != place.environment_id
+    at = f"{ROOT}.auth"
+    values = _read(raw, BranchAuthConfig if is_branch else AuthConfig, at, errors)
+    if values is None:
+        return {}
+    if "providers" in values:
+        values["providers"] = dict(_items(values, "providers", ProviderConfig, checks.NAME, errors))
+    for index, uri in enumerate(values.get("redirect_uris", ())):
+        try:
+            redirects.check(uri)
+        except redirects.NotARedirectUri as error:
+            errors.append(FieldError(f"{at}.redirect_uris.{index}", error.code, str(error)))
+    return _normal(values)
+
+
+def _origins(raw: Any, errors: list[FieldError]) -> list[str]:
+    at = f"{ROOT}.origins"
+    if not isinstance(raw, list) or not all(isinstance(each, str) for each in raw):
+        errors.append(FieldError(at, "not_a_list", "Must be an array of strings."))
+        return []
+    try:
+        return sorted(origins.normalised(raw))
+    except origins.NotAnOrigin as error:
+        errors.append(FieldError(at, "invalid", str(error)))
+        return []
+
+
+def _check_webhooks(
+    place: EnvironmentRef, webhooks: Mapping[str, Any], schema: Schema | None, errors: list[FieldError]
+) -> None:
+    """Filters and columns, against the schema that the document brings."""
+    if not any(each.get("filter") or each.get("columns") for each in webhooks.values()):
+        return
+    schema = schema or schema_service.current(place).schema
+    compiled = CompiledSchema(place.environment_id, place.cluster, 0, schema, set())
+    for name, each in webhooks.items():
+        try:
+            check_against_schema(compiled, each["events"], each.get("filter"), each.get("columns"))
+        except ValidationFailed as error:
+            errors += [below(f"{ROOT}.webhooks.{name}", found) for found in error.fields]
+
+
+def _without_sources(functions: dict[str, Any]) -> dict[str, str]:
+    return {name: each.pop("source") for name, each in functions.items() if "source" in each}
+
+
+def below(path: str, found: FieldError) -> FieldError:
+    return FieldError(f"{path}.{found.field}".rstrip("."), found.code, found.message)
+
+
+def parts_of(document: Mapping[str, Any], known: Collection[str]) -> list[str]:
+    """The parts that a document names. Raises ValidationFailed for others, and for none."""
+    wrong = [
+        FieldError(f"{ROOT}.{name[:60]}", "unknown_field", f"There is no such part. There are: {', '.join(known)}.")
+        for name in document
+        if name not in known and credentials.first_line_with_secret(name) is None
+    ]
+    if len(wrong) < len(set(document) - set(known)):
+        wrong.append(FieldError(ROOT, "secret", "A configuration holds no secrets."))
+    if not document:
+        wrong.append(FieldError(ROOT, "required", f"Name at least one part: {', '.join(known)}."))
+    if wrong:
+        raise ValidationFailed(fields=wrong[:MAX_ERRORS])
+    return [part for part in known if part in document]

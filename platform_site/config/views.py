@@ -1,0 +1,119 @@
+"""`/v1/config`: the configuration of an environment, and what a document would change in it."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar, Final
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from drf_spectacular.utils import extend_schema
+
+from platform_site.config import comparison, current, submitted
+from platform_site.config.comparison import Plan
+from platform_site.http import fields
+from platform_site.http.errors import Conflict, Forbidden, QuotaExceeded, Unavailable, ValidationFailed
+from platform_site.http.fields import Serializer
+from platform_site.http.views import ApiViewSet, respond
+
+
+class ConfigResponse(Serializer):
+    version = fields.CharField(help_text="The same for the same configuration.")
+    config = fields.ObjectField()
+
+
+class PlanInput(Serializer):
+    config = fields.ObjectField(help_text="As `GET /v1/config` returns it. Parts that are left out stay as they are.")
+
+
+class PlannedChange(Serializer):
+    path = fields.CharField()
+    kind = fields.ChoiceField(choices=["add", "change", "remove", "trust"])
+    destructive = fields.BooleanField()
+    operation = fields.CharField(allow_null=True, help_text="Of the schema.")
+    sql = fields.ListField(child=fields.CharField())
+    before = fields.JSONField(allow_null=True)
+    after = fields.JSONField(allow_null=True)
+
+
+class PlanWarning(Serializer):
+    field = fields.CharField()
+    code = fields.CharField()
+    message = fields.CharField()
+
+
+class PlanResponse(Serializer):
+    version = fields.CharField(help_text="Of the environment's configuration, of the parts that were compared.")
+    changes = fields.ListField(child=PlannedChange())
+    confirm = fields.ListField(child=fields.CharField(), help_text="What an author has to confirm by name.")
+    missing_secrets = fields.ListField(child=fields.CharField())
+    warnings = fields.ListField(child=PlanWarning())
+
+
+WRITE_SCOPES: Final = {
+    "schema": ("schema:write",),
+    "functions": ("functions:deploy",),
+    "webhooks": ("webhooks:write",),
+    "auth": (),
+    "origins": ("environments:write",),
+}
+"""Beside the scopes to read a part."""
+
+
+class ConfigViewSet(ApiViewSet):
+    """`/v1/config`. Which scopes a call needs follows from its parts."""
+
+    required_scopes = {"retrieve": None, "plan": None}
+    safe_posts = frozenset({"plan"})
+    query_parameters = {"retrieve": frozenset({"parts"})}
+    also_raises: ClassVar = {"retrieve": (Forbidden,), "plan": (Forbidden, Conflict, QuotaExceeded, Unavailable)}
+
+    @extend_schema(responses=ConfigResponse)
+    def retrieve(self, request: HttpRequest) -> HttpResponseBase:
+        """The configuration of the environment as one document: schema, functions, webhooks, sign-in, origins.
+
+        `parts=schema,functions` selects some of them. It needs `schema:read`, `functions:read`, `webhooks:read`,
+        `users:manage` and `environments:write` for `auth`, `environments:read` for `origins`. Secrets appear by name.
+        """
+        parts = self._parts()
+        current.require_scopes(self.caller, _scopes(parts))
+        found = current.read(self.place, parts)
+        return respond({"version": found.version, "config": current.with_sources(self.place, found)})
+
+    @extend_schema(operation_id="planConfig", request=PlanInput, responses=PlanResponse)
+    def plan(self, request: HttpRequest) -> HttpResponseBase:
+        """Compare a configuration with that of the environment: what it would change. Changes nothing.
+
+        It needs the scopes to read and to write the parts that the document names. Of a part that it names, functions,
+        webhooks and providers that it leaves out would be removed. Documents with secrets are refused.
+        """
+        current.require_scopes(self.caller, ())
+        document = self.read(PlanInput)["config"]
+        parts = submitted.parts_of(document, current.PARTS)
+        current.require_scopes(self.caller, _scopes(parts, WRITE_SCOPES))
+        wanted = submitted.check(self.place, document)
+        return respond(_plan_response(comparison.plan(self.place, current.read(self.place, parts), wanted)))
+
+    def _parts(self) -> list[str]:
+        """In the order of a document. Raises ValidationFailed."""
+        named = self.query.get("parts")
+        if named is None:
+            return [*current.PARTS]
+        wanted = named.split(",")
+        if not set(wanted) <= set(current.PARTS):
+            known = ", ".join(current.PARTS)
+            raise ValidationFailed.of("parts", "not_among", f"Must be some of {known}, separated by commas.")
+        return [part for part in current.PARTS if part in wanted]
+
+
+def _scopes(parts: Collection[str], further: Mapping[str, tuple[str, ...]] | None = None) -> set[str]:
+    return {scope for part in parts for scope in (*current.READ_SCOPES[part], *(further or {}).get(part, ()))}
+
+
+def _plan_response(plan: Plan) -> dict[str, Any]:
+    return {
+        "version": plan.version,
+        "changes": [asdict(change) for change in plan.changes],
+        "confirm": plan.confirm,
+        "missing_secrets": plan.missing_secrets,
+        "warnings": [warning.as_dict() for warning in plan.warnings],
+    }

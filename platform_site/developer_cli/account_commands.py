@@ -1,0 +1,139 @@
+"""`login`, `logout`, `init`, `link` and `open`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from platform_site.developer_cli import output, session, store
+from platform_site.developer_cli.api import Api
+from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.output import Json
+
+Url = Annotated[str | None, typer.Option("--url", help="The service. Default: the linked one, or this machine.")]
+
+
+def secret_input(prompt: str) -> str:
+    """A secret that is typed without echo, or the first line of standard input. Never an argument: others see those."""
+    if sys.stdin.isatty():
+        value = str(typer.prompt(prompt, hide_input=True, err=True))
+    else:
+        value = sys.stdin.readline().rstrip("\r\n")
+    if not value:
+        raise Failure(Exit.USAGE, "no_input", f"{prompt}: standard input is empty.", "Pipe the value into the command.")
+    return value
+
+
+def login(
+    url: Url = None,
+    email: Annotated[str | None, typer.Option(help="Your account's email.")] = None,
+    token: Annotated[bool, typer.Option("--token", help="Read a key or access token instead of a password.")] = False,
+    json: Json = False,
+) -> None:
+    """Sign in. The password or token is read from the terminal or from standard input."""
+    service = session.service_url(url)
+    if token:
+        found = store.Credentials(store.checked_token(secret_input("Token")))
+        me = Api(service, found).get("/auth/me")
+        found = store.Credentials(found.token, None, str(me["email"] or me["name"] or me["id"]))
+    else:
+        if email is None:
+            if not sys.stdin.isatty():
+                raise Failure(Exit.USAGE, "no_email", "Name your account with --email.")
+            email = str(typer.prompt("Email", err=True))
+        grant = {"grant_type": "password", "email": email, "password": secret_input("Password")}
+        try:
+            tokens = Api(service, None).send("POST", "/auth/token", grant)
+        except Failure as error:
+            if error.code == "invalid_grant":
+                error.exit_code = Exit.CREDENTIALS
+            raise
+        found = store.Credentials(tokens["access_token"], tokens["refresh_token"], tokens["user"]["email"])
+    with store.locked():
+        store.save_credentials(service, found)
+    output.result({"url": service, "name": found.name}, f"Signed in to {service} as {found.name}.")
+
+
+def logout(url: Url = None, json: Json = False) -> None:
+    """End the session and remove its credentials from this machine."""
+    service = session.service_url(url)
+    found = store.credentials(service)
+    ended = False
+    if found is not None and found.refresh_token:
+        try:
+            Api(service, found).send("POST", "/auth/revoke", {"scope": "current"})
+            ended = True
+        except Failure as error:
+            output.note(f"The session may still be valid: {error.message}")
+    with store.locked():
+        store.save_credentials(service, None)
+    output.result({"url": service, "session_ended": ended}, f"Signed out of {service}.")
+
+
+def link(
+    project: Annotated[str | None, typer.Argument(help="Name or id. Default: your only project.")] = None,
+    environment: Annotated[str, typer.Option("--environment", "-e", help="Name or id.")] = "development",
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Link this folder to an environment: writes platform.json, which has no secret."""
+    api = session.account_api(url)
+    projects = list(api.pages("/projects", limit=100))
+    if project is None:
+        project = _only(projects)
+    target = session.chosen(projects, project, "project", f"that you may see at {api.url}")
+    place = session.chosen(
+        session.environments(api, target["id"]), environment, "environment", f"in project {target['name']}"
+    )
+    path = store.save_link(Path.cwd(), store.Link(api.url, target["id"], place["id"]))
+    output.result(
+        {"url": api.url, "project": target["id"], "environment": place["id"], "file": str(path)},
+        f"Linked {path.parent} to {target['name']}, {place['name']} ({place['id']}).",
+    )
+
+
+def init(
+    name: Annotated[str, typer.Argument(help="The name of the new project.")],
+    region: Annotated[str | None, typer.Option(help="Such as us-east-1. Default: the service's.")] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Create a project, link this folder to its development environment, and begin backend/."""
+    here = Path.cwd()
+    if (here / store.LINK_FILE).exists():
+        raise Failure(Exit.CONFLICT, "linked", f"This folder has a {store.LINK_FILE}.", "Use another folder.")
+    api = session.account_api(url)
+    made = api.send("POST", "/projects", {"name": name, **({"region": region} if region else {})})
+    place = session.chosen(made["environments"], "development", "environment", "in the new project")
+    store.save_link(here, store.Link(api.url, made["id"], place["id"]))
+    schema = here / "backend" / "schema.json"
+    if not schema.exists():
+        store.write_file(schema, '{\n  "tables": {}\n}\n')
+    output.result(
+        {"url": api.url, "project": made["id"], "environment": place["id"]},
+        f"Created {made['name']} ({made['id']}). Describe your tables in backend/schema.json, then run: platform dev",
+    )
+
+
+def _only(projects: list[dict[str, Any]]) -> str:
+    if len(projects) == 1:
+        return str(projects[0]["id"])
+    names = ", ".join(f"{each['name']} ({each['id']})" for each in projects)
+    if not projects:
+        raise Failure(Exit.NOT_FOUND, "no_project", "You have no project yet.", "Create one: platform init NAME")
+    raise Failure(Exit.USAGE, "ambiguous", "You have several projects.", f"Name one of: {names}")
+
+
+def open_page(
+    docs: Annotated[bool, typer.Option("--docs", help="Open the API documentation.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Open the service's console in your browser. In a pipe, only the URL is printed."""
+    page = session.service_url(url) + ("/docs" if docs else "/admin/")
+    output.result({"url": page}, page)
+    if output.is_terminal():
+        import webbrowser
+
+        webbrowser.open(page)

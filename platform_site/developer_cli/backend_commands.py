@@ -1,0 +1,175 @@
+"""`pull`, `plan` and `push`: the folder `backend/` and an environment."""
+
+import json as json_module
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from platform_site.developer_cli import backend_files, output, planning, session, store
+from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.output import Json
+from platform_site.developer_cli.session import Environment
+
+if TYPE_CHECKING:
+    from platform_site.developer_cli.api import Api
+
+Folder = Annotated[Path, typer.Option("--folder", help="Default: backend/ beside platform.json, or here.")]
+_DEFAULTS: dict[str, Any] = {
+    "timeout_ms": 5000, "memory_mb": 128, "allowed_hosts": [], "invoke": None, "attempts": 1,
+    "schedule": None, "on": None, "filter": None, "columns": None, "ordering": "none", "description": "",
+}  # fmt: skip
+_CREDENTIAL_IN_URL = re.compile(r"\?|//[^/]*@|/(?=[A-Za-z0-9_-]*[0-9])[A-Za-z0-9_-]{20,}")
+
+
+def backend_folder(given: Path) -> Path:
+    """Beside platform.json, unless the user names another."""
+    linked = store.find_link()
+    return given if given != Path("backend") or linked is None else _short(linked[0] / given)
+
+
+def _short(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def pull(
+    folder: Folder = Path("backend"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
+    environment: Environment = None,
+    json: Json = False,
+) -> None:
+    """Write the environment's schema, functions and webhooks to backend/. Secrets are not written."""
+    api = session.environment_api(environment)
+    folder = backend_folder(folder)
+    files = _pulled(api, folder)
+    differing = [path for path, text in files.items() if path.exists() and _differs(path, text)]
+    if differing and not force:
+        names = ", ".join(str(path) for path in differing)
+        raise Failure(Exit.CONFLICT, "would_overwrite", f"These files differ: {names}.", "Overwrite them with --force.")
+    written = [path for path in files if path in differing or not path.exists()]
+    for path in written:
+        store.write_file(path, files[path])
+    rows = [{"file": str(path), "written": path in written} for path in files]
+    output.table(rows, ["file", "written"], "The environment is empty.")
+
+
+def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
+    files: dict[Path, Any] = {folder / "schema.json": api.get("/schema")["document"]}
+    settings: dict[str, Any] = {}
+    sources: dict[Path, str] = {}
+    for each in api.pages("/functions", limit=100):
+        name = backend_files.check_name(str(each["name"]))
+        script = folder / "functions" / f"{name}.js"
+        path = script if script.exists() else script.with_suffix(".ts")
+        sources[path] = planning.active_source(api, name)
+        if own := _own(each, backend_files.FUNCTION_SETTINGS):
+            settings[name] = own
+    if settings or (folder / "functions.json").exists():
+        files[folder / "functions.json"] = settings
+    hooks = [_own(each, backend_files.WEBHOOK_SETTINGS) for each in planning.webhooks(api)]
+    if hooks or (folder / "webhooks.json").exists():
+        files[folder / "webhooks.json"] = hooks
+    if any(_CREDENTIAL_IN_URL.search(each["url"]) for each in hooks):
+        output.note(
+            "Warning: the URL of a webhook may contain a credential. Look at webhooks.json before you commit it."
+        )
+    return {**{path: _text(value) for path, value in files.items()}, **sources}
+
+
+def _own(found: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The settings that are not the service's defaults."""
+    return {
+        name: found[name]
+        for name in names
+        if not (name in _DEFAULTS and found[name] == _DEFAULTS[name]) and (name, found[name]) != ("enabled", True)
+    }
+
+
+def _text(value: Any) -> str:
+    return json_module.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _differs(path: Path, text: str) -> bool:
+    """JSON is compared by value, so that its layout is the user's."""
+    found = backend_files.read_text(path)
+    if path.suffix == ".json":
+        try:
+            return bool(json_module.loads(found) != json_module.loads(text))
+        except ValueError:
+            return True
+    return found != text
+
+
+def plan(folder: Folder = Path("backend"), environment: Environment = None, json: Json = False) -> None:
+    """Show what push would change. Nothing changes."""
+    found = planning.make(session.environment_api(environment), backend_files.read(backend_folder(folder)))
+    _show(found)
+    if output.is_json():
+        output.print_json(_as_json(found, applied=False))
+
+
+def push(
+    folder: Folder = Path("backend"),
+    confirm: Annotated[
+        list[str] | None,
+        typer.Option(help='A change that loses data, as in the plan: "drop column tasks.internal". Repeatable.'),
+    ] = None,
+    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Print the secrets of new webhooks.")] = False,
+    environment: Environment = None,
+    json: Json = False,
+) -> None:
+    """Apply backend/ to the environment: the schema first, then functions, then webhooks."""
+    backend = backend_files.read(backend_folder(folder))
+    api = session.environment_api(environment)
+    found = planning.make(api, backend)
+    _show(found)
+    _check_confirmed(found, confirm or [])
+    created = planning.apply(api, found)
+    secrets = {each["url"]: each["secret"] for each in created}
+    if output.is_json():
+        output.print_json({**_as_json(found, applied=True), **({"webhook_secrets": secrets} if show_secrets else {})})
+        return
+    for url, secret in secrets.items():
+        if show_secrets:
+            print(output.plain(f"{url} {secret}"))
+        else:
+            output.note(f"The signing secret of {url} is not shown. Use --show-secrets, or rotate it later.")
+    output.note(f"Applied {len(found.changes)} changes." if found.changes else "Nothing to change.")
+
+
+def _check_confirmed(found: planning.Plan, confirmed: list[str]) -> None:
+    missing = [each.change for each in found.changes if each.destructive and each.change not in confirmed]
+    if not missing:
+        return
+    if output.is_terminal() and typer.confirm(f"This loses data: {'; '.join(missing)}. Go on?", err=True):
+        return
+    fields = [{"field": "--confirm", "code": "unconfirmed", "message": each} for each in missing]
+    raise Failure(
+        Exit.USAGE, "unconfirmed", "The push would lose data.", "Name each of these changes with --confirm.", fields
+    )
+
+
+def _show(found: planning.Plan) -> None:
+    if output.is_json():
+        return
+    for each in found.changes:
+        print(output.plain(each.change + (" (loses data)" if each.destructive else "")))
+        for statement in each.sql:
+            print(output.plain(f"    {statement}"))
+    for warning in found.warnings:
+        output.note(f"Warning: {warning}")
+    if found.only_there:
+        output.note(f"Only in the environment, unchanged: {', '.join(found.only_there)}.")
+    if not found.changes:
+        output.note("The environment is as the folder says.")
+
+
+def _as_json(found: planning.Plan, applied: bool) -> dict[str, Any]:
+    return {
+        "applied": applied,
+        "changes": [each.as_json() for each in found.changes],
+        "warnings": found.warnings,
+        "only_in_environment": found.only_there,
+    }

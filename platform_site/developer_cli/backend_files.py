@@ -1,0 +1,199 @@
+"""The folder `backend/`: schema.json, functions/*.ts, functions.json (their settings) and webhooks.json.
+
+Reading finds every mistake that needs no service: invalid JSON, duplicate keys, and secrets.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from json.decoder import scanstring  # type: ignore[attr-defined]  # it has no type
+from pathlib import Path
+from typing import Any
+
+from platform_site.developer_cli.failures import Exit, Failure
+
+FUNCTION_SETTINGS = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts", "schedule", "on")
+WEBHOOK_SETTINGS = ("url", "events", "filter", "columns", "ordering", "description", "enabled")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SECRET = re.compile(
+    r"(?:\b(?:sk|rt|whsec|ghp|gho|xox[bp]|sk_live|sk_test|rk_live)[_-][A-Za-z0-9+/_-]{16,}|\bAKIA[A-Z0-9]{16}\b"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY)"
+)
+_SPACE = re.compile(r"\s*")
+
+
+@dataclass
+class JsonFile:
+    path: Path
+    text: str
+    value: Any
+
+    def at(self, field_path: str) -> str:
+        """`backend/schema.json:12` for a field such as `tables.tasks.columns`, or for the nearest one around it."""
+        lines = dict(_lines(self.text))
+        while field_path and field_path not in lines:
+            field_path = field_path.rpartition(".")[0]
+        return f"{self.path}:{lines.get(field_path, 1)}"
+
+
+@dataclass
+class Backend:
+    """What the folder has. A part without a file is None and stays as it is in the environment."""
+
+    schema: JsonFile | None = None
+    settings: JsonFile | None = None
+    webhooks: JsonFile | None = None
+    sources: dict[str, tuple[Path, str]] = field(default_factory=dict)
+
+
+def read(folder: Path) -> Backend:
+    """Raises Failure that lists the first mistake of the first file that has one."""
+    if not folder.is_dir():
+        raise Failure(Exit.USAGE, "no_folder", f"There is no folder {folder}.", "Run `platform pull` to create it.")
+    found = Backend(
+        _read_json(folder / "schema.json", dict),
+        _read_json(folder / "functions.json", dict),
+        _read_json(folder / "webhooks.json", list),
+    )
+    for path in sorted([*(folder / "functions").glob("*.ts"), *(folder / "functions").glob("*.js")]):
+        if path.name.endswith(".d.ts") or path.name.startswith("."):
+            continue
+        if path.stem in found.sources:
+            raise _mistake(f"{path} and {found.sources[path.stem][0]} are one function.", "Delete one of them.")
+        found.sources[check_name(path.stem)] = (path, read_text(path))
+    _check_settings(found)
+    _check_webhooks(found)
+    return found
+
+
+def check_name(name: str) -> str:
+    """A function's name is a file's name: it cannot lead out of the folder."""
+    if not _NAME.fullmatch(name):
+        raise _mistake(f'"{name[:80]}" cannot be the name of a function.', "Use letters, digits, - and _.")
+    return name
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()  # with its line ends, which belong to a function's source
+    except (OSError, UnicodeDecodeError) as error:
+        raise _mistake(f"{path} cannot be read: {error}.") from None
+
+
+def _read_json(path: Path, kind: type) -> JsonFile | None:
+    if not path.exists():
+        return None
+    text = read_text(path)
+    try:
+        value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise _mistake(f"{path}:{error.lineno}: {error.msg} (column {error.colno}).") from None
+    except (ValueError, RecursionError) as error:
+        raise _mistake(f"{path}: {error}.") from None
+    if not isinstance(value, kind):
+        raise _mistake(f"{path} must contain {'an object' if kind is dict else 'a list'}.")
+    if secret := _SECRET.search(text):
+        line = text.count("\n", 0, secret.start()) + 1
+        raise Failure(
+            Exit.USAGE,
+            "secret_in_file",
+            f"{path}:{line} contains what looks like a secret.",
+            "Remove it, create a new one, and store it with `platform secrets set`.",
+        )
+    return JsonFile(path, text, value)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {json.dumps(next(name for name in names if names.count(name) > 1))} is there twice")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_settings(found: Backend) -> None:
+    if found.settings is None:
+        return
+    for name, settings in found.settings.value.items():
+        if name not in found.sources:
+            raise _mistake(f"{found.settings.at(name)}: there is no functions/{name}.ts.")
+        if not isinstance(settings, dict):
+            raise _mistake(f"{found.settings.at(name)}: the settings of {name} must be an object.")
+        for setting in settings:
+            where = found.settings.at(f"{name}.{setting}")
+            if setting == "secrets":
+                raise Failure(
+                    Exit.USAGE,
+                    "secret_in_file",
+                    f"{where}: secrets do not belong in a file.",
+                    f"Set each of them with `platform secrets set {name} NAME`.",
+                )
+            if setting not in FUNCTION_SETTINGS:
+                raise _mistake(f'{where}: there is no setting "{setting}".', f"Use: {', '.join(FUNCTION_SETTINGS)}")
+
+
+def _check_webhooks(found: Backend) -> None:
+    if found.webhooks is None:
+        return
+    urls: set[str] = set()
+    for index, webhook in enumerate(found.webhooks.value):
+        where = found.webhooks.at(str(index))
+        if not isinstance(webhook, dict) or not isinstance(webhook.get("url"), str):
+            raise _mistake(f"{where}: a webhook is an object with a `url`.")
+        if webhook["url"] in urls:
+            raise _mistake(f"{where}: two webhooks have this URL.")
+        urls.add(webhook["url"])
+        for setting in webhook:
+            if setting not in WEBHOOK_SETTINGS:
+                at = found.webhooks.at(f"{index}.{setting}")
+                raise _mistake(f'{at}: there is no setting "{setting}".', f"Use: {', '.join(WEBHOOK_SETTINGS)}")
+
+
+def suspicious_sources(found: Backend) -> list[str]:
+    """A warning for each source that contains what looks like a secret."""
+    return [
+        f"{path}:{text.count(chr(10), 0, secret.start()) + 1} contains what looks like a secret; use ctx.secrets."
+        for path, text in found.sources.values()
+        if (secret := _SECRET.search(text))
+    ]
+
+
+def _mistake(message: str, hint: str = "") -> Failure:
+    return Failure(Exit.USAGE, "invalid_file", message, hint)
+
+
+def _lines(text: str) -> Iterator[tuple[str, int]]:
+    """Each field of valid JSON with its line: `("tables.tasks.unique.0", 7)`."""
+    decoder = json.JSONDecoder()
+
+    def space(at: int) -> int:
+        found = _SPACE.match(text, at)
+        return found.end() if found else at
+
+    def walk(at: int, path: str) -> Iterator[tuple[str, int]]:
+        """Yields the fields below `path`. The position after the value is the last line of the generator: `ends`."""
+        opened, index = text[at], 0
+        if opened not in "{[":
+            ends[0] = decoder.raw_decode(text, at)[1]
+            return
+        at = space(at + 1)
+        while text[at] not in "}]":
+            name, begin = str(index), at
+            if opened == "{":
+                name, at = scanstring(text, at + 1)
+                at = space(space(at) + 1)
+            below = f"{path}.{name}" if path else name
+            yield below, text.count("\n", 0, begin) + 1
+            yield from walk(at, below)
+            at, index = space(ends[0]), index + 1
+            if text[at] == ",":
+                at = space(at + 1)
+        ends[0] = at + 1
+
+    ends = [0]
+    return walk(space(0), "")

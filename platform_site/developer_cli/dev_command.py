@@ -1,0 +1,113 @@
+"""`dev`: watches `backend/` and pushes each saved file."""
+
+import dataclasses
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from platform_site.developer_cli import backend_files, output, planning, session, store
+from platform_site.developer_cli.api import Api
+from platform_site.developer_cli.backend_commands import Folder, backend_folder
+from platform_site.developer_cli.backend_files import Backend
+from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.output import Json
+from platform_site.developer_cli.session import Environment
+
+POLL_SECONDS = 0.15
+RETRY_SECONDS = 2.0
+TYPES_ROLE = re.compile(r'^// Tables of env_\w+ as the role "([^"\n]+)"')
+
+Seen = dict[Path, tuple[int, int]]
+
+
+def dev(folder: Folder = Path("backend"), environment: Environment = None, json: Json = False) -> None:
+    """Push backend/, then each file that you save, until Ctrl-C. Changes that lose data are left to push."""
+    api = session.environment_api(environment)
+    folder = backend_folder(folder)
+    backend_files.read(folder)
+    output.note(f"Watching {folder}. Stop with Ctrl-C.")
+    done: Seen = {}
+    pending: set[Path] = set()
+    """Files whose push failed: they are pushed again with the next file."""
+    while True:
+        seen = _scan(folder)
+        time.sleep(POLL_SECONDS)
+        if seen == done or seen != _scan(folder):
+            continue
+        pending |= {path for path in seen.keys() | done.keys() if seen.get(path) != done.get(path)}
+        done = seen
+        if _pushed(api, folder, pending):
+            pending = set()
+
+
+def _scan(folder: Path) -> Seen:
+    """Time and size of each file. A file is only pushed when two scans agree, so not while it is being written."""
+    found: Seen = {}
+    for path in [*folder.glob("*.json"), *folder.glob("functions/*.[tj]s")]:
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            continue  # an editor replaces it
+        found[path] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def _pushed(api: Api, folder: Path, changed: set[Path]) -> bool:
+    """Prints what changed, or the error. Waits for a service that is unavailable."""
+    begun = time.monotonic()
+    waiting = False
+    while True:
+        try:
+            changes = _push(api, folder, changed)
+            break
+        except Failure as error:
+            if error.exit_code == Exit.CREDENTIALS:
+                raise
+            if not waiting:
+                output.failure(error)
+            if error.exit_code != Exit.UNREACHABLE:
+                return False
+            waiting = True
+            time.sleep(RETRY_SECONDS)
+    seconds = time.monotonic() - begun
+    if output.is_json():
+        output.print_json({"changes": changes, "seconds": round(seconds, 3)}, indent=None)
+    for each in changes if not output.is_json() else []:
+        print(output.plain(f"{each['change']} ({seconds:.1f} s)"), flush=True)
+    return True
+
+
+def _push(api: Api, folder: Path, changed: set[Path]) -> list[dict[str, Any]]:
+    plan = planning.make(api, _only(backend_files.read(folder), folder, changed))
+    for warning in plan.warnings:
+        output.note(f"Warning: {warning}")
+    lossy = [each.change for each in plan.changes if each.destructive]
+    if lossy:
+        options = " ".join(f'--confirm "{each}"' for each in lossy)
+        raise Failure(
+            Exit.USAGE, "unconfirmed", f"This would lose data: {'; '.join(lossy)}.", f"Run: platform push {options}"
+        )
+    planning.apply(api, plan)
+    if any(each.part == "schema" for each in plan.changes):
+        _refresh_types(api, folder.parent / "types.ts")
+    return [each.as_json() for each in plan.changes]
+
+
+def _only(backend: Backend, folder: Path, changed: set[Path]) -> Backend:
+    """The parts whose files changed."""
+    settings_changed = folder / "functions.json" in changed
+    return dataclasses.replace(
+        backend,
+        schema=backend.schema if folder / "schema.json" in changed else None,
+        webhooks=backend.webhooks if folder / "webhooks.json" in changed else None,
+        sources={name: found for name, found in backend.sources.items() if settings_changed or found[0] in changed},
+    )
+
+
+def _refresh_types(api: Api, file: Path) -> None:
+    """Rewrite types.ts beside the folder for the role that it was written for, if `platform types` wrote it."""
+    role = TYPES_ROLE.search(file.read_text()) if file.exists() else None
+    if role is not None:
+        store.write_file(file, api.request("GET", "/schema/types.ts", params={"role": role[1]}).text)
+        output.note(f"{file} is up to date.")

@@ -1,0 +1,39 @@
+"""Errors that end a command, and their exit codes (documented in docs/reference/platform-command.md)."""
+
+from enum import IntEnum
+from typing import Any
+
+
+class Exit(IntEnum):
+    FUNCTION_FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    CREDENTIALS = 4
+    NOT_FOUND = 5
+    UNREACHABLE = 6
+    CONFLICT = 7
+    INCOMPATIBLE = 8
+    INTERRUPTED = 130
+
+
+class Failure(Exception):
+    """Ends the command: `message` says what is wrong, `hint` what to do."""
+
+    def __init__(
+        self,
+        exit_code: Exit,
+        code: str,
+        message: str,
+        hint: str = "",
+        fields: list[dict[str, Any]] | None = None,
+        request_id: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.exit_code, self.code, self.message, self.hint = exit_code, code, message, hint
+        self.fields, self.request_id = fields or [], request_id
+
+    def as_json(self) -> dict[str, Any]:
+        """The API's shape of an error, with `hint`."""
+        error = {"code": self.code, "message": self.message, "hint": self.hint, "request_id": self.request_id}
+        error = {name: value for name, value in error.items() if value}
+        return {"error": {**error, "fields": self.fields} if self.fields else error}

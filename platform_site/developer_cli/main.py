@@ -1,0 +1,85 @@
+"""The entry point of `platform`."""
+
+import sys
+from typing import Any
+
+import typer
+from typer._click.exceptions import UsageError  # Typer does not export it
+from typer.core import TyperGroup
+
+from platform_site.developer_cli import (
+    account_commands,
+    backend_commands,
+    dev_command,
+    environment_commands,
+    operate_commands,
+    output,
+    store,
+)
+from platform_site.developer_cli.failures import Exit, Failure
+
+
+class _Group(TyperGroup):
+    """Ends a command with the exit code of its error, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        output.accept_every_character()
+        try:
+            return super().invoke(ctx)
+        except Failure as error:
+            output.failure(error)
+            raise typer.Exit(error.exit_code) from None
+        except UsageError as error:
+            if "--json" not in sys.argv:
+                raise
+            output.use_json(True)
+            output.failure(Failure(Exit.USAGE, "usage", error.format_message()))
+            raise typer.Exit(Exit.USAGE) from None
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            output.failure(Failure(Exit.USAGE, "file_error", f"{error}."))
+            raise typer.Exit(Exit.USAGE) from None
+        except (KeyboardInterrupt, typer.Abort):
+            output.failure(Failure(Exit.INTERRUPTED, "interrupted", "Interrupted."))
+            raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="platform",
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Develop an application on the backend platform. It uses the public HTTP API.",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(store.version())
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+app.command()(account_commands.login)
+app.command()(account_commands.logout)
+app.command()(account_commands.init)
+app.command()(account_commands.link)
+app.command("open")(account_commands.open_page)
+app.command()(backend_commands.pull)
+app.command()(backend_commands.plan)
+app.command()(backend_commands.push)
+app.command()(dev_command.dev)
+app.command()(environment_commands.types)
+app.command()(environment_commands.invoke)
+app.add_typer(environment_commands.keys, name="keys")
+app.add_typer(environment_commands.users, name="users")
+app.add_typer(operate_commands.secrets, name="secrets")
+app.command()(operate_commands.logs)
+app.add_typer(operate_commands.branch, name="branch")

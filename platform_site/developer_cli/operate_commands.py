@@ -1,0 +1,148 @@
+"""`secrets`, `logs` and `branch`."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from platform_site.developer_cli import output, session, store
+from platform_site.developer_cli.account_commands import secret_input
+from platform_site.developer_cli.api import path_part
+from platform_site.developer_cli.environment_commands import confirm, log_lines
+from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.output import Json
+from platform_site.developer_cli.session import Environment
+
+if TYPE_CHECKING:
+    from platform_site.developer_cli.api import Answer, Api
+
+secrets = typer.Typer(no_args_is_help=True, help="Set and list the secrets of a function.")
+branch = typer.Typer(no_args_is_help=True, help="List, create, use and delete preview branches.")
+
+Function = Annotated[str, typer.Argument(help="The function.")]
+POLL_SECONDS = 1.0
+
+
+@secrets.command("list")
+def secrets_list(function: Function, environment: Environment = None, json: Json = False) -> None:
+    """List the names of a function's secrets. Values are never shown."""
+    found = session.environment_api(environment).get(f"/functions/{path_part(function)}")
+    output.table([{"name": name} for name in found["secrets"]], ["name"], f"{function} has no secrets.")
+
+
+@secrets.command("set")
+def secrets_set(
+    function: Function,
+    name: Annotated[str, typer.Argument(help="Capitals, digits and _, such as API_TOKEN.")],
+    environment: Environment = None,
+    json: Json = False,
+) -> None:
+    """Set a secret. The value is read from the terminal or from standard input."""
+    api = session.environment_api(environment)
+    api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: secret_input(name)}}, authored=True)
+    output.result({"function": function, "name": name, "set": True}, f"{name} of {function} is set.")
+
+
+@secrets.command("remove")
+def secrets_remove(function: Function, name: str, environment: Environment = None, json: Json = False) -> None:
+    """Remove a secret."""
+    api = session.environment_api(environment)
+    api.send("PATCH", f"/functions/{path_part(function)}", {"secrets": {name: None}}, authored=True)
+    output.result({"function": function, "name": name, "set": False}, f"{name} of {function} is removed.")
+
+
+def logs(
+    function: Function,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further runs, until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Runs to begin with.")] = 10,
+    status: Annotated[str | None, typer.Option(help="Only runs with this status, such as failed.")] = None,
+    environment: Environment = None,
+    json: Json = False,
+) -> None:
+    """Print a function's runs with their logs, oldest first. With --json, one JSON object on each line."""
+    api = session.environment_api(environment)
+    path = f"/functions/{path_part(function)}/runs"
+    listed = api.get(path, limit=100, status=status)["data"]
+    passed = {each["id"] for each in listed[limit:]}
+    while True:
+        for each in reversed(listed):
+            if each["id"] not in passed and (not follow or each["status"] != "running"):
+                passed.add(each["id"])
+                _print_run(api.get(f"{path}/{path_part(each['id'])}"))
+        if not follow:
+            return
+        time.sleep(POLL_SECONDS)
+        listed = api.get(path, limit=100, status=status)["data"]
+
+
+def _print_run(run: "Answer") -> None:
+    if output.is_json():
+        output.print_json(run, indent=None)
+        return
+    duration = "" if run.get("duration_ms") is None else f" {run['duration_ms']} ms"
+    print(output.plain(f"{run['started_at']} {run['id']} {run['trigger']} {run['status']}{duration}"))
+    for line in log_lines(run):
+        print(output.plain(f"    {line}"), flush=True)
+
+
+def _project() -> tuple["Api", str]:
+    _, link = session.project_link()
+    return session.account_api(link.url), f"/projects/{path_part(link.project)}/environments"
+
+
+@branch.command("list")
+def branch_list(json: Json = False) -> None:
+    """List the project's environments, with the linked one marked."""
+    api, path = _project()
+    _, link = session.project_link()
+    found = [{**each, "linked": each["id"] == link.environment} for each in api.get(path)["data"]]
+    output.table(found, ["name", "id", "status", "schema_version", "linked"], "There are no environments.")
+
+
+@branch.command("create")
+def branch_create(
+    name: str,
+    source: Annotated[str, typer.Option("--from", help="Name or id of the environment to copy.")] = "development",
+    data: Annotated[bool, typer.Option("--data", help="Copy the rows too.")] = False,
+    use: Annotated[bool, typer.Option("--use", help="Link this folder to the branch.")] = False,
+    json: Json = False,
+) -> None:
+    """Create a preview branch and wait until it is ready."""
+    api, path = _project()
+    made = api.send("POST", path, {"name": name, "from": source, "data": "full" if data else "none"})
+    while made["status"] == "creating":
+        time.sleep(POLL_SECONDS)
+        made = api.get(f"{path}/{path_part(made['id'])}")
+    if made["status"] != "ready":
+        raise Failure(Exit.REFUSED, "branch_failed", f"{name} is {made['status']}: {made.get('status_reason')}.")
+    if use:
+        _use(made["id"])
+    output.result(made, f"{made['name']} ({made['id']}) is ready.")
+
+
+@branch.command("use")
+def branch_use(name: Annotated[str, typer.Argument(help="Name or id.")], json: Json = False) -> None:
+    """Link this folder to another environment of its project."""
+    api, path = _project()
+    target = session.chosen(api.get(path)["data"], name, "environment", "in this project")
+    _use(target["id"])
+    output.result({"environment": target["id"]}, f"This folder is linked to {target['name']} ({target['id']}).")
+
+
+def _use(environment_id: str) -> None:
+    folder, link = session.project_link()
+    store.save_link(folder, store.Link(link.url, link.project, environment_id))
+
+
+@branch.command("delete")
+def branch_delete(
+    name: Annotated[str, typer.Argument(help="Name or id.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Delete a preview branch with its rows."""
+    api, path = _project()
+    target = session.chosen(api.get(path)["data"], name, "environment", "in this project")
+    confirm(f"Delete {target['name']} ({target['id']}) with its rows?", yes)
+    api.send("DELETE", f"{path}/{path_part(target['id'])}")
+    output.result({"id": target["id"], "deleted": True}, f"{target['name']} is deleted.")

@@ -1,0 +1,126 @@
+"""Output for people in a terminal, for pipes (no colour, tab-separated) and for programs (`--json`).
+
+Results go to standard output, everything else to standard error.
+Texts of the server cannot contain control sequences for the terminal.
+"""
+
+import io
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from platform_site.developer_cli.failures import Failure
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class _State:
+    json = False
+
+
+def use_json(value: bool) -> bool:
+    _State.json = _State.json or value
+    return value
+
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON value, also for errors.", callback=use_json, is_eager=True),
+]
+"""The option that every command has."""
+
+
+def accept_every_character() -> None:
+    """A terminal in another encoding than UTF-8 shows an escape for what it does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def is_json() -> bool:
+    return _State.json
+
+
+def is_terminal() -> bool:
+    """Whether a person reads the output and can answer questions."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and not _State.json
+
+
+def plain(value: Any) -> str:
+    """`value` as text that cannot control the terminal."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    print(re.sub(r"[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
+
+
+def result(value: Any, text: str) -> None:
+    """The result of a command: `value` with `--json`, else `text`."""
+    if _State.json:
+        print_json(value)
+    else:
+        print(plain(text))
+
+
+def table(rows: Sequence[dict[str, Any]], columns: Sequence[str], empty: str) -> None:
+    """A list: JSON, a table in a terminal, or tab-separated lines in a pipe."""
+    if _State.json:
+        print_json(list(rows))
+    elif not rows:
+        note(empty)
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            shown.add_column(column.upper(), overflow="fold")
+        for row in rows:
+            shown.add_row(*(Text(_cell(row.get(column))) for column in columns))
+        Console(highlight=False).print(shown)
+    else:
+        print("\t".join(columns))
+        for row in rows:
+            print("\t".join(_cell(row.get(column)).replace("\t", " ").replace("\n", " ") for column in columns))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(plain(each) for each in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return plain(value)
+
+
+def note(text: str) -> None:
+    """A remark beside the result; nothing with `--json`."""
+    if not _State.json:
+        print(plain(text), file=sys.stderr)
+
+
+def failure(error: Failure) -> None:
+    if _State.json:
+        print(json.dumps(error.as_json()), file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text("Error: ", style="bold red") + Text(plain(error.message), style="not bold default"))
+    for field in error.fields:
+        where = f"{field['location']}: " if "location" in field else ""
+        console.print(Text(plain(f"  {where}{field.get('field')}: {field.get('message')}")))
+    if error.hint:
+        console.print(Text(plain(error.hint)))
+    if error.request_id:
+        console.print(Text(f"Request id: {plain(error.request_id)}", style="dim"))

@@ -1,0 +1,165 @@
+"""The difference between `backend/` and an environment, and its application through the API."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from platform_site.developer_cli.api import path_part
+from platform_site.developer_cli.backend_files import Backend, JsonFile, suspicious_sources
+from platform_site.developer_cli.failures import Failure
+
+if TYPE_CHECKING:
+    from platform_site.developer_cli.api import Answer, Api
+
+
+@dataclass
+class Change:
+    part: str
+    """schema, function or webhook."""
+    change: str
+    """As the API or this command names it: `drop column tasks.internal`, `create function digest`."""
+    destructive: bool = False
+    sql: list[str] = field(default_factory=list)
+    body: dict[str, Any] = field(default_factory=dict)
+    target: str = ""
+    """The function's name, the webhook's id or, for a new webhook, nothing."""
+    file: JsonFile | None = None
+    prefix: str = ""
+    """The path in `file` of the fields that `body` has."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"part": self.part, "change": self.change, "destructive": self.destructive, "sql": self.sql}
+
+
+@dataclass
+class Plan:
+    changes: list[Change] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    only_there: list[str] = field(default_factory=list)
+    """Functions and webhooks that the folder does not have. They stay."""
+    schema_version: int = 0
+
+
+def make(api: "Api", backend: Backend) -> Plan:
+    """Raises Failure if the service refuses the schema. Nothing changes."""
+    plan = Plan(warnings=suspicious_sources(backend))
+    if backend.schema is not None:
+        _plan_schema(api, backend.schema, plan)
+    _plan_functions(api, backend, plan)
+    if backend.webhooks is not None:
+        _plan_webhooks(api, backend.webhooks, plan)
+    return plan
+
+
+def _plan_schema(api: "Api", file: JsonFile, plan: Plan) -> None:
+    try:
+        answer = api.send("PUT", "/schema", {"document": file.value, "dry_run": True}, authored=True)
+    except Failure as error:
+        raise _located(error, file, "document.") from None
+    plan.schema_version = answer["version"]
+    plan.warnings += [str(each.get("message", each)) for each in answer["warnings"]]
+    plan.changes += [
+        Change("schema", each["operation"], each["destructive"], each["sql"], file=file)
+        for each in answer["operations"]
+    ]
+
+
+def _plan_functions(api: "Api", backend: Backend, plan: Plan) -> None:
+    existing = {each["name"]: each for each in api.pages("/functions", limit=100)}
+    settings = backend.settings.value if backend.settings else {}
+    for name, (_, source) in backend.sources.items():
+        wanted, current = settings.get(name, {}), existing.get(name)
+        body = {"source": source, **wanted}
+        target = Change("function", "", body=body, target=name, file=backend.settings, prefix=f"{name}.")
+        if current is None:
+            target.change = f"create function {name}"
+        else:
+            changed = ["source"] if active_source(api, name) != source else []
+            changed += [setting for setting, value in wanted.items() if current.get(setting) != value]
+            if not changed:
+                continue
+            target.change = f"change function {name}: {', '.join(changed)}"
+        plan.changes.append(target)
+    plan.only_there += [f"function {name}" for name in existing if name not in backend.sources]
+
+
+def active_source(api: "Api", name: str) -> str:
+    for version in api.pages(f"/functions/{path_part(name)}/versions", limit=20):
+        if version["is_active"]:
+            return str(version["source"])
+    return ""
+
+
+def webhooks(api: "Api") -> list["Answer"]:
+    """All fields of the environment's webhooks."""
+    return [api.get(f"/webhooks/{path_part(each['id'])}") for each in api.get("/webhooks")["data"]]
+
+
+def _plan_webhooks(api: "Api", file: JsonFile, plan: Plan) -> None:
+    existing: dict[str, Answer] = {each["url"]: each for each in webhooks(api)}
+    for index, wanted in enumerate(file.value):
+        current = existing.pop(wanted["url"], None)
+        target = Change("webhook", f"create webhook {wanted['url']}", body=wanted, file=file, prefix=f"{index}.")
+        if current is not None:
+            body = {name: value for name, value in wanted.items() if current.get(name) != value}
+            if not body:
+                continue
+            target.change = f"change webhook {wanted['url']}: {', '.join(body)}"
+            target.body, target.target = body, current["id"]
+        plan.changes.append(target)
+    plan.only_there += [f"webhook {url}" for url in existing]
+
+
+def apply(api: "Api", plan: Plan) -> list[dict[str, Any]]:
+    """The created webhooks, with their signing secrets. A Failure names what was applied before it."""
+    done: list[str] = []
+    created: list[dict[str, Any]] = []
+    schema = [each for each in plan.changes if each.part == "schema"]
+    try:
+        if schema and (file := schema[0].file):
+            confirm = [each.change for each in schema if each.destructive]
+            body = {"document": file.value, **({"confirm": confirm} if confirm else {})}
+            _send(api, schema[0], "PUT", "/schema", body, "document.", {"If-Match": f'"{plan.schema_version}"'})
+            done += [each.change for each in schema]
+        for each in plan.changes:
+            if each.part == "function":
+                _send(api, each, "PUT", f"/functions/{path_part(each.target)}", each.body)
+            elif each.part == "webhook" and each.target:
+                _send(api, each, "PATCH", f"/webhooks/{path_part(each.target)}", each.body)
+            elif each.part == "webhook":
+                created.append(_send(api, each, "POST", "/webhooks", each.body))
+            if each.part != "schema":
+                done.append(each.change)
+    except Failure as error:
+        if done:
+            error.hint = f"{error.hint} Already applied: {'; '.join(done)}. Push again to apply the rest.".strip()
+        raise
+    return created
+
+
+def _send(
+    api: "Api",
+    change: Change,
+    method: str,
+    path: str,
+    body: dict[str, Any],
+    field_prefix: str = "",
+    headers: dict[str, str] | None = None,
+) -> "Answer":
+    try:
+        return api.send(method, path, body, headers, authored=True)
+    except Failure as error:
+        error.message = (
+            error.message if change.part == "schema" else f"{change.target or change.change}: {error.message}"
+        )
+        if change.file is None:
+            raise
+        raise _located(error, change.file, field_prefix, change.prefix) from None
+
+
+def _located(error: Failure, file: JsonFile, cut: str, prefix: str = "") -> Failure:
+    """The error, with the file and line of each field that the file has."""
+    for each in error.fields:
+        name = str(each.get("field", ""))
+        if name.startswith(cut) and name != "source":
+            each["location"] = file.at(prefix + name.removeprefix(cut))
+    return error

@@ -1,0 +1,102 @@
+"""Which service, which credentials and which environment a command uses."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from platform_site.developer_cli import store
+from platform_site.developer_cli.api import Api, path_part
+from platform_site.developer_cli.failures import Exit, Failure
+
+LOCAL_URL = "http://127.0.0.1:8000"
+Environment = Annotated[
+    str | None,
+    typer.Option("--environment", "-e", help="Name or id of an environment, instead of the linked one."),
+]
+"""The option of commands that work on one environment."""
+
+
+def service_url(given: str | None = None) -> str:
+    """The option, PLATFORM_URL, the link, or the only service with credentials; else the one on this machine."""
+    if found := given or os.environ.get("PLATFORM_URL"):
+        return store.normal_url(found)
+    if linked := store.find_link():
+        return store.normal_url(linked[1].url)
+    known = store.urls()
+    return known[0] if len(known) == 1 else LOCAL_URL
+
+
+def credentials(url: str) -> store.Credentials:
+    """PLATFORM_TOKEN, for the service that PLATFORM_URL names; else the stored ones."""
+    if token := os.environ.get("PLATFORM_TOKEN"):
+        named = os.environ.get("PLATFORM_URL")
+        if not named or store.normal_url(named) != url:
+            raise Failure(
+                Exit.USAGE,
+                "no_url",
+                f"PLATFORM_TOKEN is not sent to {url}.",
+                "Set PLATFORM_URL to its service as well.",
+            )
+        return store.Credentials(store.checked_token(token))
+    found = store.credentials(url)
+    if found is None:
+        raise Failure(
+            Exit.CREDENTIALS, "not_signed_in", f"You are not signed in to {url}.", f"Run: platform login --url {url}"
+        )
+    return found
+
+
+def account_api(url: str | None = None) -> Api:
+    """The API without an environment."""
+    service = service_url(url)
+    return Api(service, credentials(service))
+
+
+def project_link() -> tuple[Path, store.Link]:
+    found = store.find_link()
+    if found is None:
+        raise Failure(
+            Exit.USAGE, "not_linked", f"No {store.LINK_FILE} here or in a folder above.", "Run: platform link PROJECT"
+        )
+    return found
+
+
+def environments(api: Api, project: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get(f"/projects/{path_part(project)}/environments")["data"]
+    return found
+
+
+def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> dict[str, Any]:
+    """The entry with this name or id."""
+    matching = [each for each in entries if each["id"] == given] or [each for each in entries if each["name"] == given]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        ids = ", ".join(each["id"] for each in matching)
+        raise Failure(Exit.USAGE, "ambiguous", f'Several {kind}s are named "{given}": {ids}.', "Use an id.")
+    names = ", ".join(str(each["name"]) for each in entries) or "none"
+    raise Failure(Exit.NOT_FOUND, "not_found", f'There is no {kind} "{given}" {where}.', f"You can use: {names}")
+
+
+def environment_api(given: str | None) -> Api:
+    """The API of the linked environment, or of the one that `given` names in the linked project."""
+    url = service_url()
+    linked = store.find_link()
+    if linked is not None and store.normal_url(linked[1].url) != url:
+        linked = None
+    api = account_api()
+    if given is not None and store.is_id(given):
+        api.environment = given
+    elif given is not None:
+        if linked is None:
+            project_link()
+            raise Failure(Exit.USAGE, "other_service", f"The link here is not for {url}.", "Use the environment's id.")
+        project = linked[1].project
+        api.environment = chosen(environments(api, project), given, "environment", f"in {project}")["id"]
+    elif linked is not None:
+        api.environment = linked[1].environment
+    elif "PLATFORM_TOKEN" not in os.environ:
+        project_link()
+    return api

@@ -1,0 +1,169 @@
+"""Files of the command: credentials of each service (mode 600) and the link of a folder to an environment.
+
+A folder's `platform.json` names the service, so a credential is only used for the URL that it was stored for:
+a link in a cloned repository cannot send it elsewhere.
+"""
+
+import fcntl
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from platform_site.developer_cli.failures import Exit, Failure
+
+LINK_FILE = "platform.json"
+_ID = re.compile(r"(prj|env)_[0-9a-z]{1,40}")
+_TOKEN = re.compile(r"[A-Za-z0-9._-]{1,4096}")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    token: str
+    refresh_token: str | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Link:
+    url: str
+    project: str
+    environment: str
+
+
+def version() -> str:
+    """Of the installed wheel."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("backend-platform")
+    except metadata.PackageNotFoundError:
+        return "unknown"  # run from a checkout
+
+
+def is_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def checked_token(text: str) -> str:
+    """The token without white space around it, if a header can contain it."""
+    if not _TOKEN.fullmatch(text.strip()):
+        raise Failure(Exit.USAGE, "invalid_token", "This is not a token.", "Use a key (sk_…, pk_…) or an access token.")
+    return text.strip()
+
+
+def normal_url(url: str) -> str:
+    """Scheme, host and port. Plain HTTP is allowed to this machine only, since requests contain credentials."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or port == -1:
+        raise Failure(Exit.USAGE, "invalid_url", f"{url} is not a URL such as https://platform.example.com.")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    if parts.scheme == "http" and not (parts.hostname in ("localhost", "::1") or parts.hostname.startswith("127.")):
+        raise Failure(
+            Exit.USAGE, "invalid_url", f"{url} would send your credentials without encryption.", "Use https://."
+        )
+    default = {"http": 80, "https": 443}[parts.scheme]
+    return f"{parts.scheme}://{host}" + ("" if port in (None, default) else f":{port}")
+
+
+def write_file(path: Path, text: str, mode: int | None = None) -> None:
+    """Replace the file at once: a reader never sees half of it. Without `mode`, as new files of the user are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask if mode is None else mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _credentials_path() -> Path:
+    if folder := os.environ.get("PLATFORM_CONFIG_DIR"):
+        return Path(folder) / "credentials.json"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "platform" / "credentials.json"
+
+
+def _all_credentials() -> dict[str, dict[str, Any]]:
+    path = _credentials_path()
+    try:
+        if path.stat().st_mode & 0o077:
+            raise Failure(
+                Exit.CREDENTIALS, "credentials_readable", f"Other users can read {path}.", f"Run: chmod 600 {path}"
+            )
+        found: dict[str, dict[str, Any]] = json.loads(path.read_text())
+        return found
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise Failure(
+            Exit.CREDENTIALS, "credentials_unreadable", f"{path} is not JSON.", "Delete it and sign in again."
+        ) from None
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """One process at a time changes credentials: a refresh token is valid for one use."""
+    path = _credentials_path()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def credentials(url: str) -> Credentials | None:
+    found = _all_credentials().get(url)
+    return None if found is None else Credentials(**found)
+
+
+def urls() -> list[str]:
+    """The services that have credentials."""
+    return list(_all_credentials())
+
+
+def save_credentials(url: str, value: Credentials | None) -> None:
+    """Store or, with None, remove them. Call it inside `locked()`."""
+    everything = _all_credentials()
+    everything.pop(url, None)
+    if value is not None:
+        everything[url] = asdict(value)
+    write_file(_credentials_path(), json.dumps(everything, indent=2) + "\n", 0o600)
+
+
+def find_link() -> tuple[Path, Link] | None:
+    """The link of the current folder or of the nearest folder above it."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / LINK_FILE
+        if path.is_file():
+            try:
+                data = json.loads(path.read_text())
+                link = Link(str(data["url"]), str(data["project"]), str(data["environment"]))
+                if not is_id(link.project) or not is_id(link.environment):
+                    raise ValueError
+            except (ValueError, KeyError, TypeError):
+                raise Failure(
+                    Exit.USAGE, "invalid_link", f"{path} is not a link.", "Run `platform link` to write it again."
+                ) from None
+            return folder, link
+    return None
+
+
+def save_link(folder: Path, link: Link) -> Path:
+    path = folder / LINK_FILE
+    write_file(path, json.dumps(asdict(link), indent=2) + "\n")
+    return path

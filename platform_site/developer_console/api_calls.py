@@ -1,0 +1,122 @@
+"""Calls of the API's own operations in this process, for a page of the console.
+
+A call goes to the view that would answer it over HTTP, with an access token of the account's session, so that it is
+authenticated, limited, validated and audited like any other call.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.http import HttpRequest, HttpResponse
+from django.urls.exceptions import Resolver404
+from django.utils.http import urlencode
+
+from accounts.tokens.access_tokens import make_access_token
+from platform_site.developer_console.session import SignedIn
+from platform_site.fastpath import routes
+from platform_site.http import exact_json
+from platform_site.http.views import encode
+from platform_site.server.incoming import Incoming
+
+_OF_THE_CLIENT: Final[tuple[str, ...]] = ("REMOTE_ADDR", "HTTP_USER_AGENT", "HTTP_HOST", "SERVER_NAME", "SERVER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A successful answer. `data` is None where it has no body."""
+
+    status: int
+    data: Any
+    headers: Mapping[str, str]
+
+
+class Refused(Exception):
+    """An error of the API, for a page to show next to its cause."""
+
+    def __init__(self, status: int, error: Mapping[str, Any]) -> None:
+        self.status = status
+        self.code: str = error["code"]
+        self.message: str = error["message"]
+        self.fields: list[dict[str, str]] = error.get("fields", [])
+        self.details = dict(error)
+        super().__init__(self.message)
+
+
+def answer_of(response: HttpResponse) -> Answer:
+    """Raises Refused from status 400 on."""
+    is_json = response.headers.get("Content-Type", "").startswith("application/json")
+    data: Any = exact_json.loads(response.content) if is_json else response.content.decode() or None
+    if response.status_code >= 400:
+        raise Refused(response.status_code, data["error"])
+    return Answer(response.status_code, data, response.headers)
+
+
+@dataclass(slots=True)
+class ApiClient:
+    """The API as the account of one session sees it. `request` is the page's, whose client is the caller's."""
+
+    request: HttpRequest
+    signed_in: SignedIn
+    _token: str | None = field(default=None, init=False)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        environment: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """The answer of `method path`. A `body` of bytes is JSON already. Raises Refused from status 400 on."""
+        response = self.respond(
+            method,
+            path,
+            b"" if body is None else body if isinstance(body, bytes) else encode(body),
+            query=query,
+            environment=environment,
+            headers=headers,
+        )
+        return answer_of(response)
+
+    def respond(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        *,
+        query: Mapping[str, str] | None = None,
+        environment: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """The response as the API sends it. Raises Refused if no operation has this path."""
+        meta: dict[str, Any] = {name: self.request.META[name] for name in _OF_THE_CLIENT if name in self.request.META}
+        meta |= {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "QUERY_STRING": urlencode(query or {}),
+            "HTTP_AUTHORIZATION": f"Bearer {self._access_token()}",
+        }
+        if environment is not None:
+            meta["HTTP_X_ENVIRONMENT"] = environment
+        if body:
+            meta |= {"CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body))}
+        for name, value in (headers or {}).items():
+            meta[f"HTTP_{name.upper().replace('-', '_')}"] = value
+        inner = Incoming(path, meta, body, self.request.scheme or "http", frozenset())
+        try:
+            match = routes.resolve(path)
+        except Resolver404:  # an id from a form that is none
+            raise Refused(404, {"code": "not_found", "message": "There is no such object."}) from None
+        inner.resolver_match = match
+        response: HttpResponse = match.func(inner, *match.args, **match.kwargs)
+        return response
+
+    def _access_token(self) -> str:
+        if self._token is None:
+            self._token = make_access_token(
+                user_id=self.signed_in.user_id, session_id=self.signed_in.session_id, environment_id=None
+            )
+        return self._token

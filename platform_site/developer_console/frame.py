@@ -1,0 +1,190 @@
+"""What every page of the console has: the signed-in account, the project, the environment, the sidebar, the errors."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import Any, Final
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_protect
+
+from platform_site.developer_console import session
+from platform_site.developer_console.api_calls import Answer, ApiClient, Refused
+from platform_site.http.requests import current_request_id
+from platform_site.identity import ids
+
+WRITERS: Final = frozenset({"owner", "developer"})
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """An entry of the sidebar. `name` is its URL's name and its icon's."""
+
+    name: str
+    title: str
+
+    @property
+    def url_name(self) -> str:
+        return f"developer_console:{self.name}"
+
+
+SECTIONS: Final = (
+    Section("home", "Home"),
+    Section("tables", "Tables"),
+    Section("schema", "Schema"),
+    Section("settings", "Settings"),
+)
+
+
+@dataclass
+class Console:
+    """One request of a page about an environment."""
+
+    request: HttpRequest
+    client: ApiClient
+    section: str
+    project: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    me: Mapping[str, Any]
+
+    def api(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        """Call an operation of the API about this environment. Raises Refused. Options are those of ApiClient.call."""
+        return self.client.call(method, path, body, environment=self.environment["id"], **options)
+
+    def render(self, template: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
+        return render(self.request, template, {"console": self, "sections": SECTIONS, **context}, status=status)
+
+    def url(self, name: str, *arguments: str) -> str:
+        return reverse(f"developer_console:{name}", args=[self.project["id"], self.environment["id"], *arguments])
+
+    @cached_property
+    def projects(self) -> list[dict[str, Any]]:
+        """For the switcher: the newest projects of the account."""
+        found: list[dict[str, Any]] = self.client.call("GET", "/v1/projects", query={"limit": "100"}).data["data"]
+        return found
+
+    @property
+    def may_write(self) -> bool:
+        """Whether to show forms at all; the API decides what they may do."""
+        return self.me["role"] in WRITERS and self.project["suspended_at"] is None
+
+    @property
+    def is_owner(self) -> bool:
+        return bool(self.me["role"] == "owner")
+
+
+Page = Callable[..., HttpResponse]
+
+
+def signed_in_page(view: Callable[..., HttpResponse]) -> Page:
+    """A page for signed-in accounts: `view(request, client, …)`. Errors of the API that it does not catch become
+    pages."""
+
+    @never_cache
+    @csrf_protect
+    @wraps(view)
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        signed_in = session.read(request)
+        if signed_in is None:
+            return _to_sign_in(request, ended=session.COOKIE in request.COOKIES)
+        try:
+            response = view(request, ApiClient(request, signed_in), *args, **kwargs)
+        except Refused as refusal:
+            return _refused(request, refusal)
+        session.keep_alive(response, signed_in)
+        return response
+
+    return wrapped
+
+
+def page(section: str) -> Callable[[Callable[..., HttpResponse]], Page]:
+    """A page of a section: `view(console, …)`, at a path that begins with the project and the environment."""
+
+    def decorate(view: Callable[..., HttpResponse]) -> Page:
+        @signed_in_page
+        @wraps(view)
+        def wrapped(
+            request: HttpRequest, client: ApiClient, project_id: str, environment_id: str, **kwargs: Any
+        ) -> HttpResponse:
+            return view(_open(request, client, section, project_id, environment_id), **kwargs)
+
+        return wrapped
+
+    return decorate
+
+
+def _open(request: HttpRequest, client: ApiClient, section: str, project_id: str, environment_id: str) -> Console:
+    project = client.call("GET", f"/v1/projects/{project_id}").data
+    environment = next((each for each in project["environments"] if each["id"] == environment_id), None)
+    if environment is None:
+        raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
+    me = client.call("GET", "/v1/auth/me", environment=environment_id).data
+    return Console(request, client, section, project, environment, me)
+
+
+def _to_sign_in(request: HttpRequest, *, ended: bool) -> HttpResponse:
+    is_by_htmx = _is_by_htmx(request)
+    here = request.htmx.current_url_abs_path if is_by_htmx else request.get_full_path()  # type: ignore[attr-defined]
+    parameters = {"ended": "1"} if ended else {}
+    if here and (is_by_htmx or request.method == "GET"):
+        parameters["next"] = here
+    return go_to(request, f"{reverse('developer_console:sign-in')}?{urlencode(parameters)}")
+
+
+def _is_by_htmx(request: HttpRequest) -> bool:
+    return bool(request.htmx)  # type: ignore[attr-defined]  # django-htmx's
+
+
+def go_to(request: HttpRequest, url: str) -> HttpResponse:
+    """Have the browser open another page, also if htmx made the request and would only replace a part of this one."""
+    return HttpResponse(headers={"HX-Redirect": url}) if _is_by_htmx(request) else redirect(url)
+
+
+def _refused(request: HttpRequest, refusal: Refused) -> HttpResponse:
+    if refusal.status == 401:
+        response = _to_sign_in(request, ended=True)
+        session.end(response)
+        return response
+    return render(
+        request,
+        "console/refused.html",
+        {"refusal": refusal, "request_id": current_request_id()},
+        status=refusal.status,
+    )
+
+
+@signed_in_page
+def start(request: HttpRequest, client: ApiClient) -> HttpResponse:
+    """`/console/`: the newest project's development environment; without a project, the form that creates one."""
+    context: dict[str, Any] = {}
+    status = 200
+    if request.method == "POST":
+        try:
+            body = {"name": request.POST.get("name", ""), "region": request.POST.get("region", "")}
+            made = client.call("POST", "/v1/projects", body).data
+            return redirect(_home_of(made))
+        except Refused as refusal:
+            context, status = {"refusal": refusal, "asked": request.POST}, refusal.status
+    elif "new" not in request.GET:
+        newest = client.call("GET", "/v1/projects", query={"limit": "1"}).data["data"]
+        if newest:
+            return redirect(_home_of(client.call("GET", f"/v1/projects/{newest[0]['id']}").data))
+    return render(request, "console/new_project.html", context, status=status)
+
+
+@signed_in_page
+def open_project(request: HttpRequest, client: ApiClient, project_id: str) -> HttpResponse:
+    """`/console/{project_id}`: its development environment."""
+    if not ids.matches("prj", project_id):
+        raise Refused(404, {"code": "not_found", "message": "There is no such project."})
+    return redirect(_home_of(client.call("GET", f"/v1/projects/{project_id}").data))
+
+
+def _home_of(project: Mapping[str, Any]) -> str:
+    environments = {each["name"]: each["id"] for each in project["environments"]}
+    chosen = environments.get("development") or next(iter(environments.values()))
+    return reverse("developer_console:home", args=[project["id"], chosen])

@@ -1,0 +1,68 @@
+"""Home: the environment's URL, its keys, and the first lines of code."""
+
+from typing import Any, Final
+
+from django.conf import settings
+from django.http import HttpResponse
+
+from platform_site.developer_console import keys
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.frame import Console, page
+from platform_site.http import exact_json
+
+_PLACEHOLDER: Final = "YOUR_KEY"
+
+
+@page("home")
+def home(console: Console) -> HttpResponse:
+    context: dict[str, Any] = {}
+    status = 200
+    if console.request.method == "POST":
+        try:
+            context = keys.change(console)
+        except Refused as refusal:
+            context, status = {"key_refusal": refusal}, refusal.status
+    tables = _tables(console)
+    context |= keys.panel(console)
+    return console.render(
+        "console/home.html",
+        {
+            "base_url": settings.BASE_URL,
+            "tables": tables,
+            "snippets": _snippets(console, tables, context.get("new_key")),
+            **context,
+        },
+        status,
+    )
+
+
+def _tables(console: Console) -> list[str] | None:
+    """The names of the tables; None while the project is suspended."""
+    try:
+        document = console.api("GET", "/v1/schema").data["document"]
+    except Refused as refusal:
+        if refusal.code == "project_suspended":
+            return None
+        raise
+    return list(document["tables"])
+
+
+def _snippets(console: Console, tables: list[str] | None, new_key: dict[str, Any] | None) -> list[tuple[str, str, str]]:
+    """(id, title, code) of each language, about the first table."""
+    url, table = settings.BASE_URL, (tables or ["tasks"])[0]
+    key = new_key["secret"] if new_key else _PLACEHOLDER
+    names = {"url": url, "key": key, "environment": console.environment["id"]}
+    quoted = {name: exact_json.dumps(value) for name, value in names.items()}
+    curl = f'curl "{url}/v1/rows/{table}?limit=10" \\\n  -H "Authorization: Bearer {key}"'
+    client = (
+        f'import {{ createClient }} from "{url}/client.js";\n\n'
+        f"const client = createClient({{\n  url: {quoted['url']},\n  key: {quoted['key']},\n"
+        f"  environment: {quoted['environment']},\n}});\n"
+        f"const {{ data }} = await client.rows({exact_json.dumps(table)}).list({{ limit: 10 }});\nconsole.log(data);"
+    )
+    python = (
+        f"import httpx\n\nanswer = httpx.get(\n    {exact_json.dumps(f'{url}/v1/rows/{table}')},\n"
+        f'    params={{"limit": 10}},\n    headers={{"Authorization": {exact_json.dumps(f"Bearer {key}")}}},\n)\n'
+        'answer.raise_for_status()\nprint(answer.json()["data"])'
+    )
+    return [("curl", "curl", curl), ("javascript", "client.js", client), ("python", "Python", python)]

@@ -1,0 +1,94 @@
+"""The console's session: a session of the account (`accounts.users.sessions`), named by a signed cookie.
+
+Whatever ends the account's sessions (sign-out elsewhere, a new password, a disabled account) ends this one with the
+next request, because every call of the API checks it. The cookie is not that of `/admin` and is not sent there.
+"""
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from django.conf import settings
+from django.core import signing
+from django.http import HttpRequest, HttpResponse
+
+from platform_site.http.csrf import DEVELOPER_CONSOLE
+
+COOKIE: Final = "console_session"
+PENDING_COOKIE: Final = "console_pending"
+PENDING_SECONDS: Final = 300
+"""From the password to the code."""
+_SALT: Final = "platform_site.developer_console"
+_RENEW_AFTER: Final = 60
+"""Seconds after which the time of the last request is written again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    user_id: str
+    session_id: str
+    began: float
+    seen: float
+
+
+def start(response: HttpResponse, *, user_id: str, session_id: str) -> None:
+    now = time.time()
+    _write(response, SignedIn(user_id, session_id, now, now))
+
+
+def read(request: HttpRequest) -> SignedIn | None:
+    """The session that the request shows; None without one, or if it has been idle or open for too long."""
+    values = _unsigned(request, COOKIE, settings.CONSOLE_SESSION_SECONDS)
+    if values is None:
+        return None
+    found, now = SignedIn(**values), time.time()
+    if now - found.began > settings.CONSOLE_SESSION_SECONDS or now - found.seen > settings.CONSOLE_IDLE_SECONDS:
+        return None
+    return found
+
+
+def keep_alive(response: HttpResponse, signed_in: SignedIn) -> None:
+    now = time.time()
+    if now - signed_in.seen > min(_RENEW_AFTER, settings.CONSOLE_IDLE_SECONDS / 2):
+        _write(response, replace(signed_in, seen=now))
+
+
+def end(response: HttpResponse) -> None:
+    response.delete_cookie(COOKIE, path=DEVELOPER_CONSOLE, samesite="Lax")
+
+
+def start_pending(response: HttpResponse, values: dict[str, str]) -> None:
+    """Remember that the password was right, until the second factor is shown."""
+    _set(response, PENDING_COOKIE, values, PENDING_SECONDS)
+
+
+def read_pending(request: HttpRequest) -> dict[str, str] | None:
+    return _unsigned(request, PENDING_COOKIE, PENDING_SECONDS)
+
+
+def end_pending(response: HttpResponse) -> None:
+    response.delete_cookie(PENDING_COOKIE, path=DEVELOPER_CONSOLE, samesite="Lax")
+
+
+def _write(response: HttpResponse, signed_in: SignedIn) -> None:
+    _set(response, COOKIE, asdict(signed_in), settings.CONSOLE_SESSION_SECONDS)
+
+
+def _set(response: HttpResponse, name: str, values: dict[str, Any], seconds: int) -> None:
+    response.set_cookie(
+        name,
+        signing.dumps(values, salt=f"{_SALT}.{name}"),
+        max_age=seconds,
+        path=DEVELOPER_CONSOLE,
+        secure=settings.SESSION_COOKIE_SECURE,
+        httponly=True,
+        samesite="Lax",
+    )
+
+
+def _unsigned(request: HttpRequest, name: str, seconds: int) -> dict[str, Any] | None:
+    try:
+        values: dict[str, Any] = signing.loads(request.COOKIES.get(name, ""), salt=f"{_SALT}.{name}", max_age=seconds)
+    except signing.BadSignature:
+        return None
+    return values

@@ -1,0 +1,129 @@
+"""Settings: members and invitations, keys, origins, usage, the project's name and its end."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.http import HttpResponse
+from django.urls import reverse
+
+from platform_site.developer_console import keys
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.frame import WRITERS, Console, go_to, page
+
+ROLES: Final = ("owner", "developer", "viewer")
+
+
+@page("settings")
+def settings(console: Console) -> HttpResponse:
+    context: dict[str, Any] = {}
+    status = 200
+    what = console.request.POST.get("what", "")
+    if console.request.method == "POST":
+        try:
+            context = _CHANGES.get(what, _unknown)(console)
+        except Refused as refusal:
+            context, status = (
+                {"refusal": refusal, "failed": what if what in _CHANGES else "", "asked": console.request.POST},
+                refusal.status,
+            )
+            if what in ("create-key", "revoke-key"):
+                context["key_refusal"] = refusal
+        if "left" in context:
+            return go_to(console.request, reverse("developer_console:start"))
+    members = console.api("GET", f"{_project(console)}/members", query={"limit": "100"}).data["data"]
+    shown = {
+        "members": members,
+        "invitations": _invitations(console),
+        "roles": ROLES,
+        "environment_detail": console.api("GET", _environment(console)).data,
+        "limits": _limits(console),
+        "can_revoke": console.me["role"] in WRITERS,
+        **keys.panel(console),
+    }
+    return console.render("console/settings.html", shown | context, status)
+
+
+def _project(console: Console) -> str:
+    return f"/v1/projects/{console.project['id']}"
+
+
+def _environment(console: Console) -> str:
+    return f"{_project(console)}/environments/{console.environment['id']}"
+
+
+def _invitations(console: Console) -> list[dict[str, Any]]:
+    """Open ones, which only owners may see."""
+    if not console.is_owner:
+        return []
+    found: list[dict[str, Any]] = console.api("GET", f"{_project(console)}/invitations").data["data"]
+    return found
+
+
+def _limits(console: Console) -> dict[str, Any]:
+    """Those that say how much is used."""
+    limits = console.api("GET", "/v1/limits").data["limits"]
+    return {name.replace("_", " "): limit for name, limit in limits.items() if "used" in limit}
+
+
+def _add_member(console: Console) -> dict[str, Any]:
+    asked = console.request.POST
+    body = {"email": asked.get("email", "").strip(), "role": asked.get("role", "")}
+    answer = console.api("POST", f"{_project(console)}/members", body)
+    if answer.status == 202:
+        return {"notice": f"{body['email']} is invited by email."}
+    return {"notice": f"{body['email']} is a member now."}
+
+
+def _change_role(console: Console) -> dict[str, Any]:
+    asked = console.request.POST
+    console.api("PATCH", f"{_project(console)}/members/{asked.get('member', '')}", {"role": asked.get("role", "")})
+    return {"notice": "The role is changed."}
+
+
+def _remove_member(console: Console) -> dict[str, Any]:
+    user_id = console.request.POST.get("member", "")
+    console.api("DELETE", f"{_project(console)}/members/{user_id}")
+    return {"left": True} if user_id == console.me["id"] else {"notice": "The member is removed."}
+
+
+def _withdraw(console: Console) -> dict[str, Any]:
+    console.api("DELETE", f"{_project(console)}/invitations/{console.request.POST.get('invitation', '')}")
+    return {"notice": "The invitation is withdrawn."}
+
+
+def _change_origins(console: Console) -> dict[str, Any]:
+    origins = console.request.POST.get("origins", "").split()
+    console.api("PATCH", _environment(console), {"allowed_origins": origins})
+    return {"notice": "The allowed origins are saved."}
+
+
+def _rename(console: Console) -> dict[str, Any]:
+    project = console.api("PATCH", _project(console), {"name": console.request.POST.get("name", "")}).data
+    console.project = project
+    return {"notice": "The project is renamed."}
+
+
+def _delete(console: Console) -> dict[str, Any]:
+    if console.request.POST.get("confirm") != console.project["name"]:
+        fields = [{"field": "confirm", "code": "wrong", "message": "This is not the project's name."}]
+        message = "Nothing was deleted."
+        raise Refused(422, {"code": "validation_failed", "message": message, "fields": fields})
+    console.api("DELETE", _project(console))
+    return {"left": True}
+
+
+def _unknown(console: Console) -> dict[str, Any]:
+    raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})
+
+
+_CHANGES: Final[dict[str, Callable[[Console], dict[str, Any]]]] = {
+    "add-member": _add_member,
+    "change-role": _change_role,
+    "remove-member": _remove_member,
+    "withdraw": _withdraw,
+    "create-key": keys.change,
+    "revoke-key": keys.change,
+    "origins": _change_origins,
+    "rename": _rename,
+    "delete": _delete,
+}

@@ -1,0 +1,147 @@
+"""Signing in to the console with the password of a platform account and its second factor, and signing out.
+
+Attempts count together with those at `POST /v1/auth/token`.
+"""
+
+import logging
+from typing import Final
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.http import require_POST
+
+from accounts.api.views import device_of
+from accounts.models import User
+from accounts.staff import second_factor
+from accounts.users import emails, passwords, sessions
+from platform_site.developer_console import session
+from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.http.errors import ApiError, RateLimited
+from platform_site.redis import rate_limits
+
+WRONG: Final = "The email or the password is wrong."
+
+log = logging.getLogger(__name__)
+
+
+class SignInForm(forms.Form):
+    email = forms.CharField(
+        max_length=emails.LONGEST,
+        widget=forms.EmailInput(attrs={"autocomplete": "username", "autofocus": True}),
+    )
+    password = forms.CharField(
+        strip=False,
+        max_length=passwords.LONGEST_OFFERED,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+    )
+
+
+class CodeForm(forms.Form):
+    code = forms.CharField(
+        max_length=64,
+        widget=forms.TextInput(attrs={"autocomplete": "one-time-code", "spellcheck": "false", "autofocus": True}),
+    )
+
+
+@never_cache
+@csrf_protect
+def sign_in(request: HttpRequest) -> HttpResponse:
+    """`/console/sign-in`."""
+    target = _target(request, request.POST.get("next") or request.GET.get("next") or "")
+    if request.method == "GET" and session.read(request) is not None and "ended" not in request.GET:
+        return redirect(target)
+    form = SignInForm(request.POST if request.method == "POST" else None)
+    status = 200
+    if form.is_bound and form.is_valid():
+        try:
+            rate_limits.count_token_request(request, email=form.cleaned_data["email"])
+            user = sessions.authenticate(pool_id=None, environment_id=None, **form.cleaned_data)
+            if second_factor.device_of(user) is None:
+                return _begin(request, user, target, "console")
+        except ApiError as error:
+            form.add_error(None, _text(error, WRONG))
+            status = error.status
+        else:
+            response = redirect("developer_console:code")
+            pending = {"user_id": user.pk, "hash": user.get_session_auth_hash(), "next": target}
+            session.start_pending(response, pending)
+            return response
+    facts = {"form": form, "next": target, "ended": "ended" in request.GET}
+    return render(request, "console/sign_in.html", facts, status=status)
+
+
+@never_cache
+@csrf_protect
+def code(request: HttpRequest) -> HttpResponse:
+    """`/console/sign-in/code`: the second factor of an account that has one."""
+    pending = session.read_pending(request)
+    user = _pending_user(pending)
+    if pending is None or user is None:
+        return redirect("developer_console:sign-in")
+    form = CodeForm(request.POST if request.method == "POST" else None)
+    status = 200
+    if form.is_bound and form.is_valid():
+        try:
+            second_factor.verify(user, form.cleaned_data["code"])
+            response = _begin(request, user, _target(request, pending["next"]), "console, second factor")
+        except ApiError as error:
+            log.warning("second factor refused", extra={"user_id": user.pk, "why": error.code})
+            form.add_error("code", _text(error))
+            status = error.status
+        else:
+            session.end_pending(response)
+            return response
+    return render(request, "console/code.html", {"form": form, "email": user.email}, status=status)
+
+
+@never_cache
+@csrf_protect
+@require_POST
+def sign_out(request: HttpRequest) -> HttpResponse:
+    """`/console/sign-out`: ends the account's session, and with it this one."""
+    response = redirect("developer_console:sign-in")
+    signed_in = session.read(request)
+    if signed_in is not None:
+        try:
+            ApiClient(request, signed_in).call("POST", "/v1/auth/revoke", {"scope": "current"})
+        except Refused as refusal:
+            if refusal.status != 401:  # it has ended already
+                raise
+    session.end(response)
+    return response
+
+
+def _begin(request: HttpRequest, user: User, target: str, method: str) -> HttpResponse:
+    """Raises InvalidGrant if the account was disabled or got another password meanwhile."""
+    grant = sessions.start(
+        user, environment_id=None, device=device_of(request), method=method, password_hash=user.password
+    )
+    response = redirect(target)
+    session.start(response, user_id=user.pk, session_id=grant.session_id)
+    return response
+
+
+def _pending_user(pending: dict[str, str] | None) -> User | None:
+    """The user whose password was right a moment ago, if nothing has changed since."""
+    if pending is None:
+        return None
+    user = User.objects.in_pool(None).filter(pk=pending["user_id"], disabled_at__isnull=True).first()
+    return user if user is not None and user.get_session_auth_hash() == pending["hash"] else None
+
+
+def _target(request: HttpRequest, wanted: str) -> str:
+    """`wanted` if it is a page of this console."""
+    start = reverse("developer_console:start")
+    is_ours = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, request.is_secure())
+    return wanted if is_ours and wanted.startswith(start) else start
+
+
+def _text(error: ApiError, otherwise: str | None = None) -> str:
+    if isinstance(error, RateLimited):
+        return f"Too many attempts. Try again in {error.headers['Retry-After']} seconds."
+    return otherwise or " ".join(field.message for field in error.fields) or error.text

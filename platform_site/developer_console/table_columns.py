@@ -1,0 +1,81 @@
+"""The columns of a table as the console shows them, from the schema document; texts of cells from values and back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from platform_site.http import exact_json
+
+LONGEST_CELL: Final = 200
+"""Characters of a cell in the grid; its editor has all of them."""
+READ_ONLY: Final = frozenset({"id", "created_at", "updated_at"})
+_OWN: Final = {"id": "text", "created_at": "timestamp", "updated_at": "timestamp"}
+_AS_JSON: Final = frozenset({"json", "text[]", "integer", "float", "boolean"})
+"""Types whose cells are written as JSON; all others are strings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    key: str
+    """Its name in rows: `list_id` of the reference `list`."""
+    type: str
+    null: bool = False
+    has_default: bool = False
+    target: str | None = None
+    """The table that a reference names."""
+    values: tuple[str, ...] = ()
+    """Of an enum."""
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.key in READ_ONLY
+
+    @property
+    def is_required(self) -> bool:
+        return not self.null and not self.has_default
+
+
+def columns_of(table: Mapping[str, Any]) -> list[Column]:
+    """In the order of the document, `id` first, the timestamps last."""
+    own = {key: Column(key, type_) for key, type_ in _OWN.items()}
+    found = [own["id"]]
+    for name, column in table["columns"].items():
+        is_link = column["type"] in ("reference", "user")
+        found.append(
+            Column(
+                f"{name}_id" if is_link else name,
+                column["type"],
+                null=column.get("null", False),
+                has_default="default" in column,
+                target=column.get("to"),
+                values=tuple(column.get("values", ())),
+            )
+        )
+    return [*found, own["created_at"], own["updated_at"]]
+
+
+def text_of(value: Any) -> str:
+    """The whole text of a cell, as its editor has it."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else exact_json.dumps(value)
+
+
+def csv_cell(value: Any) -> str:
+    """Quoted where it is text, so that the empty text is not null."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return '"' + value.replace('"', '""') + '"'
+    text = exact_json.dumps(value)
+    return '"' + text.replace('"', '""') + '"' if isinstance(value, (list, dict)) else text
+
+
+def from_csv(column: Column, text: str | None) -> Any:
+    """The value that a cell of a file stands for. What cannot be read stays text, for the API to refuse."""
+    if text is None or column.type not in _AS_JSON:
+        return text
+    try:
+        return exact_json.loads(text)
+    except ValueError:
+        return text

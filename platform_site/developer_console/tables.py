@@ -1,0 +1,204 @@
+"""Tables: the grid of a table's rows, its cells to edit, rows hidden from a user and why."""
+
+import json
+from typing import Any, Final
+
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods
+
+from platform_site.developer_console.api_calls import Refused, answer_of
+from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.table_columns import LONGEST_CELL, Column, columns_of, text_of
+from platform_site.http import exact_json
+from platform_site.http.errors import ApiError
+from projects.directory.environments import place_of
+from rows import services
+from rows.api.named_principals import principal_named
+from rows.query.service import ListQuery, etag_of
+
+ROWS: Final = 50
+_DECODER: Final = json.JSONDecoder()
+_EDITED: Final = ("PATCH", "DELETE", "GET")
+
+
+def schema_tables(console: Console) -> dict[str, Any]:
+    """The tables of the schema document. Raises Refused."""
+    found: dict[str, Any] = console.api("GET", "/v1/schema").data["document"]["tables"]
+    return found
+
+
+@page("tables")
+def tables(console: Console) -> HttpResponse:
+    """The first table; without one, what to do next."""
+    found = schema_tables(console)
+    if found:
+        return redirect(console.url("table", next(iter(found))))
+    return console.render("console/tables_empty.html", {})
+
+
+def chosen_table(console: Console, table: str) -> tuple[dict[str, Any], list[Column]]:
+    """All tables of the document and the columns of `table`. Raises Refused."""
+    found = schema_tables(console)
+    if table not in found:
+        raise Refused(404, {"code": "not_found", "message": "The schema has no such table."})
+    return found, columns_of(found[table])
+
+
+@page("tables")
+def table(console: Console, table: str) -> HttpResponse:
+    found, columns = chosen_table(console, table)
+    return console.render("console/table.html", *grid(console, table, found, columns))
+
+
+def grid(console: Console, table: str, found: dict[str, Any], columns: list[Column]) -> tuple[dict[str, Any], int]:
+    """What the page of a table shows, and its status."""
+    asked = {key: console.request.GET.get(key, "").strip() for key in ("where", "order", "cursor", "as")}
+    context: dict[str, Any] = {"table": table, "tables": found, "columns": columns, "asked": asked, "rows": []}
+    query = {"limit": str(ROWS), "count": "estimated"}
+    query |= {key: asked[key] for key in ("where", "order", "cursor") if asked[key]}
+    try:
+        response = console.client.respond(
+            "GET", f"/v1/rows/{table}", b"", query=query, environment=console.environment["id"]
+        )
+        answer = answer_of(response).data
+        rows: list[dict[str, Any]] = [
+            {"etag": etag, "values": row} for row, etag in _with_etags(response.content.decode())
+        ]
+        seen = _seen_by(console, table, asked["as"], [row["values"]["id"] for row in rows]) if asked["as"] else None
+    except Refused as refusal:
+        if refusal.code not in ("validation_failed", "invalid_request"):
+            raise
+        return context | {"refusal": refusal, "headers": _headers(columns, asked)}, refusal.status
+    if rows:
+        columns = [column for column in columns if column.key in rows[0]["values"]]
+    return context | {
+        "columns": columns,
+        "rows": [_shown(console, row, columns, seen) for row in rows],
+        "count": answer.get("count"),
+        "headers": _headers(columns, asked),
+        "next": _link(asked, cursor=answer["next_cursor"]) if answer["next_cursor"] else None,
+        "first": _link(asked, cursor="") if asked["cursor"] else None,
+        "hidden": sum(row["values"]["id"] not in seen for row in rows) if seen is not None else 0,
+    }, 200
+
+
+def _with_etags(text: str) -> list[tuple[dict[str, Any], str]]:
+    """The rows of a page and their entity tags, which are of the very text of a row."""
+    at, found = text.index("[") + 1, []
+    while text[at] != "]":
+        if text[at] in ", ":
+            at += 1
+            continue
+        _, end = _DECODER.raw_decode(text, at)
+        row = text[at:end]
+        found.append((exact_json.loads(row), etag_of(row.encode())))
+        at = end
+    return found
+
+
+def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dict[str, Any]:
+    """Of these rows, which the member sees, those that another caller sees. Raises Refused."""
+    if "schema:read" not in console.me["scopes"]:
+        raise Refused(403, {"code": "forbidden", "message": "This needs the scope schema:read."})
+    name = _with_user_id(console, name)
+    place = place_of(console.environment["id"])
+    if place is None:
+        raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
+    try:
+        principal = principal_named(place.pool_id, name)
+    except ApiError as error:
+        raise Refused(error.status, error.body(None)["error"]) from None
+    try:
+        answer = services.list_rows(place, principal, table, ListQuery(where={"id": {"$in": row_ids}}, limit=100))
+    except ApiError as error:
+        if error.status != 404:
+            raise Refused(error.status, error.body(None)["error"]) from None
+        return {}  # no rule lets this caller read the table
+    return {row["id"]: row for row in exact_json.loads(answer.body)["data"]}
+
+
+def _with_user_id(console: Console, name: str) -> str:
+    """The id of the user, if `name` is the email of one; else `name`. Raises Refused."""
+    if "@" not in name:
+        return name
+    users = console.api("GET", "/v1/users", query={"email": name}).data["data"]
+    return str(users[0]["id"]) if users else name
+
+
+def _shown(console: Console, row: dict[str, Any], columns: list[Column], seen: dict[str, Any] | None) -> dict[str, Any]:
+    values = row["values"]
+    as_seen = values if seen is None else seen.get(values["id"])
+    cells = []
+    for column in columns:
+        text = text_of(values.get(column.key))
+        cells.append(
+            {
+                "column": column,
+                "value": text,
+                "text": text if len(text) <= LONGEST_CELL else text[:LONGEST_CELL] + "…",
+                "is_null": values.get(column.key) is None,
+                "is_hidden": as_seen is not None and column.key not in as_seen,
+                "href": _target(console, column, values.get(column.key)),
+            }
+        )
+    return {"id": values["id"], "etag": row["etag"], "is_hidden": as_seen is None, "cells": cells}
+
+
+def _target(console: Console, column: Column, value: Any) -> str | None:
+    """The row that a reference names."""
+    if column.target is None or not isinstance(value, str):
+        return None
+    return f"{console.url('table', column.target)}?{urlencode({'where': exact_json.dumps({'id': value})})}"
+
+
+def _headers(columns: list[Column], asked: dict[str, str]) -> list[tuple[Column, dict[str, str]]]:
+    return [(column, _next_order(column.key, asked)) for column in columns]
+
+
+def _next_order(key: str, asked: dict[str, str]) -> dict[str, str]:
+    """The link of a header: ascending, then descending, then unsorted."""
+    following, state = {key: (f"{key}.desc", "ascending"), f"{key}.desc": ("", "descending")}.get(
+        asked["order"], (key, "none")
+    )
+    return {"link": _link(asked, order=following, cursor=""), "state": state}
+
+
+def _link(asked: dict[str, str], **changes: str) -> str:
+    return "?" + urlencode({key: value for key, value in (asked | changes).items() if value})
+
+
+def row_endpoint(method_names: tuple[str, ...]) -> Any:
+    """A view that passes a request of the grid's script on to the API and its answer back."""
+
+    @require_http_methods(list(method_names))
+    @page("tables")
+    def view(console: Console, table: str, row_id: str | None = None) -> HttpResponse:
+        request = console.request
+        return console.client.respond(
+            request.method or "",
+            f"/v1/rows/{table}" + (f"/{row_id}" if row_id else ""),
+            request.body,
+            environment=console.environment["id"],
+            headers={"If-Match": request.headers["If-Match"]} if "If-Match" in request.headers else {},
+        )
+
+    return view
+
+
+row = row_endpoint(_EDITED)
+new_row = row_endpoint(("POST",))
+
+
+@page("tables")
+def why(console: Console, table: str, row_id: str) -> HttpResponse:
+    """Why a row is hidden from a user, or visible."""
+    seen_as = console.request.GET.get("as", "")
+    body = {"id": row_id, "as": _with_user_id(console, seen_as)}
+    context: dict[str, Any] = {"table": table, "row_id": row_id, "seen_as": seen_as}
+    try:
+        explanation = console.api("POST", f"/v1/rows/{table}/explain", body).data
+    except Refused as refusal:
+        return console.render("console/why.html", context | {"refusal": refusal}, refusal.status)
+    return console.render("console/why.html", context | {"explanation": explanation})

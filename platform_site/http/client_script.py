@@ -1,0 +1,56 @@
+"""The JavaScript client: `/client.js`, `/client.d.ts`, and `/client@0.1.0.js`, whose text never changes.
+
+`manage.py build_client` makes the files from `platform_site/client`.
+"""
+
+import re
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+from django.views.decorators.http import require_safe
+
+DIST: Final = Path(settings.BASE_DIR) / "platform_site" / "client" / "dist"
+_MEDIA_TYPES: Final = {"client.js": "text/javascript; charset=utf-8", "client.d.ts": "application/typescript"}
+_CURRENT: Final = "public, no-cache"
+_FOREVER: Final = "public, max-age=31536000, immutable"
+
+
+def urlpatterns() -> list[URLPattern]:
+    """Each file at its name, and at that of its version: of another release there is none here."""
+    return [
+        path(url, serve, {"name": name, "cache_control": cache_control})
+        for name in _MEDIA_TYPES
+        for url, cache_control in ((name, _CURRENT), (name.replace("client", f"client@{_version()}"), _FOREVER))
+    ]
+
+
+@require_safe
+def serve(request: HttpRequest, name: str, cache_control: str) -> HttpResponse:
+    """304 if `If-None-Match` has the current tag."""
+    text, tag = _read(name)
+    headers = {"ETag": tag, "Cache-Control": cache_control, "Access-Control-Allow-Origin": "*"}
+    if tag in request.META.get("HTTP_IF_NONE_MATCH", ""):
+        response = HttpResponse(status=304, headers=headers)
+        del response.headers["Content-Type"]
+        return response
+    return HttpResponse(text, content_type=_MEDIA_TYPES[name], headers=headers)
+
+
+@cache
+def _read(name: str) -> tuple[bytes, str]:
+    """The text of a file and its ETag."""
+    text = (DIST / name).read_bytes()
+    return text, f'"{sha256(text).hexdigest()[:32]}"'
+
+
+def _version() -> str:
+    """The version that the client itself states."""
+    found = re.search(rb'VERSION = "([\d.]+)"', _read("client.js")[0])
+    if found is None:
+        raise RuntimeError("client.js has no version")
+    return found[1].decode()

@@ -1,0 +1,82 @@
+"""Server-Sent Events: a response whose messages come from another thread, for as long as the client stays.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from django.http import StreamingHttpResponse
+
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""Without it nginx buffers the messages."""
+
+
+def message(event: str, data: str, last_id: str | None = None) -> bytes:
+    """One message. `data` and `last_id` are of one line."""
+    last = "" if last_id is None else f"id: {last_id}\n"
+    return f"event: {event}\n{last}data: {data}\n\n".encode()
+
+
+class MessageQueue:
+    """Messages on their way to one client. Any thread may call it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._changed = threading.Condition()
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self.is_closed = False
+        """No more messages are accepted: the client disconnected, is too slow, or the stream has ended."""
+        self.notify: Callable[[], None] = lambda: None
+        """Called, in the thread of the writer, when there is something to take."""
+
+    def put(self, data: bytes) -> None:
+        """Append a message. A client that reads too slowly is cut off: what waits for it is dropped."""
+        with self._changed:
+            if self.is_closed:
+                return
+            self._size += len(data)
+            if self._size > self._max_bytes:
+                self._waiting.clear()
+                self.is_closed = True
+            else:
+                self._waiting.append(data)
+            self._changed.notify_all()
+        self.notify()
+
+    def close(self) -> None:
+        """What waits is still sent, and nothing after it."""
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify_all()
+        self.notify()
+
+    def take(self) -> bytes | None:
+        """All that waits, perhaps nothing; None at the end."""
+        with self._changed:
+            data = b"".join(self._waiting)
+            self._waiting.clear()
+            self._size = 0
+            return None if self.is_closed and not data else data
+
+    def __iter__(self) -> Iterator[bytes]:
+        """For a server with a thread for each response."""
+        while (data := self.take()) is not None:
+            if data:
+                yield data
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self.is_closed)
+
+
+class EventStreamResponse(StreamingHttpResponse):
+    """A response of `queue`'s messages. The platform's server sends them on its event loop."""
+
+    def __init__(self, queue: MessageQueue) -> None:
+        super().__init__(iter(queue), content_type="text/event-stream; charset=utf-8", headers=_HEADERS)
+        self.queue = queue
+
+    def close(self) -> None:
+        self.queue.close()
+        super().close()

@@ -1,0 +1,63 @@
+"""Tables of the request log, in the control database and in each region."""
+
+from typing import ClassVar, Final
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+ERROR: Final = 400
+
+
+class LogEntry(models.Model):
+    """One request. The table is partitioned by `keep_days`, then by the day of `at` (`request_log.partitions`).
+
+    It has no texts that a client chose freely: no messages, values, queries, bodies, paths or addresses.
+    """
+
+    at = models.DateTimeField()
+    """When the request began, by the clock of the web process."""
+    keep_days = models.SmallIntegerField()
+    environment_id = models.CharField(max_length=30, null=True)
+    """The environment whose credential was verified; null in the control database."""
+    request_id = models.CharField(max_length=64)
+    method = models.CharField(max_length=10)
+    route = models.CharField(max_length=200)
+    table_name = models.CharField(max_length=63, null=True)
+    function_name = models.CharField(max_length=63, null=True)
+    status = models.SmallIntegerField()
+    code = models.CharField(max_length=60, null=True)
+    field_codes = ArrayField(models.CharField(max_length=60))
+    duration_ms = models.FloatField()
+    caller_kind = models.CharField(max_length=10, null=True)
+    caller_id = models.CharField(max_length=30, null=True)
+
+    class Meta:
+        db_table = "request_log_entry"
+        indexes: ClassVar = [
+            models.Index(fields=["environment_id", "-at", "-id"], name="log_of_environment"),
+            models.Index(fields=["request_id", "-at", "-id"], name="log_of_request"),
+            models.Index(
+                fields=["environment_id", "-at", "-id"],
+                condition=models.Q(status__gte=ERROR),
+                name="log_of_errors",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.method} {self.route}"
+
+
+class OmittedRequests(models.Model):
+    """How many requests of an environment have no entry, by the minute in which that was counted."""
+
+    environment_id = models.CharField(max_length=30)
+    minute = models.DateTimeField()
+    requests = models.BigIntegerField()
+
+    class Meta:
+        db_table = "request_log_omitted"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["environment_id", "minute"], name="log_omitted_once")]
+        indexes: ClassVar = [models.Index(fields=["minute"], name="log_omitted_by_minute")]
+
+    def __str__(self) -> str:
+        return f"{self.requests} of {self.environment_id}"

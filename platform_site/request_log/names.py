@@ -1,0 +1,52 @@
+"""Which names of tables and functions exist.
+
+A path may name a table or function that does not exist, and so may hold anything, such as a key that was pasted into
+the wrong place. After an error, an entry has the name only if it exists.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from platform_site.request_log.models import ERROR
+from platform_site.request_log.recording import Entry
+
+Pair = tuple[str, str]
+"""Environment id and name."""
+Lookup = Callable[[str, Collection[Pair]], set[Pair]]
+"""Of a database alias and pairs, those that exist. Raises DatabaseError."""
+
+_lookups: Final[dict[str, Lookup]] = {}
+
+
+def register(kind: str, lookup: Lookup) -> None:
+    """Called at start by the app that has the `table`s or `function`s."""
+    _lookups[kind] = lookup
+
+
+def without_unknown(using: str, batch: Sequence[Entry]) -> Sequence[Entry]:
+    """The batch without names that do not exist. No query if all requests succeeded, else one for each kind of name."""
+    doubtful = [each for each in batch if each.status >= ERROR and (each.table or each.function)]
+    if not doubtful:
+        return batch
+    tables = _existing("table", using, {_pair(each, each.table) for each in doubtful})
+    functions = _existing("function", using, {_pair(each, each.function) for each in doubtful})
+    return [
+        each._replace(
+            table=each.table if _pair(each, each.table) in tables else None,
+            function=each.function if _pair(each, each.function) in functions else None,
+        )
+        if each.status >= ERROR
+        else each
+        for each in batch
+    ]
+
+
+def _existing(kind: str, using: str, pairs: set[Pair | None]) -> set[Pair | None]:
+    asked = {pair for pair in pairs if pair is not None}
+    return {*_lookups[kind](using, asked)} if asked and kind in _lookups else set()
+
+
+def _pair(entry: Entry, name: str | None) -> Pair | None:
+    if name is None or entry.place is None:
+        return None
+    return entry.place.environment_id, name

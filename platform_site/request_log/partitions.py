@@ -1,0 +1,95 @@
+"""Partitions of the request log: one for each retention period and day, so that old entries go with their table.
+
+They are created some days ahead by a periodic job. A writer that finds none for its entries creates them too.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from django.db import connections, transaction
+from psycopg import sql
+
+from platform_site.identity.plans import PLANS
+
+KEEP_DAYS: Final = sorted({plan.request_log_days for plan in PLANS.values()})
+WITHOUT_ENVIRONMENT_KEEP_DAYS: Final = 7
+"""Entries without an environment are read by operators only."""
+DAYS_AHEAD: Final = 7
+
+_EXISTING: Final = """
+SELECT child.relname FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid
+ WHERE inhparent = ANY (%s::regclass[])
+"""
+# ATTACH locks the parent less than CREATE TABLE ... PARTITION OF, which would wait for all readers and writers.
+_CREATE: Final = sql.SQL("CREATE TABLE {partition} (LIKE {parent} INCLUDING DEFAULTS)")
+_ATTACH: Final = sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {partition} FOR VALUES FROM ({begin}) TO ({end})")
+
+
+def create(using: str) -> int:
+    """Create the missing partitions from yesterday's to DAYS_AHEAD from now. Returns how many."""
+    created = 0
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('request_log partitions', 0))")
+        today = _today(using)
+        existing = set(_existing(using))
+        for keep_days in KEEP_DAYS:
+            for day in (today + timedelta(days=offset) for offset in range(-1, DAYS_AHEAD + 1)):
+                if _name(keep_days, day) not in existing:
+                    _create(using, keep_days, day)
+                    created += 1
+    return created
+
+
+def drop_old(using: str) -> int:
+    """Drop the partitions whose newest entry is older than its retention period. Returns how many.
+
+    Each in its own transaction: dropping locks the parent, and readers and writers wait for it.
+    """
+    today = _today(using)
+    old = [name for name in _existing(using) if _is_old(name, today)]
+    for name in old:
+        with connections[using].cursor() as cursor:
+            cursor.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(name)).as_string(None))
+    return len(old)
+
+
+def _today(using: str) -> date:
+    """By the database's clock, in UTC."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT (now() AT TIME ZONE 'UTC')::date")
+        today: date = cursor.fetchone()[0]
+    return today
+
+
+def _is_old(name: str, today: date) -> bool:
+    _, _, keep, day = name.split("_")
+    ended = datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC).date() + timedelta(days=1)
+    return ended + timedelta(days=int(keep.removesuffix("d"))) <= today
+
+
+def _existing(using: str) -> Iterator[str]:
+    parents = [_parent(keep_days) for keep_days in KEEP_DAYS]
+    with connections[using].cursor() as cursor:
+        cursor.execute(_EXISTING, [parents])
+        yield from [name for (name,) in cursor.fetchall()]
+
+
+def _create(using: str, keep_days: int, day: date) -> None:
+    names = {
+        "parent": sql.Identifier(_parent(keep_days)),
+        "partition": sql.Identifier(_name(keep_days, day)),
+        "begin": sql.Literal(f"{day} 00:00Z"),
+        "end": sql.Literal(f"{day + timedelta(days=1)} 00:00Z"),
+    }
+    with connections[using].cursor() as cursor:
+        for statement in (_CREATE, _ATTACH):
+            cursor.execute(statement.format(**names).as_string(None))
+
+
+def _parent(keep_days: int) -> str:
+    return f"request_log_{keep_days}d"
+
+
+def _name(keep_days: int, day: date) -> str:
+    return f"{_parent(keep_days)}_{day:%Y%m%d}"

@@ -1,0 +1,126 @@
+"""Reading the request log of one environment, the newest entries first."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.db import connections
+from psycopg import sql
+
+from platform_site.http import cursors
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.identity.plans import plan_limits
+from platform_site.postgres.planner_hints import by_index
+from platform_site.request_log.models import ERROR
+
+MAX_SCANNED: Final = 50_000
+"""Entries that one page may read. A page of a filter that few entries match has fewer entries and a cursor."""
+
+_KIND: Final = "logs"
+_COLUMNS: Final = (
+    "at", "id", "request_id", "method", "route", "table_name", "function_name", "status", "code", "field_codes",
+    "duration_ms", "caller_kind", "caller_id",
+)  # fmt: skip
+# Each has an index that the scan runs along; the others are tested entry by entry.
+_INDEXED: Final = {
+    "request_id": "request_id = %(request_id)s",
+    "errors": f"status >= {ERROR}",
+    "until": "at < %(until)s",
+    "after": "(at, id) < (%(after_at)s, %(after_id)s)",
+}
+_TESTED: Final = {
+    "status": "status = %(status)s",
+    "status_class": "status / 100 = %(status_class)s",
+    "method": "method = %(method)s",
+    "route": "route = %(route)s",
+    "table": "table_name = %(table)s",
+    "caller": "caller_id = %(caller)s",
+    "function": "function_name = %(function)s",
+}
+_OMITTED: Final = """
+SELECT coalesce(sum(requests), 0)::bigint FROM request_log_omitted
+ WHERE environment_id = %(environment_id)s AND minute >= date_trunc('minute', %(since)s::timestamptz)
+   AND minute < coalesce(%(until)s::timestamptz, 'infinity')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """One page. `omitted` requests of the whole period have no entry."""
+
+    entries: list[dict[str, Any]]
+    next_cursor: str | None
+    omitted: int
+
+
+def page(place: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> LogPage:
+    """The entries that match `wanted`: any of `since` (inclusive), `until` (exclusive), `request_id`, `status`,
+    `status_class`, `method`, `route`, `table`, `caller` and `function`. Up to five statements, each along an index.
+
+    Entries older than the plan's `request_log_days` are not among them. Raises ValidationFailed on the field `cursor`.
+    """
+    bound = [place.environment_id, *(f"{name}={_text(value)}" for name, value in sorted(wanted.items()))]
+    oldest = datetime.now(UTC) - timedelta(days=plan_limits(place.plan).request_log_days)
+    values = {
+        "until": None,
+        **wanted,
+        "environment_id": place.environment_id,
+        "since": max(wanted.get("since", oldest), oldest),
+        "limit": limit + 1,
+        "last": MAX_SCANNED - 1,
+    }
+    if cursor is not None:
+        values["after_at"], values["after_id"] = values["after"] = cursors.decode(_KIND, bound, cursor)
+    if wanted.get("status", 0) >= ERROR or wanted.get("status_class", 0) * 100 >= ERROR:
+        values["errors"] = True
+    scan, tests = _scan(values), [test for name, test in _TESTED.items() if name in wanted]
+    with by_index(place.cluster) as reading:
+        reading.execute(_statement(scan, tests).as_string(None), values)
+        entries = [dict(zip(_COLUMNS, row, strict=True)) for row in reading.fetchall()]
+        last = entries[limit - 1] if len(entries) > limit else None
+        position = (last["at"], last["id"]) if last else None
+        if last is None and tests:
+            reading.execute(sql.SQL("{} OFFSET %(last)s LIMIT 1").format(scan).as_string(None), values)
+            found = reading.fetchone()
+            position = found[:2] if found else None
+        reading.execute(_OMITTED, values)
+        omitted: int = reading.fetchone()[0]
+    return LogPage(entries[:limit], cursors.encode(_KIND, bound, position) if position else None, omitted)
+
+
+def _scan(values: Mapping[str, Any]) -> sql.Composed:
+    conditions = ["environment_id = %(environment_id)s", "at >= %(since)s"]
+    conditions += [text for name, text in _INDEXED.items() if values.get(name) is not None]
+    return sql.SQL("SELECT {} FROM request_log_entry WHERE {} ORDER BY at DESC, id DESC").format(
+        _names(_COLUMNS), sql.SQL(" AND ").join(map(sql.SQL, conditions))
+    )
+
+
+def _names(columns: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, columns))
+
+
+def _statement(scan: sql.Composed, tests: list[str]) -> sql.Composed:
+    if not tests:
+        return sql.SQL("{} LIMIT %(limit)s").format(scan)
+    return sql.SQL(
+        "SELECT * FROM ({} LIMIT %(last)s + 1) scanned WHERE {} ORDER BY at DESC, id DESC LIMIT %(limit)s"
+    ).format(scan, sql.SQL(" AND ").join(map(sql.SQL, tests)))
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+_OF_REQUESTS: Final = sql.SQL(
+    "SELECT {} FROM request_log_entry WHERE request_id = ANY (%s) ORDER BY at DESC, id DESC LIMIT %s"
+)
+
+
+def of_requests(using: str, request_ids: list[str], most: int) -> list[dict[str, Any]]:
+    """The newest entries of these request ids in one database, for operators."""
+    columns = ("environment_id", *_COLUMNS)
+    with connections[using].cursor() as reading:
+        reading.execute(_OF_REQUESTS.format(_names(columns)).as_string(None), [request_ids, most])
+        return [dict(zip(columns, row, strict=True)) for row in reading.fetchall()]

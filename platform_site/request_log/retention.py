@@ -1,0 +1,35 @@
+"""What leaves the request log: entries after their time, and all entries of a deleted environment."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import connections
+from django.db.models.functions import Now
+
+from platform_site.request_log import partitions
+from platform_site.request_log.models import OmittedRequests
+
+BATCH: Final = 5_000
+
+_DELETE_OF_ENVIRONMENT: Final = """
+DELETE FROM request_log_entry WHERE environment_id = %(environment_id)s AND at >= coalesce(
+    (SELECT at FROM request_log_entry WHERE environment_id = %(environment_id)s
+      ORDER BY at DESC, id DESC OFFSET %(batch)s - 1 LIMIT 1), '-infinity')
+"""
+
+
+def purge(using: str) -> None:
+    """Drop partitions whose time is over, and forget how many requests of that time have no entry."""
+    partitions.drop_old(using)
+    oldest = Now() - timedelta(days=max(partitions.KEEP_DAYS))
+    OmittedRequests.objects.using(using).filter(minute__lt=oldest).delete()
+
+
+def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """Delete the entries of a deleted environment, in batches. It may run twice."""
+    while True:
+        with connections[cluster].cursor() as cursor:
+            cursor.execute(_DELETE_OF_ENVIRONMENT, {"environment_id": environment_id, "batch": BATCH})
+            if cursor.rowcount < BATCH:
+                break
+    OmittedRequests.objects.using(cluster).filter(environment_id=environment_id).delete()
