@@ -11,10 +11,10 @@ from django.test import TransactionTestCase
 
 from accounts.tokens import signing_keys
 from projects.provisioning import suspension
-from tests.browsing import browser, complaints, window  # noqa: F401 - fixtures
-from tests.client import Api
-from tests.emptying import flush_redis
-from tests.serving import Up, start_up
+from tests.support.browser import browser, browser_errors, window  # noqa: F401 - fixtures
+from tests.support.client import Api
+from tests.support.flush import flush_redis
+from tests.support.service import Up, start_up
 
 _OF_THE_RELEASE = (
     "django_content_type",
@@ -54,7 +54,7 @@ def _tables_are_emptied_quickly() -> None:
             with connections[alias].cursor() as cursor:
                 cursor.execute(statement(alias))
                 if alias in settings.REGION_DATABASES:
-                    # No sweep drops what had an environment; its record has just gone.
+                    # The periodic job keeps schemas that had an environment; its record was just deleted.
                     cursor.execute(_DROP_SCHEMAS)
 
     TransactionTestCase._fixture_teardown = emptied  # type: ignore[method-assign]
@@ -70,18 +70,18 @@ def _signing_keys_of_earlier_tests_are_forgotten() -> None:
 def _suspensions_of_earlier_tests_are_forgotten() -> None:
     """A process goes by what it knows of them for some seconds."""
     for region in settings.REGION_DATABASES:
-        suspension.forget(region)
+        suspension.evict(region)
 
 
 @pytest.fixture(autouse=True)
 def _counts_of_earlier_tests_are_forgotten() -> None:
-    """All tests call from one address, whose limits last longer than a test."""
+    """All tests call from one IP address, whose limits last longer than a test."""
     flush_redis()
 
 
 @pytest.fixture
 def api() -> Api:
-    """The API in this process, each answer held to `tests.invariants`."""
+    """The API in this process, each answer held to `tests.support.response_invariants`."""
     return Api()
 
 

@@ -12,9 +12,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import Layout
+
+pytest.register_assert_rewrite("tests.support")
 
 _OWNER = "TEST_SERVICES_OWNER"
 _WORKER = "TEST_SERVICES_WORKER"

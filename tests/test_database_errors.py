@@ -1,4 +1,4 @@
-"""Whoever means "whatever the database said" says `django.db.Error`: a connection that broke may be an InterfaceError,
+"""Code that handles any error of the database catches `django.db.Error`: a connection that broke may be an InterfaceError,
 which is no DatabaseError. DatabaseError alone is for those who look at what it was, and go on with the rest."""
 
 import ast
@@ -16,7 +16,7 @@ from platform_site.postgres import sqlstates
 from projects.console.admin import _explanation
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning import schemas
-from tests.serving import wait_for
+from tests.support.service import wait_for
 
 ROOT = Path(__file__).resolve().parents[1]
 APPS = ("accounts", "functions", "platform_site", "projects", "rows", "webhooks")
@@ -89,14 +89,14 @@ def test_the_console_says_that_a_database_is_away_of_nothing_else() -> None:
     closed = wrapped(InterfaceError(), psycopg.InterfaceError("closed"))
     taken = wrapped(IntegrityError("secret"), psycopg.errors.UniqueViolation("secret"))
     wrong = wrapped(ProgrammingError(), psycopg.errors.UndefinedColumn())
-    assert [sqlstates.is_away(error) for error in (away, closed, taken, wrong, KeyError())] == [
+    assert [sqlstates.is_unavailable(error) for error in (away, closed, taken, wrong, KeyError())] == [
         True,
         True,
         False,
         False,
         False,
     ]
-    assert "away" in _explanation(away)
+    assert "unavailable" in _explanation(away)
     assert "taken" in _explanation(taken)
     with pytest.raises(ProgrammingError):
         _explanation(wrong)
@@ -123,5 +123,5 @@ def test_what_a_server_cannot_do_now_is_503(setting: str, statement: str, state:
             connection.execute(statement)
         connection.execute("ROLLBACK")
     assert sqlstates.sqlstate(raised.value) == state
-    answer = sqlstates.answer_for(raised.value)
+    answer = sqlstates.error_for(raised.value)
     assert (answer.status, answer.code) == (503, "unavailable")

@@ -28,9 +28,7 @@ def test_migrate_without_a_database_checks_and_plans_all_of_them(capsys: pytest.
 
 
 @pytest.mark.parametrize("fault", [OSError("too many open files"), OperationalError("gone"), ValueError("odd")])
-def test_whoever_looks_after_replicas_goes_on_whatever_a_look_or_its_end_raises(
-    monkeypatch: pytest.MonkeyPatch, fault: Exception
-) -> None:
+def test_replica_monitor_survives_any_exception(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
     class Enough(BaseException):
         pass
 

@@ -1,4 +1,5 @@
-"""The lock files are what pyproject.toml asks for: every requirement pinned with hashes, once, to a version it allows."""
+"""The lock files are what pyproject.toml asks for: every requirement pinned with hashes, once, to a version it
+allows."""
 
 import re
 import tomllib

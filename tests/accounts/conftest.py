@@ -1,4 +1,4 @@
-"""The cast: alice owns a project, bob develops in it, dora looks on, charlie is a stranger, una uses its application."""
+"""Test users: alice owns a project, bob develops in it, dora is a viewer, charlie has no access, una is an app user."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ from accounts.users import service as user_service
 from accounts.users.sessions import Device
 from platform_site.identity.callers import ENVIRONMENT_SCOPES
 from projects.models import Environment, Member, Project
-from tests.accounts.postbox import Postbox, open_postbox
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
+from tests.support.postbox import Postbox, open_postbox
 
 PASSWORD = "correct horse battery"
 
@@ -132,7 +132,7 @@ class SignedIn:
 
 @pytest.fixture
 def sign_in(api: Api) -> Callable[..., SignedIn]:
-    """Sign in through the front door, from an address of its own."""
+    """Sign in over HTTP, from a separate IP address."""
 
     def enter(user: User, *, environment: str | None = None, password: str = PASSWORD) -> SignedIn:
         answer = token(api, email=user.email, password=password, environment=environment or user.environment_id)

@@ -22,7 +22,7 @@ from accounts.users import identity_lookup
 from platform_site.http.errors import Unauthorized
 from projects.models import Environment
 from tests.accounts.conftest import SignedIn, session_of
-from tests.client import Api
+from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -73,7 +73,7 @@ def test_the_public_keys_hold_nothing_private(api: Api, signed_in: SignedIn) -> 
     assert number not in sealed
 
 
-# ── What is not a token of ours ──
+# ── Texts that are not valid tokens ──
 
 
 def encoded(part: Any) -> str:
@@ -201,7 +201,7 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_a_token_of_ours_is_401(api: Api, signed_in: SignedIn, kind: str) -> None:
+def test_invalid_token_is_401(api: Api, signed_in: SignedIn, kind: str) -> None:
     tokens_of_strangers = hostile(signed_in.access_token)
     assert set(tokens_of_strangers) == set(KINDS)
     answer = api.get("/v1/auth/me", token=tokens_of_strangers[kind])
@@ -252,7 +252,7 @@ def test_another_authorization_header_is_401(api: Api, signed_in: SignedIn, head
         ("Basic YWxpY2U6c2VjcmV0", "Authorization cannot be read"),
         ("Bearer sk_12345678901234567890123456789012345678", "mistyped"),
         ("Bearer rt_12345678901234567890123456789012345678", "refresh token"),
-        ("Bearer null", "no token of ours"),
+        ("Bearer null", "was not issued by this platform"),
     ],
 )
 def test_a_401_says_what_is_wrong_with_the_form(api: Api, signed_in: SignedIn, header: str | None, hint: str) -> None:
@@ -361,7 +361,7 @@ def test_tokens_that_name_unknown_keys_do_not_flood_the_database(
 # ── Rotation ──
 
 
-def test_a_rotation_is_published_first_then_signs_and_the_old_key_verifies_on(api: Api, signed_in: SignedIn) -> None:
+def test_rotated_key_is_published_before_use_and_old_key_still_verifies(api: Api, signed_in: SignedIn) -> None:
     old = jwt.get_unverified_header(signed_in.access_token)["kid"]
     new = signing_keys.rotate(actor=audit.SYSTEM)
     signing_keys.forget()
@@ -374,9 +374,7 @@ def test_a_rotation_is_published_first_then_signs_and_the_old_key_verifies_on(ap
     assert api.get("/v1/auth/me", token=signed_in.access_token).status == 200
 
 
-def test_an_immediate_rotation_refuses_the_old_keys_tokens_and_the_session_goes_on(
-    api: Api, signed_in: SignedIn
-) -> None:
+def test_immediate_rotation_rejects_old_tokens_but_keeps_the_session(api: Api, signed_in: SignedIn) -> None:
     assert api.get("/v1/auth/me", token=signed_in.access_token).status == 200
     new = signing_keys.rotate(actor=audit.SYSTEM, immediately=True)
     signing_keys.forget()

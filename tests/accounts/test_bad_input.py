@@ -1,4 +1,5 @@
-"""Every body that these addresses can be sent: refused by name, below 500, and nothing changed. The `api` fixture holds each answer to `tests.invariants` besides."""
+"""Every request body that these endpoints can be sent: refused by name, below 500, and nothing changed. The `api`
+fixture also checks each response against `tests.support.response_invariants`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from accounts.models import AuditEntry, ServerKey, Session, User
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, session_of, token
-from tests.client import Api
+from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 

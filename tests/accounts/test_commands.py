@@ -1,7 +1,6 @@
 """The commands: `create_account`, `create_user`, `issue_key`, `revoke_key`, `rotate_signing_key`."""
 
 import fcntl
-import io
 import json
 import os
 import pty
@@ -24,18 +23,10 @@ from accounts.users import sessions
 from platform_site.identity.callers import ACCOUNT_SCOPES, PUBLISHABLE_SCOPES
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, token
-from tests.client import Api
+from tests.support.client import Api
+from tests.support.commands import run
 
 pytestmark = pytest.mark.django_db(databases="__all__")
-
-
-def run(*arguments: str, stdin: str | None = None, monkeypatch: pytest.MonkeyPatch | None = None) -> tuple[str, str]:
-    """What a command wrote to standard output and standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    if stdin is not None and monkeypatch is not None:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-    call_command(*arguments, stdout=out, stderr=err, no_color=True)
-    return out.getvalue(), err.getvalue()
 
 
 def test_create_account_makes_someone_who_signs_in(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +135,7 @@ def test_issue_key_prints_the_secret_once_and_alone(api: Api, production: Enviro
         "issue_key", "All", "--environment", production.pk, "--scopes", "all", "--expires-in-days", "1", "--json"
     )
     made = json.loads(out)
-    assert len(made["scopes"]) == 15
+    assert len(made["scopes"]) == 16
     assert made["expires_at"] is not None
     assert api.get("/v1/auth/me", token=made["secret"]).json["id"] == made["id"]
 
@@ -199,7 +190,8 @@ def test_rotate_signing_key(api: Api, alice: User, sign_in: Callable[..., Signed
 
 
 def test_a_password_is_asked_for_twice_on_a_terminal_and_never_echoed() -> None:
-    """A real terminal, since that is what getpass needs; refused because the two differ, before any database is asked."""
+    """A real terminal, since that is what getpass needs; refused because the two differ, before any database is
+    asked."""
     main, secondary = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "manage.py", "create_account", "tty@example.com"],
@@ -269,7 +261,7 @@ def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixtur
     assert len(shown) > 300
 
 
-def test_the_sweep_forgets_what_ended_long_ago(
+def test_periodic_job_deletes_what_ended_long_ago(
     alice: User, production: Environment, sign_in: Callable[..., SignedIn], make_key: Callable[..., Any]
 ) -> None:
     for _ in range(3):
@@ -280,15 +272,15 @@ def test_the_sweep_forgets_what_ended_long_ago(
     gone, _ = make_key(production)
     kept, _ = make_key(production)
     ServerKey.objects.filter(pk=gone.pk).update(revoked_at="2020-01-01T00:00:00Z")
-    tasks.forget_what_ended()
+    tasks.purge_expired()
     assert not Session.objects.filter(pk=oldest.pk).exists()
     assert Session.objects.count() == 2, "one that ended a while ago can still be looked at"
     assert list(ServerKey.objects.values_list("pk", flat=True)) == [kept.pk]
-    tasks.forget_what_ended()
+    tasks.purge_expired()
     assert Session.objects.count() == 2
 
 
-def test_what_the_sweep_fails_at_keeps_it_from_nothing_else(
+def test_failure_in_periodic_job_stops_no_other_deletion(
     production: Environment, make_key: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> int:
@@ -297,5 +289,5 @@ def test_what_the_sweep_fails_at_keeps_it_from_nothing_else(
     key, _ = make_key(production)
     ServerKey.objects.filter(pk=key.pk).update(revoked_at="2020-01-01T00:00:00Z")
     monkeypatch.setattr(sessions, "purge", fail)
-    tasks.forget_what_ended()
+    tasks.purge_expired()
     assert not ServerKey.objects.exists()

@@ -1,4 +1,5 @@
-"""The console's pages for users, sessions, keys and the trail: what they show, what they hide, what their buttons do. The browser is Django's client here; tests/console drives a real one."""
+"""The console's pages for users, sessions, keys and the audit log: what they show, what they hide, what their buttons
+do. The browser is Django's client here; tests/console drives a real one."""
 
 import html
 import re
@@ -13,15 +14,16 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts import audit
-from accounts.console.base import address
+from accounts.console.base import url_of
 from accounts.keys import permissions, server_keys
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.tokens import signing_keys
 from accounts.users import service as user_service
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn
-from tests.client import Api
-from tests.emptying import flush_redis
+from tests.support.client import Api
+from tests.support.flush import flush_redis
+from tests.support.html_forms import csrf
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -33,7 +35,7 @@ def changelist(model: str) -> str:
 
 
 def page_of(model: str, object_id: str) -> str:
-    return address(f"accounts_{model}", object_id)
+    return url_of(f"accounts_{model}", object_id)
 
 
 @pytest.fixture
@@ -47,10 +49,6 @@ def console(staff: User) -> Client:
     browser = Client(enforce_csrf_checks=True)
     assert enter(browser, staff.email, PASSWORD).status_code == 302
     return browser
-
-
-def csrf(browser: Client, path: str) -> str:
-    return str(re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', browser.get(path).content.decode())[1])  # type: ignore[index]
 
 
 def enter(browser: Client, email: str, password: str) -> Any:
@@ -88,7 +86,7 @@ def test_a_disabled_member_of_staff_is_out_with_the_next_click(console: Client, 
     assert console.get(changelist("user")).status_code == 302
 
 
-def test_the_door_counts_with_the_token_endpoint(api: Api, staff: User, settings: Any) -> None:
+def test_console_sign_ins_count_with_the_token_endpoint(api: Api, staff: User, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1
     for attempt in range(3):
         flush_redis()  # the address has its own count, which earlier tests have raised

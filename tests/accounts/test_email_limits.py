@@ -1,4 +1,4 @@
-"""How many e-mails leave a pool, and that no stranger's asking keeps somebody from a new password."""
+"""How many emails an environment sends, and that requests by others never keep a user from a new password."""
 
 import itertools
 import time
@@ -13,9 +13,9 @@ from accounts.models import AccountEmail, User
 from accounts.registration import email_outbox, pool_settings
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD
-from tests.accounts.postbox import Postbox
-from tests.accounts.test_passwords import in_one_window
-from tests.client import Api
+from tests.support.client import Api
+from tests.support.postbox import Postbox
+from tests.support.rate_limits import assert_within_one_window
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -24,7 +24,7 @@ _networks = itertools.count(1)
 
 @pytest.fixture
 def opened(production: Environment) -> Environment:
-    """Production, where everybody may sign up."""
+    """Production, where sign-up is open."""
     pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
     return production
 
@@ -34,7 +34,7 @@ def somebody() -> str:
 
 
 def anywhere() -> str:
-    """An address of a network that nobody has asked from."""
+    """An IP address of a network without any requests so far."""
     return f"2001:db8:{next(_networks):x}::1"
 
 
@@ -50,7 +50,7 @@ def reset(api: Api, environment: Environment, email: str) -> int:
 
 
 @pytest.mark.parametrize("mode", ["off", "invited", "open"])
-def test_signing_up_in_somebodys_name_leaves_them_a_new_password(
+def test_sign_ups_with_an_email_do_not_use_up_its_password_reset(
     api: Api, production: Environment, una: User, settings: Any, mode: str
 ) -> None:
     settings.RATE_LIMIT_FACTOR = 1
@@ -60,16 +60,18 @@ def test_signing_up_in_somebodys_name_leaves_them_a_new_password(
     def attack() -> list[int]:
         return [*(sign_up(api, production, una.email) for _ in range(8)), reset(api, production, una.email)]
 
-    in_one_window(attack, [taken] * 6 + [429] * 2 + [202])
+    assert_within_one_window(attack, [taken] * 6 + [429] * 2 + [202])
 
 
-def test_a_pool_asks_so_many_strangers_an_hour(api: Api, opened: Environment, una: User, settings: Any) -> None:
+def test_environment_emails_a_limited_number_of_unknown_people(
+    api: Api, opened: Environment, una: User, settings: Any
+) -> None:
     settings.RATE_LIMIT_FACTOR = 0.01  # three of three hundred
 
     def five() -> list[int]:
         return [*(sign_up(api, opened, somebody()) for _ in range(4)), reset(api, opened, una.email)]
 
-    in_one_window(five, [202] * 3 + [429] + [202])
+    assert_within_one_window(five, [202] * 3 + [429] + [202])
     answer = api.post(
         "/v1/auth/signup",
         json={"email": somebody(), "password": PASSWORD},
@@ -88,12 +90,12 @@ def test_what_is_refused_uses_nothing_of_the_pools_share_up(api: Api, production
         pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="off")
         closed = [sign_up(api, production, somebody()) for _ in range(4)]
         pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
-        # One network's second try is refused, and its further ones, which counts for nobody else.
+        # The second and further requests of one network are refused, which counts for no other network.
         here = anywhere()
         alone = [sign_up(api, production, somebody(), here) for _ in range(6)]
         return [*closed, *alone, *(sign_up(api, production, somebody()) for _ in range(2))]
 
-    in_one_window(attempts, [403] * 4 + [202] + [429] * 5 + [202] * 2)
+    assert_within_one_window(attempts, [403] * 4 + [202] + [429] * 5 + [202] * 2)
 
 
 def test_one_network_asks_for_a_hundred_emails_an_hour(api: Api, opened: Environment, settings: Any) -> None:
@@ -107,7 +109,7 @@ def test_one_network_asks_for_a_hundred_emails_an_hour(api: Api, opened: Environ
             answers.append(api.post(path, json=body, environment=opened.pk, remote_addr=here))
         return [int('"emails-address";q=4;w=3600' in each.headers["RateLimit-Policy"]) for each in answers]
 
-    in_one_window(hundred, [1] * 6)
+    assert_within_one_window(hundred, [1] * 6)
 
 
 def test_environments_that_are_made_up_are_counted(api: Api, settings: Any) -> None:
@@ -119,10 +121,10 @@ def test_environments_that_are_made_up_are_counted(api: Api, settings: Any) -> N
         made_up = "env_01m81vs2b3e3882dcxwnd43a4g"
         return [api.post(path, json=body, environment=made_up, remote_addr=here).status for _ in range(5)]
 
-    in_one_window(five, [404] * 3 + [429] * 2)
+    assert_within_one_window(five, [404] * 3 + [429] * 2)
 
 
-# ── What goes to who has an account: counted where it is sent ──
+# ── Emails to existing accounts: counted where they are sent ──
 
 
 def waiting() -> int:
@@ -140,7 +142,7 @@ def test_made_up_addresses_leave_the_users_their_new_passwords(
         email_outbox.send_due()
         return [*asked, len(postbox.messages)]
 
-    in_one_window(attack, [202] * 6 + [1])
+    assert_within_one_window(attack, [202] * 6 + [1])
     assert postbox.messages[0]["To"] == una.email
 
 
@@ -158,7 +160,7 @@ def test_what_is_beyond_a_pools_share_waits_and_is_not_lost(
         email_outbox.send_due()
         return [len(postbox.messages), waiting()]
 
-    in_one_window(attack, [2, 2])
+    assert_within_one_window(attack, [2, 2])
     for late in AccountEmail.objects.filter(sent_at=None):
         assert (
             late.expires_at - late.next_attempt_at
@@ -170,7 +172,7 @@ def test_what_is_beyond_a_pools_share_waits_and_is_not_lost(
     assert {message["To"] for message in postbox.messages} == {user.email for user in users}
 
 
-def test_nobodys_mailbox_is_filled_with_notices(
+def test_notices_per_mailbox_are_limited(
     opened: Environment, make_user: Callable[..., User], postbox: Postbox, settings: Any
 ) -> None:
     settings.RATE_LIMIT_FACTOR = 0.5  # three of six an hour
@@ -181,11 +183,11 @@ def test_nobodys_mailbox_is_filled_with_notices(
         AccountEmail.objects.all().delete()
         postbox.messages.clear()
         for _ in range(7):
-            email_outbox.tell(una, kind, recipient=una.email)
+            email_outbox.notify(una, kind, recipient=una.email)
             email_outbox.send_due()
         return [len(postbox.messages), waiting()]
 
-    in_one_window(attack, [3, 1])
+    assert_within_one_window(attack, [3, 1])
 
 
 def test_an_email_that_is_tried_again_is_counted_once(
@@ -203,4 +205,4 @@ def test_an_email_that_is_tried_again_is_counted_once(
             AccountEmail.objects.filter(sent_at=None).update(next_attempt_at=Now())
         return [len(postbox.messages)]
 
-    in_one_window(attempts, [1])
+    assert_within_one_window(attempts, [1])

@@ -1,6 +1,6 @@
 """E-mails: written with what they are about, sent at least once, by whichever worker, to a real SMTP server.
 
-Laws 1 and 2 of the design: PostgreSQL remembers, a sweep finds what nobody was nudged for.
+PostgreSQL stores the queue, and a periodic job finds emails for which no worker was notified.
 """
 
 import socket
@@ -16,10 +16,10 @@ from django.db import connection, transaction
 from accounts import audit, tasks
 from accounts.models import AccountEmail, User
 from accounts.registration import email_outbox, email_templates, one_time_links, pool_settings
-from platform_site.background.periodic import all_sweeps
+from platform_site.background.periodic import all_jobs
 from platform_site.http.errors import InvalidGrant
 from projects.models import Environment
-from tests.accounts.postbox import Postbox, html_of, link_in, text_of, token_in
+from tests.support.postbox import Postbox, html_of, link_in, text_of, token_in
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -40,8 +40,8 @@ def due_again() -> None:
     AccountEmail.objects.filter(sent_at=None).update(next_attempt_at="2026-01-01T00:00:00Z")
 
 
-def test_an_email_that_nobody_was_nudged_for_is_found_by_the_sweep(production: Environment, postbox: Postbox) -> None:
-    [sweep] = [one for one in all_sweeps() if one.function is tasks.send_due_emails]
+def test_email_without_notification_is_found_by_the_periodic_job(production: Environment, postbox: Postbox) -> None:
+    [sweep] = [one for one in all_jobs() if one.function is tasks.send_due_emails]
     email = write(production)
     sweep.run()
     assert [message["To"] for message in postbox.messages] == [UNA]
@@ -59,7 +59,7 @@ def test_an_email_of_a_transaction_that_rolled_back_is_not_there(production: Env
     assert postbox.messages == []
 
 
-def test_the_nudged_worker_sends_that_one(production: Environment, postbox: Postbox) -> None:
+def test_notified_worker_sends_that_email(production: Environment, postbox: Postbox) -> None:
     email = write(production)
     tasks.send_account_email(email.pk)
     tasks.send_account_email(email.pk)  # a message may come twice
@@ -67,12 +67,12 @@ def test_the_nudged_worker_sends_that_one(production: Environment, postbox: Post
     assert len(postbox.messages) == 1
 
 
-def test_a_worker_that_died_while_sending_is_replaced_and_the_newest_link_works(
+def test_job_of_a_killed_mail_worker_is_retried_and_newest_link_works(
     production: Environment, postbox: Postbox
 ) -> None:
     write(production)
     first = email_outbox.claim()
-    assert isinstance(first, email_outbox.Claimed)
+    assert isinstance(first, email_outbox.ClaimedEmail)
     email_templates.message(first.email, first.token).send()
     # Killed here, before it could note that the e-mail was sent.
     assert email_outbox.claim() is None, "its lease holds"
@@ -124,8 +124,8 @@ def test_an_address_that_is_refused_for_good_is_not_tried_again(production: Envi
     assert len(postbox.messages) == 1
 
 
-def test_an_email_that_cannot_be_made_holds_up_nobody(production: Environment, postbox: Postbox) -> None:
-    write(production, "n@example.com\nBcc: m@example.com", Kind.INVITATION)  # what no door lets in
+def test_email_that_cannot_be_rendered_delays_no_other(production: Environment, postbox: Postbox) -> None:
+    write(production, "n@example.com\nBcc: m@example.com", Kind.INVITATION)  # refused by every form and endpoint
     write(production)
     assert email_outbox.send_due() == 1
     assert [message["To"] for message in postbox.messages] == [UNA]
@@ -162,14 +162,14 @@ def test_a_full_mailbox_is_tried_again_later(production: Environment, postbox: P
 
 @pytest.fixture
 def nowhere(postbox: Postbox, settings: Any) -> Iterator[None]:
-    """A mail server that is away: the port is taken, and nobody listens."""
+    """An unavailable mail server: the port is taken, and no process listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         settings.EMAIL_PORT = taken.getsockname()[1]
         yield
 
 
-def test_a_mail_server_that_is_away_loses_nothing(
+def test_unavailable_mail_server_loses_nothing(
     production: Environment, postbox: Postbox, nowhere: None, settings: Any
 ) -> None:
     for number in range(3):
@@ -193,7 +193,7 @@ def test_a_mail_server_that_says_nothing_is_given_up_in_time(production: Environ
     assert email.last_error in ("TimeoutError", "SMTPServerDisconnected")
 
 
-def test_no_mail_server_at_all_is_a_server_that_is_away(production: Environment, settings: Any) -> None:
+def test_missing_mail_server_is_an_unavailable_one(production: Environment, settings: Any) -> None:
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_HOST, settings.EMAIL_USE_TLS = "", True
     email = write(production)
@@ -217,11 +217,11 @@ def test_waits_grow_up_to_an_hour(production: Environment, postbox: Postbox) -> 
         assert 0.75 * expected - 5 <= wait <= 1.25 * expected + 5
 
 
-def test_an_expired_email_is_not_sent_and_forgotten(production: Environment, postbox: Postbox) -> None:
+def test_expired_email_is_deleted_and_not_sent(production: Environment, postbox: Postbox) -> None:
     write(production)
     AccountEmail.objects.update(expires_at="2026-01-01T00:00:00Z")
     assert email_outbox.send_due() == 0
-    tasks.forget_what_ended()
+    tasks.purge_expired()
     assert not AccountEmail.objects.exists()
     assert postbox.messages == []
 
@@ -289,7 +289,9 @@ def test_settings_that_cannot_work_are_named(settings: Any, changes: dict[str, A
         ({"EMAIL_BACKEND": "accounts.registration.console_email_backend.EmailBackend"}, ["accounts.W001"]),
     ],
 )
-def test_production_is_told_what_its_emails_lack(settings: Any, changes: dict[str, Any], ids: list[str]) -> None:
+def test_production_check_reports_missing_email_settings(
+    settings: Any, changes: dict[str, Any], ids: list[str]
+) -> None:
     settings.PRODUCTION = True
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     for name, value in changes.items():

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.client import Answer, Api
-from tests.figures import within
-from tests.serving import Up
+from tests.support.client import Answer, Api
+from tests.support.service import Up
+from tests.support.timing import within
 
 pytestmark = pytest.mark.served
 
@@ -79,7 +79,7 @@ def test_twenty_refreshes_over_http_have_one_successor(
 def test_a_storm_of_sign_ins_leaves_room_for_others(served: Up) -> None:
     """Reliability T13: 40 clients that sign in at once, and one who asks for something else meanwhile.
 
-    A machine that stands still for longer than a request may wait in line answers 503 to whoever was in it, and says so.
+    A machine that stalls for longer than a request may be queued answers 503 to the queued requests, with the reason.
     """
     environment, key = served.facts["environments"]["production"], served.facts["server_key"]
     is_over = threading.Event()

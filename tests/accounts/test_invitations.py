@@ -14,9 +14,9 @@ from accounts.users import service as user_service
 from projects import services as projects
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, make_environment, session_of
-from tests.accounts.postbox import Postbox, html_of, text_of, token_in
-from tests.accounts.test_passwords import in_one_window
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
+from tests.support.postbox import Postbox, html_of, text_of, token_in
+from tests.support.rate_limits import assert_within_one_window
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -88,7 +88,7 @@ def test_an_invitation_is_withdrawn(api: Api, production: Environment, manager: 
 def test_an_invitation_lasts_as_long_as_the_right_of_who_sent_it(
     api: Api, alice: User, bob: User, production: Environment, make_key: Callable[..., Any], postbox: Postbox
 ) -> None:
-    """Whoever is sent away lets nobody in any more; an invitation of the platform's own stays."""
+    """A removed member can no longer invite; an invitation by the platform itself stays valid."""
     key, secret = make_key(production, "users:manage")
     projects.add_member(production.project_id, email=bob.email, role="developer", actor=audit.SYSTEM)
     bobs = session_of(bob).access_token
@@ -126,9 +126,7 @@ def test_a_second_invitation_replaces_the_first(
     assert User.objects.get(pk=entered.json["user"]["id"]).role == "editor"
 
 
-def test_whoever_signs_up_first_ends_the_invitation(
-    api: Api, production: Environment, manager: str, postbox: Postbox
-) -> None:
+def test_sign_up_ends_the_invitation(api: Api, production: Environment, manager: str, postbox: Postbox) -> None:
     pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
     invite(api, manager)
     api.post("/v1/auth/signup", json={"email": NIA, "password": PASSWORD}, environment=production.pk)
@@ -136,7 +134,7 @@ def test_whoever_signs_up_first_ends_the_invitation(
     by_link = {message["Subject"]: token_in(message) for message in postbox.messages}
     signed_up = api.post(
         "/v1/auth/signup/confirm",
-        json={"token": by_link["Confirm your e-mail address for the application"], "password": PASSWORD},
+        json={"token": by_link["Confirm your email for the application"], "password": PASSWORD},
         environment=production.pk,
     )
     assert signed_up.status == 200
@@ -209,7 +207,7 @@ def test_a_pool_sends_so_many_invitations_an_hour(
         key = make_key(make_environment(alice), "users:manage")[1]
         return [invite(api, key, email=f"n{number}@example.com").status for number in range(4)]
 
-    in_one_window(four, [201] * 3 + [429])
+    assert_within_one_window(four, [201] * 3 + [429])
 
 
 def test_a_refused_address_is_shown(api: Api, manager: str, postbox: Postbox) -> None:

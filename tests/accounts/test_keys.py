@@ -22,7 +22,7 @@ from platform_site.identity.callers import ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPE
 from platform_site.redis import client as redis_client
 from projects.models import Environment, Project
 from tests.accounts.conftest import SignedIn, make_environment
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -288,9 +288,7 @@ def test_an_app_user_handles_no_keys(api: Api, una: User, sign_in: Callable[...,
     assert api.delete("/v1/keys/key_01k60000000000000000000000", token=token).status == 403
 
 
-def test_account_keys_are_nobody_elses(
-    api: Api, owner: SignedIn, charlie: User, sign_in: Callable[..., SignedIn]
-) -> None:
+def test_account_keys_are_private(api: Api, owner: SignedIn, charlie: User, sign_in: Callable[..., SignedIn]) -> None:
     key = issue(api, owner.access_token, "projects:read").json
     stranger = sign_in(charlie).access_token
     assert api.get("/v1/keys", token=stranger).json["data"] == []

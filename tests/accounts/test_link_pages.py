@@ -13,7 +13,7 @@ from accounts.registration import email_outbox, invitations, own_account, passwo
 from accounts.registration.pool_settings import Pool
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD
-from tests.accounts.postbox import Postbox, link_in, token_in
+from tests.support.postbox import Postbox, link_in, token_in
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -23,7 +23,7 @@ NIA = "nia@example.com"
 
 @pytest.fixture
 def client() -> Client:
-    """A browser: it would be told of a missing CSRF token."""
+    """A browser: it would report a missing CSRF token."""
     return Client(enforce_csrf_checks=True, raise_request_exception=True)
 
 
@@ -37,18 +37,18 @@ def pool(production: Environment) -> Pool:
 
 @pytest.fixture
 def page(pool: Pool, una: User, postbox: Postbox) -> Callable[[str], str]:
-    """Has a link of this kind sent; answers its address on this site."""
+    """Requests a link of this kind; returns its path on this site."""
 
     def send(kind: str) -> str:
         match kind:
             case "sign_up":
-                sign_up.ask(pool, email=NIA, password=PASSWORD)
+                sign_up.request_sign_up(pool, email=NIA, password=PASSWORD)
             case "invitation":
                 invitations.invite(pool_id=pool.id, email=NIA, actor=audit.SYSTEM, name="Nia")
             case "verify_email":
                 own_account.ask_to_verify(una)
             case "reset_password":
-                password_reset.ask(pool, email=una.email)
+                password_reset.request_reset(pool, email=una.email)
             case "change_email":
                 own_account.ask_for_email(una, email=NIA, current_password=PASSWORD)
         email_outbox.send_due()
@@ -94,7 +94,7 @@ def test_a_page_does_what_its_link_says_once(
             assert una.check_password(BETTER)
         case "change_email":
             assert una.email == NIA
-    assert not Session.objects.exists(), "no page signs anybody in"
+    assert not Session.objects.exists(), "no page signs a user in"
     assert submit(client, address, **FILLED[kind]).status_code == 400
 
 
@@ -106,7 +106,7 @@ def test_opening_a_page_changes_nothing_however_often(client: Client, page: Call
     users = list(User.objects.order_by("pk").values())
     assert [client.get(address).status_code for _ in range(2)] == [200, 200]
     assert client.head(address).status_code == 200
-    assert client.post(address).status_code == 400, "the token of a form stands in the form"
+    assert client.post(address).status_code == 400, "the form contains its token"
     assert AccountEmail.objects.values().get() == before
     assert list(User.objects.order_by("pk").values()) == users
 
@@ -173,7 +173,7 @@ def test_a_wrong_password_is_counted_on_the_page_too(client: Client, page: Calla
     assert [submit(client, address, password="a guess").status_code for _ in range(6)] == [422] * 4 + [400] * 2
 
 
-def test_a_page_is_found_at_any_host_of_ours_and_leads_to_none(
+def test_page_works_on_each_platform_host_with_relative_links(
     client: Client, page: Callable[[str], str], settings: Any
 ) -> None:
     address = page("verify_email")

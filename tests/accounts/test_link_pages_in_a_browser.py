@@ -9,8 +9,8 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browsing import NARROW, WIDE, in_a_browser, keep
-from tests.serving import Up, wait_for
+from tests.support.browser import NARROW, WIDE, in_a_browser, save_screenshot
+from tests.support.service import Up, wait_for
 
 pytestmark = in_a_browser
 
@@ -25,7 +25,7 @@ def page(request: pytest.FixtureRequest, window: Callable[..., Page]) -> Page:
 
 @pytest.fixture
 def api(served: Up) -> Iterator[httpx.Client]:
-    """The demo's server key; sign-up is open, and closed again afterwards, and who came is gone."""
+    """The demo's server key; sign-up is open, and afterwards it is closed again and new users are deleted."""
     key = {"Authorization": f"Bearer {served.facts['server_key']}"}
     with httpx.Client(base_url=served.base_url, headers=key, timeout=30) as client:
         before = {user["id"] for user in client.get("/v1/users?limit=100").json()["data"]}
@@ -61,10 +61,10 @@ def fits(page: Page) -> None:
 
 
 def look(page: Page, name: str) -> None:
-    keep(page, f"{name}-{page.viewport_size['width'] if page.viewport_size else 0}")
+    save_screenshot(page, f"{name}-{page.viewport_size['width'] if page.viewport_size else 0}")
 
 
-def test_somebody_signs_up_and_forgets_the_password(
+def test_sign_up_and_password_reset(
     page: Page,
     served: Up,
     api: httpx.Client,
@@ -78,7 +78,7 @@ def test_somebody_signs_up_and_forgets_the_password(
 
         page.goto(link_to(served, email, "confirm-sign-up"))
         expect(page.get_by_role("heading", name="Confirm your account")).to_be_visible()
-        expect(page.get_by_label("E-mail address")).to_have_value(email)
+        expect(page.get_by_label("Email")).to_have_value(email)
         fits(page)
         look(page, "confirm-sign-up")
         page.get_by_label("Password").fill("not what I chose")
@@ -118,7 +118,7 @@ def test_somebody_signs_up_and_forgets_the_password(
         look(page, "dead-link")
 
 
-def test_somebody_is_invited(page: Page, served: Up, api: httpx.Client) -> None:
+def test_invitation_from_email_to_sign_in(page: Page, served: Up, api: httpx.Client) -> None:
     email = f"ida-{secrets.token_hex(4)}@example.com"
     assert api.post("/v1/invitations", json={"email": email, "name": "Ida", "role": "editor"}).status_code == 201
     page.goto(link_to(served, email, "accept-invitation"))

@@ -1,4 +1,4 @@
-"""What people change of their own account: address, password, the end of it; and what their sessions' history says."""
+"""What users change in their own account: email, password, deletion; and the history of their sessions."""
 
 import time
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from accounts.users import service as user_service
 from platform_site.identity import signals
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, make_environment, session_of, token
-from tests.accounts.postbox import Postbox, html_of, text_of, token_in
-from tests.accounts.test_passwords import in_one_window
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
+from tests.support.postbox import Postbox, html_of, text_of, token_in
+from tests.support.rate_limits import assert_within_one_window
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -30,7 +30,7 @@ def manager(production: Environment, make_key: Callable[..., tuple[ServerKey, st
 
 @pytest.fixture
 def me(una: User) -> SignedIn:
-    """una, signed in, her address verified."""
+    """una, signed in, with a verified email."""
     user_service.change_user(una, actor=audit.SYSTEM, is_email_verified=True)
     una.refresh_from_db()
     return session_of(una)
@@ -40,7 +40,7 @@ def post(api: Api, path: str, who: SignedIn, **body: Any) -> Answer:
     return api.post(f"/v1/auth/{path}", token=who.access_token, json=body)
 
 
-# ── Verifying the address ──
+# ── Verifying the email ──
 
 
 def test_an_address_is_verified_by_a_link(api: Api, una: User, production: Environment, postbox: Postbox) -> None:
@@ -57,7 +57,7 @@ def test_an_address_is_verified_by_a_link(api: Api, una: User, production: Envir
     assert use().status == 204
     assert api.get("/v1/auth/me", token=who.access_token).json["email_verified"] is True
     assert use().fields == {"token": "unknown"}
-    # Nothing more is sent for an address that is verified.
+    # Nothing more is sent for a verified email.
     assert api.post("/v1/auth/email-verification", token=who.access_token).status == 202
     assert not AccountEmail.objects.exists()
 
@@ -99,7 +99,7 @@ def test_who_manages_users_says_that_an_address_is_verified(
     assert made.json["email_verified_at"] is not None
 
 
-# ── Changing the address ──
+# ── Changing the email ──
 
 
 def confirm(api: Api, link: str, environment: Environment | None, password: str = PASSWORD) -> Answer:
@@ -112,13 +112,13 @@ def confirm(api: Api, link: str, environment: Environment | None, password: str 
 
 @pytest.fixture
 def asked(api: Api, me: SignedIn, postbox: Postbox) -> str:
-    """una asked for another address: the token that went there."""
+    """una asked for another email: the token that was sent there."""
     assert post(api, "email-change", me, email=NEW, current_password=PASSWORD).status == 202
     email_outbox.send_due()
     return token_in(postbox.last(NEW))
 
 
-def test_an_address_changes_when_the_new_one_is_confirmed_and_the_old_one_is_told(
+def test_email_changes_on_confirmation_and_old_address_is_notified(
     api: Api, me: SignedIn, asked: str, production: Environment, postbox: Postbox
 ) -> None:
     shown = api.get("/v1/auth/me", token=me.access_token).json
@@ -128,7 +128,7 @@ def test_an_address_changes_when_the_new_one_is_confirmed_and_the_old_one_is_tol
     assert (shown["email"], shown["email_verified"], shown["pending_email"]) == (NEW, True, None)
     email_outbox.send_due()
     told = postbox.last("una@example.com")
-    assert told["Subject"] == "Your e-mail address at the application was changed"
+    assert told["Subject"] == "Your email at the application was changed"
     assert NEW in text_of(told)
     assert NEW in html_of(told)
     assert token(api, email=NEW, password=PASSWORD, environment=production.pk).status == 200
@@ -191,9 +191,7 @@ def test_asking_needs_the_password(api: Api, me: SignedIn) -> None:
     assert not AccountEmail.objects.exists()
 
 
-def test_confirming_needs_the_password_so_a_mistyped_address_gives_nobody_the_account(
-    api: Api, asked: str, production: Environment, una: User
-) -> None:
+def test_email_confirmation_requires_the_password(api: Api, asked: str, production: Environment, una: User) -> None:
     for _ in range(5):
         assert confirm(api, asked, production, "a guess").fields == {"password": "wrong"}
     assert confirm(api, asked, production).fields == {"token": "unknown"}
@@ -267,7 +265,7 @@ def test_who_has_no_password_is_told_how_to_get_one(
 # ── Changing the password ──
 
 
-def test_a_new_password_is_told_by_email(api: Api, me: SignedIn, postbox: Postbox) -> None:
+def test_new_password_is_announced_by_email(api: Api, me: SignedIn, postbox: Postbox) -> None:
     body = {"password": "a different horse", "current_password": PASSWORD}
     assert api.patch("/v1/auth/me", token=me.access_token, json=body).status == 200
     email_outbox.send_due()
@@ -283,7 +281,7 @@ def test_an_address_that_nobody_proved_is_told_nothing(api: Api, una: User, post
 def test_guesses_of_the_password_with_a_stolen_token_are_limited(
     api: Api, alice: User, production: Environment, make_user: Callable[..., User], settings: Any
 ) -> None:
-    """At every door that asks for it, counted together with signing in."""
+    """At every endpoint that takes it, counted together with signing in."""
     settings.RATE_LIMIT_FACTOR = 1
 
     def twelve() -> list[int]:
@@ -307,7 +305,7 @@ def test_guesses_of_the_password_with_a_stolen_token_are_limited(
             statuses.append(answer.status)
         return [429 if status == 429 else 0 for status in statuses]
 
-    in_one_window(twelve, [0] * 10 + [429] * 2)
+    assert_within_one_window(twelve, [0] * 10 + [429] * 2)
 
 
 # ── The end of the account ──
@@ -374,7 +372,7 @@ def test_a_stolen_refresh_token_is_found_out_and_the_history_says_so(
     for _ in range(2):  # the owner goes on; the thief's copy is two behind
         last = token(api, grant_type="refresh_token", refresh_token=last).json["refresh_token"]
     assert token(api, grant_type="refresh_token", refresh_token=stolen.refresh_token).error == "invalid_grant"
-    assert token(api, grant_type="refresh_token", refresh_token=last).error == "invalid_grant", "nobody goes on"
+    assert token(api, grant_type="refresh_token", refresh_token=last).error == "invalid_grant", "no session continues"
     assert api.get("/v1/auth/me", token=stolen.access_token).status == 401
     again = sign_in(una)
     [live] = api.get("/v1/auth/sessions", token=again.access_token).json["data"]

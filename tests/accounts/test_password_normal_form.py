@@ -16,8 +16,8 @@ from accounts.registration import email_outbox, pool_settings
 from accounts.users import passwords
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, session_of, token
-from tests.accounts.postbox import Postbox, token_in
-from tests.client import Api
+from tests.support.client import Api
+from tests.support.postbox import Postbox, token_in
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 

@@ -1,4 +1,4 @@
-"""Passwords: equal time for everybody, two hashes at once, limits that concurrency and headers do not pass."""
+"""Passwords: equal time for all users, two hashes at once, limits that concurrency and headers cannot bypass."""
 
 import os
 import secrets
@@ -18,14 +18,14 @@ from accounts.users import passwords
 from platform_site.http.errors import RateLimited, ValidationFailed
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, token
-from tests.client import Api
-from tests.emptying import flush_redis
-from tests.figures import are_one, medians, within
+from tests.support.client import Api
+from tests.support.rate_limits import assert_within_one_window
+from tests.support.timing import are_indistinguishable, medians, within
 
 
 @pytest.fixture
 def wrong_sign_ins(api: Api, alice: User, make_user: Callable[..., User]) -> dict[str, Callable[[], None]]:
-    """A refused sign-in of each kind of user, and of nobody."""
+    """A refused sign-in of each kind of user, and of an unknown one."""
     make_user("disabled")
     User.objects.filter(email="disabled@example.com").update(disabled_at="2026-01-01T00:00:00Z")
     make_user("passwordless", password=None)
@@ -37,7 +37,7 @@ def wrong_sign_ins(api: Api, alice: User, make_user: Callable[..., User]) -> dic
 
 
 @pytest.mark.django_db(databases="__all__")
-def test_unknown_disabled_and_passwordless_users_cost_a_hash_like_anybody(
+def test_unknown_disabled_and_passwordless_users_cost_a_hash(
     wrong_sign_ins: dict[str, Callable[[], None]],
 ) -> None:
     """By the processor's time, which is nearly all of a sign-in's and does not count what else the machine does."""
@@ -49,7 +49,7 @@ def test_unknown_disabled_and_passwordless_users_cost_a_hash_like_anybody(
 @pytest.mark.django_db(databases="__all__")
 def test_unknown_disabled_and_passwordless_users_take_as_long(wrong_sign_ins: dict[str, Callable[[], None]]) -> None:
     took = medians(wrong_sign_ins)
-    assert are_one(took), took
+    assert are_indistinguishable(took), took
 
 
 def test_a_password_is_hashed_by_argon2id_at_owasps_minimum() -> None:
@@ -63,7 +63,7 @@ def test_a_password_is_hashed_by_argon2id_at_owasps_minimum() -> None:
 
 @pytest.mark.parametrize("encoded", [None, "", "!", "!abc", "md5$x$y", "plain text"])
 def test_nothing_matches_what_is_no_hash(encoded: str | None) -> None:
-    for password in ("", "!", "nobody's password", encoded or "x"):
+    for password in ("", "!", "the password of no user", encoded or "x"):
         assert not passwords.is_right(password, encoded)
 
 
@@ -126,18 +126,6 @@ def somebody() -> str:
     return f"{secrets.token_hex(8)}@example.com"
 
 
-def in_one_window(attempt: Callable[[], list[int]], expected: list[int]) -> None:
-    """A window of the limit may turn over in the middle of a series, which admits more; three in a row do not.
-
-    What earlier tests have counted, for this machine's address above all, is forgotten first.
-    """
-    found: list[list[int]] = []
-    while len(found) < 3 and expected not in found:
-        flush_redis()
-        found.append(attempt())
-    assert expected in found
-
-
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_forty_parallel_sign_ins_keep_the_limit_and_little_memory(api: Api, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1  # ten a minute for each e-mail
@@ -172,7 +160,7 @@ def test_forty_parallel_sign_ins_keep_the_limit_and_little_memory(api: Api, sett
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        in_one_window(forty, [400] * 10 + [429] * 30)
+        assert_within_one_window(forty, [400] * 10 + [429] * 30)
     finally:
         done.set()
         watcher.join()
@@ -191,7 +179,7 @@ def test_an_email_has_ten_tries_a_minute_wherever_they_come_from(api: Api, setti
             for number in range(14)
         ]
 
-    in_one_window(fourteen, [400] * 10 + [429] * 4)
+    assert_within_one_window(fourteen, [400] * 10 + [429] * 4)
 
 
 @pytest.mark.django_db(databases="__all__")
@@ -203,7 +191,7 @@ def test_an_address_has_sixty_tries_a_minute_whoever_they_name(api: Api, bob: Us
         address = next(addresses)
         return [token(api, email=somebody(), password="x", remote_addr=address).status for _ in range(62)]
 
-    in_one_window(sixty_two, [400] * 60 + [429] * 2)
+    assert_within_one_window(sixty_two, [400] * 60 + [429] * 2)
     assert token(api, email=bob.email, password=PASSWORD, remote_addr="192.0.2.4").status == 200
 
 
@@ -223,7 +211,7 @@ def test_an_address_guesses_nothing_else_without_end(api: Api, settings: Any, bo
     def five() -> list[int]:
         return [token(api, remote_addr="192.0.2.7", **body).status for _ in range(5)]
 
-    in_one_window(five, [400] * 3 + [429] * 2)
+    assert_within_one_window(five, [400] * 3 + [429] * 2)
 
 
 @pytest.mark.django_db(databases="__all__")
@@ -233,7 +221,7 @@ def test_the_public_keys_are_not_fetched_without_end(api: Api, settings: Any) ->
     def five() -> list[int]:
         return [api.get("/.well-known/jwks.json", remote_addr="192.0.2.7").status for _ in range(5)]
 
-    in_one_window(five, [200] * 3 + [429] * 2)
+    assert_within_one_window(five, [200] * 3 + [429] * 2)
 
 
 @pytest.mark.django_db(databases="__all__")
@@ -248,4 +236,4 @@ def test_a_branch_is_no_second_set_of_tries(api: Api, production: Environment, s
             for number in range(12)
         ]
 
-    in_one_window(twelve, [400] * 10 + [429] * 2)
+    assert_within_one_window(twelve, [400] * 10 + [429] * 2)

@@ -18,7 +18,7 @@ from platform_site.http.errors import QuotaExceeded
 from platform_site.identity import signals
 from projects.models import Environment
 from tests.accounts.conftest import make_environment
-from tests.client import Api
+from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -57,8 +57,8 @@ def test_thirty_parallel_users_at_a_quota_of_twenty_are_twenty(alice: User) -> N
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
-def test_nobody_waits_for_the_rows_of_a_user_who_goes(alice: User) -> None:
-    """They may be thousands, in another database: their owner would keep everybody else from signing up."""
+def test_user_deletion_does_not_wait_for_rows(alice: User) -> None:
+    """They may be thousands, in another database: their owner would keep other people from signing up."""
     pool = make_environment(alice).pk
     goes, made = make(pool, "goes"), []
 
@@ -91,7 +91,7 @@ def test_a_user_is_made_without_counting_the_pool(
 
 
 def test_users_that_no_verb_of_ours_made_or_deleted_count_too(production: Environment) -> None:
-    """As a process of the release before does it, or somebody in a shell."""
+    """Written directly, for example in a shell."""
     before = {*PoolSize.objects.values_list("pk", flat=True)}
     User.objects.bulk_create([User(environment_id=production.pk, email=f"{each}@example.com") for each in range(5)])
     User.objects.create(email="account@example.com")

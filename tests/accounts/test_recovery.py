@@ -16,9 +16,9 @@ from accounts.registration import email_outbox
 from accounts.users import service as user_service
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, token
-from tests.accounts.postbox import Postbox, html_of, text_of, token_in
-from tests.client import Answer, Api
-from tests.figures import are_one, medians
+from tests.support.client import Answer, Api
+from tests.support.postbox import Postbox, html_of, text_of, token_in
+from tests.support.timing import are_indistinguishable, medians
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -69,7 +69,7 @@ def test_a_link_sets_a_new_password_and_ends_every_session(
     assert token(api, email=UNA, password=PASSWORD, environment=production.pk).error == "invalid_grant"
     assert token(api, email=UNA, password=BETTER, environment=production.pk).status == 200
     una.refresh_from_db()
-    assert una.email_verified_at is not None, "the link reached the address"
+    assert una.email_verified_at is not None, "the link reached the mailbox"
     entry = AuditEntry.objects.get(action="user.changed")
     assert (entry.actor_id, entry.detail["via"], entry.detail["fields"]) == (
         una.pk, "password_reset", ["email_verified_at", "password"]
@@ -99,7 +99,7 @@ def test_an_address_without_an_account_gets_nothing(
     assert AccountEmail.objects.count() == 1, "nothing is kept of those who are not there"
 
 
-def test_asking_asks_the_same_statements_for_everybody(api: Api, una: User, production: Environment) -> None:
+def test_request_runs_the_same_statements_for_any_email(api: Api, una: User, production: Environment) -> None:
     def statements(email: str) -> list[str]:
         asked: list[str] = []
 
@@ -115,9 +115,9 @@ def test_asking_asks_the_same_statements_for_everybody(api: Api, una: User, prod
 
 
 @pytest.mark.slow
-def test_asking_takes_as_long_for_everybody(api: Api, una: User, production: Environment) -> None:
+def test_request_takes_the_same_time_for_any_email(api: Api, una: User, production: Environment) -> None:
     took = medians({email: partial(ask, api, email, production) for email in (UNA, "nobody@example.com")})
-    assert are_one(took), took
+    assert are_indistinguishable(took), took
 
 
 def test_the_link_goes_to_the_address_as_it_was_stored(
@@ -149,7 +149,7 @@ def test_a_link_is_used_once(api: Api, production: Environment, sent: Callable[[
 def test_every_reset_link_works_until_one_is_used(
     api: Api, production: Environment, sent: Callable[[], str], used: int
 ) -> None:
-    """Anybody can ask for a link to any address, so a newer one must not end the link that its owner has."""
+    """Anyone can request a link for any email, so a newer one must not invalidate the link that the owner has."""
     links = [sent(), sent(), sent()]
     assert choose(api, links.pop(used), environment=production).status == 204
     for link in links:

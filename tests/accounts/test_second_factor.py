@@ -1,4 +1,4 @@
-"""The console's second factor, its sessions and its door: as a browser meets them."""
+"""The console's second factor, sessions and sign-in, in a browser."""
 
 import re
 import secrets
@@ -18,7 +18,7 @@ from accounts.models import AuditEntry, User
 from accounts.staff import known_browsers, second_factor, sessions
 from accounts.staff.models import RecoveryCode, TotpDevice
 from tests.accounts.conftest import PASSWORD
-from tests.client import Api
+from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -142,7 +142,8 @@ def test_a_recovery_code_opens_once(boss: User) -> None:
 
 
 def test_coming_in_leaves_a_trace_and_so_does_trying(boss: User, caplog: pytest.LogCaptureFixture) -> None:
-    """Who came in is in the trail, by what; who was refused is in the log, so that no stranger writes to the database."""
+    """Successful sign-ins are in the audit log, with the method; refused ones only in the log, so that anonymous
+    callers do not write to the database."""
 
     def entered() -> list[tuple[str, str, str]]:
         found = AuditEntry.objects.filter(action="console.signed_in").order_by("at", "id")
@@ -174,7 +175,7 @@ def test_coming_in_leaves_a_trace_and_so_does_trying(boss: User, caplog: pytest.
     assert "wrong horse" not in caplog.text
 
 
-def test_leaving_is_in_the_trail_by_the_button_or_by_the_clock(boss: User) -> None:
+def test_sign_out_and_expiry_are_in_the_audit_log(boss: User) -> None:
     def left() -> list[tuple[str, str, dict[str, Any]]]:
         found = AuditEntry.objects.filter(action="console.signed_out").order_by("at", "id")
         return [(entry.actor_kind, entry.actor_id or "", entry.detail) for entry in found]
@@ -182,11 +183,11 @@ def test_leaving_is_in_the_trail_by_the_button_or_by_the_clock(boss: User) -> No
     browser = Client()
     enter(browser, boss)
     browser.get(reverse("admin:logout"))
-    assert left() == [], "an address that is only opened signs nobody out"
+    assert left() == [], "opening a URL signs no user out"
     browser.post(reverse("admin:logout"))
     assert left() == [("staff", boss.pk, {"by": "themselves"})]
     browser.post(reverse("admin:logout"))
-    assert len(left()) == 1, "nobody was there any more"
+    assert len(left()) == 1, "no user was signed in any more"
     enter(browser, boss)
     session = browser.session
     session[sessions.SEEN] -= 24 * 3600
@@ -291,7 +292,7 @@ def test_a_session_ends_without_clicks_and_after_its_time_whatever_happens(boss:
     assert time.time() - browser.session[sessions.SEEN] < 60, "is noted"
 
 
-# ── The door's limits ──
+# ── Limits of the sign-in form ──
 
 
 def tries_until_limited(one: Callable[[int], Any]) -> int:
@@ -302,7 +303,7 @@ def tries_until_limited(one: Callable[[int], Any]) -> int:
     return pytest.fail("forty tries in a row were let through")
 
 
-def test_a_strangers_guesses_do_not_lock_a_known_browser_out(boss: User, settings: Any, api: Api) -> None:
+def test_failed_guesses_elsewhere_do_not_lock_a_known_browser(boss: User, settings: Any, api: Api) -> None:
     known = Client()
     enter(known, boss)
     known.post(reverse("admin:logout"))
@@ -325,7 +326,7 @@ def test_a_known_browser_is_limited_by_itself_and_knows_one_person(
     settings.RATE_LIMIT_FACTOR = 1
     known.post(reverse("admin:logout"))
     assert tries_until_limited(lambda n: enter(known, boss, "wrong")) >= 10
-    assert enter(Client(), boss, address="10.9.8.8").status_code == 302, "what it used up is nobody else's"
+    assert enter(Client(), boss, address="10.9.8.8").status_code == 302, "what it used up affects no other account"
     request = type("Request", (), {"COOKIES": {known_browsers.COOKIE: cookie.value}})()
     assert known_browsers.known_as(request, boss.email.upper())
     assert known_browsers.known_as(request, other.email) is None
@@ -334,7 +335,7 @@ def test_a_known_browser_is_limited_by_itself_and_knows_one_person(
 
 
 def test_the_old_password_is_not_guessed_by_its_form(boss: User, settings: Any) -> None:
-    """Whoever finds a browser open gets as many tries a minute as on the page of the second factor."""
+    """A person at an open browser gets as many tries a minute as on the page of the second factor."""
     browser = Client()
     enter(browser, boss)
     path = reverse("admin:password_change")

@@ -18,7 +18,7 @@ from platform_site.identity import signals
 from platform_site.redis import client as redis_client
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, token
-from tests.client import Api
+from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -42,7 +42,7 @@ def three(api: Api, alice: User, sign_in: Callable[..., SignedIn]) -> list[Signe
     return made
 
 
-def test_the_sessions_are_listed_newest_first_and_nobody_elses(
+def test_own_sessions_are_listed_newest_first(
     api: Api, three: list[SignedIn], bob: User, sign_in: Callable[..., SignedIn]
 ) -> None:
     sign_in(bob)
@@ -132,7 +132,7 @@ def test_a_new_password_of_ones_own_ends_every_other_session(api: Api, three: li
     assert "different" not in repr(list(AuditEntry.objects.values()))
 
 
-def test_a_password_that_somebody_else_sets_ends_every_session(api: Api, three: list[SignedIn]) -> None:
+def test_password_set_by_an_operator_ends_every_session(api: Api, three: list[SignedIn]) -> None:
     user_service.change_user(three[0].user, actor=audit.SYSTEM, password="a different horse")
     assert not any(works(api, one) or refreshes(api, one) for one in three)
 
@@ -189,7 +189,7 @@ def flush() -> None:
     assert not list(client.scan_iter())
 
 
-def test_redis_flushed_revokes_nobody_and_revives_nobody(api: Api, three: list[SignedIn]) -> None:
+def test_flushed_redis_neither_revokes_nor_revives_sessions(api: Api, three: list[SignedIn]) -> None:
     api.post("/v1/auth/revoke", token=three[0].access_token, json={"scope": "current"})
     flush()
     for _ in range(3):
@@ -205,7 +205,7 @@ def test_a_record_read_before_a_revocation_cannot_be_filled_in_after_it(api: Api
     me = lambda: api.get("/v1/auth/me", token=grant.access_token).status  # noqa: E731
     assert me() == 200
     assert me() == 200  # the record is in the cache by now
-    trip = redis_client.trip()
+    trip = redis_client.round_trip()
     record = trip.get(f"who:{session_id}")
     trip.run()
     assert record.value
@@ -215,7 +215,7 @@ def test_a_record_read_before_a_revocation_cannot_be_filled_in_after_it(api: Api
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
-def test_a_revocation_that_rolls_back_revokes_nobody(api: Api, alice: User, sign_in: Callable[..., SignedIn]) -> None:
+def test_rolled_back_revocation_revokes_nothing(api: Api, alice: User, sign_in: Callable[..., SignedIn]) -> None:
     one = sign_in(alice)
     assert works(api, one)
     with transaction.atomic():
@@ -278,7 +278,7 @@ def test_a_changed_role_is_known_on_the_next_call(api: Api, una: User, sign_in: 
         assert [api.get("/v1/auth/me", token=one.access_token).json["role"] for _ in range(3)] == [role] * 3
 
 
-def test_a_strangers_environment_is_not_there(
+def test_environment_of_another_project_is_not_found(
     api: Api, una: User, charlie: User, production: Environment, sign_in: Callable[..., SignedIn]
 ) -> None:
     strange = make_environment(charlie)

@@ -8,7 +8,7 @@ import pytest
 from accounts.models import AuditEntry, Session, User
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, token
-from tests.client import Api
+from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -93,13 +93,13 @@ def test_a_branch_signs_in_its_parents_pool(api: Api, una: User, production: Env
 @pytest.mark.parametrize(
     "environment", ["env_01k6000000000000000000000", "env_01k60000000000000000000000", "prod", "x\u00e9"]
 )
-def test_an_environment_that_is_not_there_signs_nobody_in(api: Api, alice: User, environment: str) -> None:
+def test_unknown_environment_refuses_sign_in(api: Api, alice: User, environment: str) -> None:
     answer = token(api, email=alice.email, password=PASSWORD, environment=environment)
     assert answer.error == "invalid_grant"
     assert answer.fields == {"X-Environment": "unknown"}
 
 
-def test_a_code_that_nobody_made_is_refused(api: Api) -> None:
+def test_forged_code_is_refused(api: Api) -> None:
     for code in ("oac_123", "x" * 200, "é"):
         assert token(api, grant_type="authorization_code", code=code).error == "invalid_grant"
 

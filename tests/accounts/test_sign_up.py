@@ -19,10 +19,10 @@ from accounts.users import user_counts
 from platform_site.identity import plans
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, make_environment, token
-from tests.accounts.postbox import Postbox, html_of, link_in, text_of, token_in
-from tests.accounts.test_passwords import in_one_window
-from tests.client import Answer, Api
-from tests.figures import are_one, medians
+from tests.support.client import Answer, Api
+from tests.support.postbox import Postbox, html_of, link_in, text_of, token_in
+from tests.support.rate_limits import assert_within_one_window
+from tests.support.timing import are_indistinguishable, medians
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -31,7 +31,7 @@ NIA = "nia@example.com"
 
 @pytest.fixture
 def opened(production: Environment) -> Environment:
-    """An environment in which anybody may sign up."""
+    """An environment with open sign-up."""
     pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open", app_name="Tracker")
     return production
 
@@ -59,9 +59,9 @@ def test_an_address_becomes_an_account_by_its_link(api: Api, opened: Environment
     assert token(api, email=NIA, password=PASSWORD, environment=opened.pk).error == "invalid_grant"
     assert email_outbox.send_due() == 1
     message = postbox.last(NIA)
-    assert message["Subject"] == "Confirm your e-mail address for Tracker"
+    assert message["Subject"] == "Confirm your email for Tracker"
     assert message["Auto-Submitted"] == "auto-generated"
-    assert "Nia" not in text_of(message) + html_of(message), "what a stranger typed stands in an e-mail"
+    assert "Nia" not in text_of(message) + html_of(message), "an anonymous caller's text would be in an email"
     entered = confirm(api, opened, token_in(message))
     assert entered.status == 200
     assert set(entered.json) == {"access_token", "refresh_token", "expires_in", "user"}
@@ -87,14 +87,14 @@ def test_platform_accounts_sign_up_the_same_way(api: Api, postbox: Postbox) -> N
 
 
 @pytest.mark.parametrize("mode", ["off", "invited"])
-def test_a_closed_pool_takes_nobody(api: Api, opened: Environment, mode: str) -> None:
+def test_closed_sign_up_is_refused(api: Api, opened: Environment, mode: str) -> None:
     pool_settings.change_settings(opened.pk, actor=audit.SYSTEM, sign_up=mode)
     assert sign_up(api, opened).error == "forbidden"
     assert not AccountEmail.objects.exists()
 
 
 @pytest.mark.parametrize("mode", ["off", "invited"])
-def test_who_was_on_the_way_when_the_door_was_closed_stays_outside(
+def test_sign_up_in_progress_is_refused_after_closing(
     api: Api, opened: Environment, postbox: Postbox, mode: str
 ) -> None:
     sign_up(api, opened)
@@ -107,7 +107,7 @@ def test_who_was_on_the_way_when_the_door_was_closed_stays_outside(
     assert confirm(api, opened, link).status == 200, "nothing was used up"
 
 
-def test_nobody_signs_up_at_an_environment_that_is_none_or_another_ones_branch(api: Api, opened: Environment) -> None:
+def test_sign_up_refused_in_unknown_environment_or_branch(api: Api, opened: Environment) -> None:
     for name in ("env_01k60000000000000000000000", "prod", "x"):
         answer = api.post("/v1/auth/signup", json={"email": NIA, "password": PASSWORD}, environment=name)
         assert answer.error == "not_found"
@@ -128,7 +128,7 @@ def test_the_answer_is_the_same_for_an_address_that_has_an_account(
     assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
     assert len({tuple(sorted(set(answer.headers) - {"x-request-id"})) for answer in answers}) == 1
     email_outbox.send_due()
-    # The owner is told, at the address as it was stored; a disabled one is not.
+    # The owner is notified, at the stored email; a disabled owner is not.
     assert sorted(message["To"] for message in postbox.messages) == [NIA, "una@example.com"]
     told = postbox.last("una@example.com")
     assert told["Subject"] == "You already have an account at Tracker"
@@ -151,10 +151,10 @@ def test_signing_up_takes_as_long_for_an_address_that_has_an_account(
         cost = medians(calls, rounds=9, clock=clock)
         assert max(cost.values()) < 1.5 * min(cost.values()), cost
     else:
-        assert are_one(medians(calls))
+        assert are_indistinguishable(medians(calls))
 
 
-def test_signing_up_asks_the_same_statements_for_everybody(
+def test_sign_up_runs_the_same_statements_for_any_email(
     api: Api, opened: Environment, make_user: Callable[..., User]
 ) -> None:
     make_user("una", pool_id=opened.pk)
@@ -201,7 +201,7 @@ def test_a_second_sign_up_leaves_the_first_link_as_it_was(api: Api, opened: Envi
 def test_a_link_needs_the_password_that_was_chosen_and_dies_of_guesses(
     api: Api, opened: Environment, postbox: Postbox
 ) -> None:
-    """So nobody confirms, by a click, an account whose password a stranger chose."""
+    """So no click confirms an account whose password another person chose."""
     sign_up(api, opened)
     email_outbox.send_due()
     link = token_in(postbox.last(NIA))
@@ -224,7 +224,7 @@ def test_a_link_of_another_environment_opens_nothing(
     assert confirm(api, opened, link).status == 200
 
 
-def test_an_expired_link_opens_nothing_and_is_forgotten(api: Api, opened: Environment, postbox: Postbox) -> None:
+def test_expired_link_is_refused_and_deleted(api: Api, opened: Environment, postbox: Postbox) -> None:
     sign_up(api, opened)
     email_outbox.send_due()
     AccountEmail.objects.update(expires_at="2026-01-01T00:00:00Z")
@@ -379,12 +379,12 @@ def test_an_address_is_sent_six_emails_of_a_kind_an_hour(
             refused.extend([answer] if answer.status == 429 else [])
         return statuses
 
-    in_one_window(eight, [202] * 6 + [429] * 2)
+    assert_within_one_window(eight, [202] * 6 + [429] * 2)
     assert 1 <= int(refused[0].headers["Retry-After"]) <= 3601
     assert '"emails";q=6;w=3600' in refused[0].headers["RateLimit-Policy"]
 
 
-def test_a_full_pool_takes_nobody(
+def test_sign_up_is_refused_at_the_user_limit(
     api: Api, opened: Environment, postbox: Postbox, monkeypatch: pytest.MonkeyPatch, make_user: Callable[..., User]
 ) -> None:
     sign_up(api, opened)
@@ -401,7 +401,7 @@ def test_a_full_pool_takes_nobody(
     assert confirm(api, opened, link).status == 200, "the link was not used up"
 
 
-def test_the_link_leads_to_the_platforms_own_address_whatever_the_host_says(
+def test_link_uses_the_platform_url_and_ignores_the_host_header(
     api: Api, opened: Environment, postbox: Postbox, settings: Any
 ) -> None:
     settings.BASE_URL = "https://platform.example"

@@ -1,4 +1,4 @@
-"""`GET|PATCH /v1/auth/settings`: who may sign up, and where the links of e-mails lead. No address comes from a request."""
+"""`GET|PATCH /v1/auth/settings`: who may sign up, and the target of links in emails. No URL comes from a request."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +10,8 @@ from accounts.registration import email_outbox
 from accounts.signal_handlers import delete_pool
 from projects.models import Environment
 from tests.accounts.conftest import branch_of, make_environment, session_of
-from tests.accounts.postbox import Postbox, link_in, token_in
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
+from tests.support.postbox import Postbox, link_in, token_in
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -28,7 +28,7 @@ def change(api: Api, manager: str, **body: Any) -> Answer:
     return api.patch(PATH, token=manager, json=body)
 
 
-def test_nobody_signs_up_until_somebody_says_so(api: Api, manager: str) -> None:
+def test_sign_up_is_closed_by_default(api: Api, manager: str) -> None:
     assert api.get(PATH, token=manager).json == DEFAULTS
     assert not PoolSettings.objects.exists()
     wanted = {"sign_up": "open", "app_name": "Tracker", "app_url": "https://app.example.com/"}

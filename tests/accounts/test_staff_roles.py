@@ -1,4 +1,4 @@
-"""Staff roles: who enters the console and what each may do there, over every address that the console has."""
+"""Staff roles: which roles enter the console and what each may do there, over every URL of the console."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ from accounts.staff import roles
 from accounts.staff.roles import StaffRole
 from accounts.users import service as user_service
 from platform_site.http.errors import Conflict, ValidationFailed
-from platform_site.models import EndpointFigure
+from platform_site.models import EndpointMetric
 from projects.console.base import RegionAdmin
 from projects.models import Environment, Member
 from tests.accounts.conftest import session_of
-from tests.forms import sent_by
+from tests.support.html_forms import form_values
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -49,7 +49,7 @@ def browser_of(user: User) -> Client:
 
 @pytest.fixture
 def things(una: User, production: Environment, make_key: Callable[..., tuple[ServerKey, str]]) -> dict[str, str]:
-    """An id for each model of the control database that has pages, to fill into addresses."""
+    """An id for each model of the control database that has pages, to fill into URLs."""
     make_key(production)
     session_of(una)
     made = {
@@ -66,7 +66,7 @@ def things(una: User, production: Environment, make_key: Callable[..., tuple[Ser
 
 
 def addresses(things: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """(name, path) of every address under /admin/; ids of things that do not exist where we have none."""
+    """(name, path) of every URL under /admin/; ids of things that do not exist where there are none."""
 
     def walk(patterns: Any, prefix: str, namespace: str) -> Iterator[tuple[str, str]]:
         for each in patterns:
@@ -90,7 +90,7 @@ def test_every_address_of_the_console_is_walked(things: dict[str, str]) -> None:
     assert {"code", "security", "index", "accounts_user_disable_user"} <= set(found)
 
 
-def test_strangers_and_developers_are_sent_to_sign_in_everywhere(alice: User, things: dict[str, str]) -> None:
+def test_console_redirects_everyone_but_staff_to_sign_in(alice: User, things: dict[str, str]) -> None:
     for browser in (Client(), browser_of(alice)):
         for name, path in addresses(things):
             if path in OPEN_TO_ALL:
@@ -132,15 +132,15 @@ def test_support_sees_every_list_and_page_and_changes_nothing(
 def test_the_address_of_a_list_asks_of_nothing_but_its_filters(
     hire: Callable[[StaffRole], User], things: dict[str, str]
 ) -> None:
-    """Else support reads a hash from its beginning: Django lets an address ask of any column."""
+    """Else support reads a hash from its beginning: Django lets a URL filter by any column."""
     browser = browser_of(hire(StaffRole.SUPPORT))
     asked = set()
     for model, page in admin.site._registry.items():
         if isinstance(page, RegionAdmin):
-            continue  # lists of its own, whose addresses say nothing of columns
+            continue  # custom lists, whose URLs do not filter by column
         path = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
         filtered = {str(each[0] if isinstance(each, tuple) else each).partition("__")[0] for each in page.list_filter}
-        linked = {"route"} if model is EndpointFigure else set()
+        linked = {"route"} if model is EndpointMetric else set()
         for name in {field.name for field in model._meta.get_fields()} - filtered - linked | {"pk"}:
             for lookup in ("startswith=a", "gt=a", "isnull=False"):
                 assert browser.get(f"{path}?{name}__{lookup}").status_code == 400, (model, name, lookup)
@@ -152,13 +152,13 @@ def test_the_address_of_a_list_asks_of_nothing_but_its_filters(
     assert browser.get(f"{users}?is_staff__exact=1&disabled_at__isempty=1").status_code == 200
 
 
-def test_what_a_list_or_the_search_of_pages_cannot_take_is_a_bad_address_and_no_error_of_ours(
+def test_invalid_list_or_search_parameters_are_client_errors(
     hire: Callable[[StaffRole], User],
 ) -> None:
     browser = browser_of(hire(StaffRole.SUPPORT))
     browser.raise_request_exception = False
     for model, filtered in (("projects_project", "region__exact"), ("accounts_auditentry", "actor_kind"),
-                            ("platform_site_regionfigure", "region__exact"), ("accounts_user", "q")):  # fmt: skip
+                            ("platform_site_regionmetric", "region__exact"), ("accounts_user", "q")):  # fmt: skip
         path = reverse(f"admin:{model}_changelist")
         assert browser.get(f"{path}?{filtered}=%00").status_code == 400, model
         assert browser.post(path, {"action": "x", "_selected_action": "\0"}).status_code == 400, model
@@ -193,7 +193,7 @@ def test_an_operator_acts_and_gives_no_roles(
     assert User.objects.get(pk=boss.pk).disabled_at is None
 
 
-def test_a_users_page_says_nothing_of_staff_and_an_accounts_nothing_of_rules(
+def test_user_page_hides_staff_fields_and_account_page_hides_rule_fields(
     hire: Callable[[StaffRole], User], una: User, alice: User
 ) -> None:
     browser = browser_of(hire(StaffRole.SUPPORT))
@@ -207,7 +207,7 @@ def test_a_users_page_says_nothing_of_staff_and_an_accounts_nothing_of_rules(
     assert shown(alice) == {"Staff role", "Second factor", "Email"}
 
 
-def test_signing_somebody_out_everywhere_ends_their_sessions_in_the_console_too(
+def test_signing_a_user_out_also_ends_console_sessions(
     hire: Callable[[StaffRole], User], make_user: Callable[..., User], una: User
 ) -> None:
     """A laptop was stolen: the button that a colleague presses says that all sessions die."""
@@ -233,8 +233,8 @@ def test_a_superuser_gives_roles_and_they_hold_with_the_next_click(make_user: Ca
     users = reverse("admin:accounts_user_changelist")
     for role, sees in (("support", 200), ("operator", 200), ("none", 302)):
         before = roles.role_of(User.objects.get(pk=alice.pk)) or "none"
-        opened = sent_by(browser.get(path).content.decode(), "role")
-        assert opened["role"] == before, "the dialog begins with what they are, not with taking it away"
+        opened = form_values(browser.get(path).content.decode(), "role")
+        assert opened["role"] == before, "the dialog begins with the current values, not with removing them"
         answer = browser.post(path, {"_form_submitted": "True", "role": role})
         assert answer.status_code == 200, answer.content.decode()
         assert roles.role_of(User.objects.get(pk=alice.pk)) == (None if role == "none" else role)

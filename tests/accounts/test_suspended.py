@@ -1,4 +1,5 @@
-"""Doors without a caller while a project is suspended: sign-in, refreshing, links, codes, providers; and its e-mails."""
+"""Endpoints without authentication while a project is suspended: sign-in, refreshing, links, codes, providers; and its
+e-mails."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,8 +19,8 @@ from projects import services
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, session_of, token
 from tests.accounts.oauth.conftest import APP
-from tests.accounts.postbox import Postbox, link_in, token_in
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
+from tests.support.postbox import Postbox, link_in, token_in
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -39,7 +40,7 @@ def is_refused(answer: Answer) -> bool:
     return answer.status == 403 and answer.error == "project_suspended"
 
 
-def test_nobody_signs_in_and_nobody_is_signed_out(api: Api, una: User, production: Environment) -> None:
+def test_suspended_users_cannot_sign_in_and_keep_their_sessions(api: Api, una: User, production: Environment) -> None:
     right = {"email": una.email, "password": PASSWORD}
     before = session_of(una)
     suspend(production)
@@ -115,10 +116,10 @@ def test_what_e_mails_lead_to_is_refused(
     assert not is_refused(api.post(f"/v1/auth/{path}", json=body, environment=production.pk))
 
 
-def test_a_link_that_was_sent_before_says_so_on_its_page_and_works_afterwards(
+def test_link_page_explains_suspension_and_works_after_it_ends(
     client: Client, una: User, production: Environment, postbox: Postbox
 ) -> None:
-    password_reset.ask(Pool(production.pk, production.pk), email=una.email)
+    password_reset.request_reset(Pool(production.pk, production.pk), email=una.email)
     email_outbox.send_due()
     address = link_in(postbox.last(una.email)).removeprefix("http://127.0.0.1:8000")
     suspend(production)
@@ -135,15 +136,15 @@ def test_a_link_that_was_sent_before_says_so_on_its_page_and_works_afterwards(
 
 
 def test_e_mails_wait_and_go_out_once(una: User, alice: User, production: Environment, postbox: Postbox) -> None:
-    password_reset.ask(Pool(production.pk, production.pk), email=una.email)
-    password_reset.ask(Pool(None, None), email=alice.email)
+    password_reset.request_reset(Pool(production.pk, production.pk), email=una.email)
+    password_reset.request_reset(Pool(None, None), email=alice.email)
     suspend(production)
     assert email_outbox.send_due() == 1, "the platform's own go out"
     assert [message["To"] for message in postbox.messages] == [alice.email]
     waiting = AccountEmail.objects.get(environment_id=production.pk)
     assert (waiting.attempts, waiting.sent_at) == (0, None)
     email_outbox.send(waiting.pk)
-    assert postbox.to(una.email) == [], "nor for a worker that was nudged"
+    assert postbox.to(una.email) == [], "nor for a worker that was notified"
     resume(production)
     assert email_outbox.send_due() == 1
     assert email_outbox.send_due() == 0

@@ -1,4 +1,4 @@
-"""`/v1/users`: the people of one application, handled with the scope `users:manage` and by nobody else."""
+"""`/v1/users`: the users of one application, managed with the scope `users:manage` and not without it."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from platform_site.identity import signals
 from projects.directory import environment_cache
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, token
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -215,7 +215,7 @@ def test_an_account_with_two_projects_must_say_which(
 ) -> None:
     assert api.get("/v1/users", token=sign_in(bob).access_token).fields == {"X-Environment": "required"}
     theirs = make_environment(bob)
-    environment_cache.forget_account(bob.pk)
+    environment_cache.evict_account(bob.pk)
     only = sign_in(bob)
     assert api.get("/v1/auth/me", token=only.access_token, environment=theirs.pk).json["role"] == "owner"
     assert api.get("/v1/users", token=only.access_token).status == 200, "its only project's production"

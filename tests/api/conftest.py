@@ -10,7 +10,7 @@ from tests.api.urls import CALLERS, place
 
 @pytest.fixture
 def things(settings: LazySettings) -> Iterator[str]:
-    """The addresses of `tests.api.urls` are there; the token of a caller who may read and write rows."""
+    """The URLs of `tests.api.urls` are served; the token of a caller that may read and write rows."""
     settings.ROOT_URLCONF = "tests.api.urls"
     clear_url_caches()
     CALLERS["good"] = Caller(

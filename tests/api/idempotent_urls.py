@@ -13,7 +13,7 @@ from accounts.models import AuditEntry
 from platform_site import urls as roof
 from platform_site.http import errors, exception_handler, fields, idempotency
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.views import ApiViewSet, answer, created, no_content
+from platform_site.http.views import ApiViewSet, created, no_content, respond
 from tests.api.urls import ByTable
 
 DURING: list[Callable[[], object]] = []
@@ -60,7 +60,7 @@ class Effects(ApiViewSet):
     @idempotent()
     def partial_update(self, request: Any, name: str) -> HttpResponse:
         AuditEntry.objects.create(actor_kind="system", action="test.effect", detail={"name": name})
-        return answer({"name": name, "sent": self.read_object()})
+        return respond({"name": name, "sent": self.read_object()})
 
     @idempotent(using=in_region)
     def in_region(self, request: Any) -> HttpResponse:
@@ -75,10 +75,10 @@ class Effects(ApiViewSet):
         with transaction.atomic():
             kept = idempotency.claim(ticket, using="default")
             if kept is not None:
-                return answer({"run_id": kept.reference, "again": True})
+                return respond({"run_id": kept.reference, "again": True})
             entry = AuditEntry.objects.create(actor_kind="system", action="test.effect")
-            idempotency.keep_reference(ticket, entry.pk, using="default")
-        return answer({"run_id": entry.pk, "again": False})
+            idempotency.store_reference(ticket, entry.pk, using="default")
+        return respond({"run_id": entry.pk, "again": False})
 
 
 class Public(ApiViewSet):

@@ -7,7 +7,7 @@ import threading
 import time
 
 from platform_site.observability.logs import AccessHandler
-from tests.serving import wait_for
+from tests.support.service import wait_for
 
 
 class Stream(io.StringIO):
@@ -49,7 +49,7 @@ def test_flush_leaves_nothing_behind() -> None:
     assert stream.getvalue() == "one\ntwo\n"
 
 
-def test_a_reader_that_stands_still_holds_nobody_up_and_costs_bounded_memory() -> None:
+def test_stalled_log_reader_blocks_no_request_and_memory_is_bounded() -> None:
     stream = Stream()
     handler = AccessHandler(stream)
     stream.gate.clear()

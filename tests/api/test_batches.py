@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from platform_site.fastpath.batching import Batch
-from tests.serving import wait_for
+from tests.support.service import wait_for
 
 
 class Dealt:
@@ -28,7 +28,7 @@ class Dealt:
         return [thing for batch in self.batches for thing in batch]
 
 
-def test_things_are_dealt_with_together_in_their_order_and_in_a_thread_of_the_batch() -> None:
+def test_batch_items_are_processed_in_order_in_the_batch_thread() -> None:
     dealt = Dealt()
     batch = Batch(dealt, most=1000)
     assert all([batch.put(number) for number in range(500)])

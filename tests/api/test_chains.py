@@ -21,7 +21,7 @@ def depth_of(value: str | None, environment_id: str) -> int:
 
 @given(depths)
 def test_what_was_signed_for_an_environment_is_believed_there_alone(depth: int) -> None:
-    value = call_depth.signed(depth, HERE)
+    value = call_depth.sign(depth, HERE)
     assert depth_of(value, HERE) == depth
     assert depth_of(value, THERE) == 0
     assert len(value) <= 40
@@ -32,7 +32,7 @@ def test_what_was_signed_for_an_environment_is_believed_there_alone(depth: int) 
 
 @given(depths, depths)
 def test_another_number_under_the_same_mac_is_not_believed(depth: int, other: int) -> None:
-    rest = call_depth.signed(depth, HERE).partition(".")[2]
+    rest = call_depth.sign(depth, HERE).partition(".")[2]
     assert depth_of(f"{other}.{rest}", HERE) == (depth if other == depth else 0)
 
 
@@ -43,13 +43,13 @@ def test_it_is_believed_for_an_hour(monkeypatch: pytest.MonkeyPatch, minutes: in
     now = call_depth._minute()
     with monkeypatch.context() as then:
         then.setattr(call_depth, "_minute", lambda: now + minutes)
-        value = call_depth.signed(3, HERE)
+        value = call_depth.sign(3, HERE)
     monkeypatch.setattr(call_depth, "_minute", lambda: now)
     assert depth_of(value, HERE) == (3 if is_believed else 0)
 
 
 def test_another_minute_under_the_same_mac_is_not_believed() -> None:
-    depth, minute, mac = call_depth.signed(3, HERE).split(".")
+    depth, minute, mac = call_depth.sign(3, HERE).split(".")
     assert depth_of(f"{depth}.{int(minute) + 1}.{mac}", HERE) == 0
     assert depth_of(f"{depth}.{minute}.{mac}", HERE) == 3
 
@@ -86,9 +86,9 @@ def test_no_text_is_too_strange(value: str) -> None:
 
 def test_it_outlives_a_change_of_keys_and_not_the_end_of_one() -> None:
     with override_settings(ENCRYPTION_KEYS=[ONE]):
-        value = call_depth.signed(3, HERE)
+        value = call_depth.sign(3, HERE)
     with override_settings(ENCRYPTION_KEYS=[TWO, ONE]):
         assert depth_of(value, HERE) == 3
-        assert call_depth.signed(3, HERE).rpartition(".")[2] != value.rpartition(".")[2]
+        assert call_depth.sign(3, HERE).rpartition(".")[2] != value.rpartition(".")[2]
     with override_settings(ENCRYPTION_KEYS=[TWO]):
         assert depth_of(value, HERE) == 0

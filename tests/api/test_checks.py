@@ -155,5 +155,5 @@ def test_an_origin_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
         "https://u@a",
     ):
         monkeypatch.setenv("BASE_URL", value)
-        with pytest.raises(ImproperlyConfigured, match="^BASE_URL must be an address such as"):
+        with pytest.raises(ImproperlyConfigured, match="^BASE_URL must be a URL such as"):
             env.origin("BASE_URL", "")

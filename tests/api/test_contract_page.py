@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.client import Api
+from tests.support.client import Api
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "contract.md"
 METHODS = {"get", "post", "put", "patch", "delete"}

@@ -8,7 +8,7 @@ from django.conf import LazySettings
 from platform_site.http import cors
 from platform_site.identity.callers import Caller
 from tests.api.urls import CALLERS, place
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
 
 ENVIRONMENT = "env_01k6zv3c5jf6q8m0h2w4x7y9ab"
 HOST = f"{ENVIRONMENT.replace('_', '-')}.localhost"
@@ -22,7 +22,7 @@ def origins(things: str, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
     def lookup(environment_id: str) -> Sequence[str] | None:
         looked_up.append(environment_id)
         if environment_id == "env_broken":
-            raise RuntimeError("the database is away")
+            raise RuntimeError("the database is unavailable")
         return ("https://a.test",) if environment_id == ENVIRONMENT else None
 
     monkeypatch.setattr(cors, "_lookup", lookup)
@@ -162,5 +162,5 @@ def test_the_description_may_be_read_from_everywhere(api: Api) -> None:
     assert allowed(api.get("/v1/openapi.json", headers={"Origin": "https://b.test"})) == "https://b.test"
 
 
-def test_pages_for_people_are_nobody_elses(api: Api) -> None:
+def test_pages_of_users_are_private(api: Api) -> None:
     assert allowed(api.get("/admin/login/", headers={"Origin": "https://a.test"})) is None

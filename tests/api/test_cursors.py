@@ -117,7 +117,7 @@ def test_an_old_secret_opens_for_as_long_as_it_is_a_fallback() -> None:
 
 
 def test_a_cursor_of_an_earlier_release_opens() -> None:
-    """Whoever pages while the service is updated goes on: the derivation of the key and the form are as they were."""
+    """Cursors stay valid during an update: the derivation of the key and the form are unchanged."""
     values = [dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC), dt.date(2026, 3, 1), Decimal("1.10"), 7, 2.5, None, True, "a"]
     text = (
         "eTtc3_ZSp_b8PVEi6exxzewIW3RykfjnifMcYVYyocFPWCAfVrYMU5DlFxr5YYY3VFY6zCxa9v4_SRMx"

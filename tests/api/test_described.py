@@ -1,4 +1,4 @@
-"""What tests.described finds in an answer that the API's description does not have."""
+"""What tests.support.response_schema finds in an answer that the API's description does not have."""
 
 import re
 from contextlib import AbstractContextManager, nullcontext
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests import described
+from tests.support import response_schema
 
 RUN: dict[str, Any] = {"run_id": "run_1", "status": "succeeded", "output": None, "duration_ms": 1}
 PATH = "/v1/functions/sum/invoke"
@@ -34,4 +34,4 @@ def test_an_answer_that_is_not_described_is_named(
     if complaint is not None:
         expected = pytest.raises(AssertionError, match=re.escape(complaint))
     with expected:
-        described.check(method, path, status, headers, body)
+        response_schema.check(method, path, status, headers, body)

@@ -1,4 +1,4 @@
-"""Every exception becomes the one envelope, and tells nothing of the house."""
+"""Every exception becomes the one envelope, and reveals no internals."""
 
 import logging
 
@@ -7,9 +7,9 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
-from platform_site.postgres.sqlstates import answer_for
+from platform_site.postgres.sqlstates import error_for
 from tests.api.urls import RUNS
-from tests.client import Api
+from tests.support.client import Api
 
 pytestmark = pytest.mark.usefixtures("things")
 
@@ -103,7 +103,7 @@ def test_a_forgotten_nul_is_the_clients_mistake(api: Api) -> None:
     with pytest.raises(Exception, match="NUL") as caught, transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT %s::text", ["a\0b"])
     assert isinstance(caught.value.__cause__, psycopg.DataError)
-    assert answer_for(caught.value).status == 422
+    assert error_for(caught.value).status == 422
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,4 +1,4 @@
-"""Places shared with owners of whom any number is slow on purpose. The clock is the test's; waiting is real."""
+"""A semaphore shared with owners of whom any number is slow on purpose. The clock is the test's; waiting is real."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from platform_site.concurrency.fair_semaphore import FIRST_PENALTY, LONGEST_PENALTY, FairPlaces, Full, Hold
+from platform_site.concurrency.fair_semaphore import FIRST_PENALTY, LONGEST_PENALTY, FairSemaphore, Full, Hold
 
 FIRM = 1.0
 
@@ -25,7 +25,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def held(places: FairPlaces, owner: str, most: int = 1000) -> list[Hold]:
+def held(places: FairSemaphore, owner: str, most: int = 1000) -> list[Hold]:
     """What `owner` gets at once, up to so many."""
     got: list[Hold] = []
     while len(got) < most and (hold := places.take(owner, wait=0)) is not None:
@@ -33,13 +33,13 @@ def held(places: FairPlaces, owner: str, most: int = 1000) -> list[Hold]:
     return got
 
 
-def be_quick(places: FairPlaces, *owners: str) -> None:
+def be_quick(places: FairSemaphore, *owners: str) -> None:
     for owner in owners:
         with places.held(owner, wait=0):
             pass
 
 
-def be_slow(places: FairPlaces, clock: Clock, *owners: str) -> None:
+def be_slow(places: FairSemaphore, clock: Clock, *owners: str) -> None:
     for owner in owners:
         with places.held(owner, wait=0):
             clock.now += FIRM + 0.1
@@ -52,14 +52,14 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_a_share_shrinks_with_what_others_have_and_who_has_none_gets_the_last(clock: Clock) -> None:
-    places = FairPlaces(8, each=4, firm=FIRM, clock=clock)
+def test_share_shrinks_with_use_by_others_and_new_owner_gets_last_slot(clock: Clock) -> None:
+    places = FairSemaphore(8, each=4, firm=FIRM, clock=clock)
     be_quick(places, *"abcde")
     assert [len(held(places, owner)) for owner in "abcde"] == [4, 2, 1, 1, 0]
 
 
-def test_an_eighth_for_each_leaves_room_beside_eight_that_take_all_they_may(clock: Clock) -> None:
-    places = FairPlaces(64, each=8, firm=FIRM, clock=clock)
+def test_limit_of_one_eighth_leaves_room_beside_eight_busy_owners(clock: Clock) -> None:
+    places = FairSemaphore(64, each=8, firm=FIRM, clock=clock)
     taken = [len(held(places, f"hostile {number}")) for number in range(8)]
     assert taken == sorted(taken, reverse=True)
     assert taken[0] == 8
@@ -71,7 +71,7 @@ def test_an_eighth_for_each_leaves_room_beside_eight_that_take_all_they_may(cloc
 def test_any_number_of_newcomers_leaves_a_quarter_to_who_was_quick_before(
     clock: Clock, most: int, each: int, unknown: int
 ) -> None:
-    places = FairPlaces(most, each=each, firm=FIRM, clock=clock)
+    places = FairSemaphore(most, each=each, firm=FIRM, clock=clock)
     be_quick(places, "known", "known too")
     taken = sum(len(held(places, f"newcomer {number}")) for number in range(most * 2))
     assert taken == unknown
@@ -79,14 +79,14 @@ def test_any_number_of_newcomers_leaves_a_quarter_to_who_was_quick_before(
 
 
 def test_any_number_of_slow_ones_holds_half_and_each_a_quarter_of_a_share(clock: Clock) -> None:
-    places = FairPlaces(8, each=4, firm=FIRM, clock=clock)
+    places = FairSemaphore(8, each=4, firm=FIRM, clock=clock)
     be_slow(places, clock, *(f"slow {number}" for number in range(9)))
     assert [len(held(places, f"slow {number}")) for number in range(9)] == [1, 1, 1, 1, 0, 0, 0, 0, 0]
     assert held(places, "newcomer", 1)
 
 
 def test_slow_is_remembered_longer_each_time_and_forgotten_by_who_behaves(clock: Clock) -> None:
-    places = FairPlaces(4, each=4, firm=FIRM, clock=clock)
+    places = FairSemaphore(4, each=4, firm=FIRM, clock=clock)
 
     def is_known_as_slow() -> bool:
         got = held(places, "it")
@@ -110,7 +110,7 @@ def test_slow_is_remembered_longer_each_time_and_forgotten_by_who_behaves(clock:
 
 
 def test_one_slow_moment_counts_once_however_many_places_it_met(clock: Clock) -> None:
-    places = FairPlaces(8, each=8, firm=FIRM, clock=clock)
+    places = FairSemaphore(8, each=8, firm=FIRM, clock=clock)
     be_quick(places, "it")
     met = held(places, "it")
     assert len(met) == 8
@@ -127,7 +127,7 @@ def test_one_slow_moment_counts_once_however_many_places_it_met(clock: Clock) ->
 
 
 def test_who_is_slow_gives_way_to_who_waits_and_not_before_its_time(clock: Clock) -> None:
-    places = FairPlaces(2, each=2, firm=FIRM, clock=clock)
+    places = FairSemaphore(2, each=2, firm=FIRM, clock=clock)
     be_quick(places, "a", "b", "c")
     asked: list[str] = []
     holds = {name: places.take(name, wait=0, give_way=lambda name=name: asked.append(name)) for name in "ab"}
@@ -140,7 +140,7 @@ def test_who_is_slow_gives_way_to_who_waits_and_not_before_its_time(clock: Clock
         clock.now += FIRM
         until(lambda: bool(asked))
         time.sleep(0.1)
-        assert asked == ["a"], "the oldest, and nobody beside it"
+        assert asked == ["a"], "the oldest, and no other"
         assert not waits.done(), "it has not left yet"
         assert holds["a"] is not None
         assert holds["a"].is_leaving
@@ -152,7 +152,7 @@ def test_who_is_slow_gives_way_to_who_waits_and_not_before_its_time(clock: Clock
 
 
 def test_nobody_gives_way_to_a_worse_standing(clock: Clock) -> None:
-    places = FairPlaces(2, each=1, firm=FIRM, clock=clock)
+    places = FairSemaphore(2, each=1, firm=FIRM, clock=clock)
     be_slow(places, clock, "slow")
     be_quick(places, "a", "b")
     asked: list[str] = []
@@ -167,8 +167,8 @@ def test_nobody_gives_way_to_a_worse_standing(clock: Clock) -> None:
     assert asked == []
 
 
-def test_of_those_who_wait_the_better_standing_comes_first_then_who_has_less(clock: Clock) -> None:
-    places = FairPlaces(2, each=2, firm=600, clock=clock)
+def test_waiters_are_ordered_by_priority_and_then_by_usage(clock: Clock) -> None:
+    places = FairSemaphore(2, each=2, firm=600, clock=clock)
     be_quick(places, "greedy", "other")
     with places.held("slow", wait=0):
         clock.now += 601
@@ -196,14 +196,14 @@ def test_of_those_who_wait_the_better_standing_comes_first_then_who_has_less(clo
     assert places._line == []
 
 
-def test_the_line_is_short_and_who_has_a_better_claim_takes_the_last_place_in_it(clock: Clock) -> None:
-    places = FairPlaces(1, each=1, firm=600, line=1, clock=clock)
+def test_queue_is_bounded_and_higher_priority_takes_the_last_place(clock: Clock) -> None:
+    places = FairSemaphore(1, each=1, firm=600, line=1, clock=clock)
     be_quick(places, "known")
     first = places.take("somebody", wait=0)
     with ThreadPoolExecutor() as threads:
         newcomer = threads.submit(places.take, "newcomer", wait=3600)
         until(lambda: len(places._line) == 1)
-        assert places.take("another", wait=3600) is None, "whoever comes later with no better claim"
+        assert places.take("another", wait=3600) is None, "a later owner with no higher priority"
         known = threads.submit(places.take, "known", wait=3600)
         assert newcomer.result(20) is None
         assert first is not None
@@ -214,7 +214,7 @@ def test_the_line_is_short_and_who_has_a_better_claim_takes_the_last_place_in_it
 
 
 def test_who_waits_in_vain_is_told_so_and_leaves_nothing(clock: Clock) -> None:
-    places = FairPlaces(1, each=1, firm=FIRM)
+    places = FairSemaphore(1, each=1, firm=FIRM)
     with places.held("a", wait=0):
         with pytest.raises(Full), places.held("b", wait=0.05):
             pytest.fail("there was no place")
@@ -226,7 +226,7 @@ def test_who_waits_in_vain_is_told_so_and_leaves_nothing(clock: Clock) -> None:
 
 def test_owners_are_forgotten_but_those_under_way(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform_site.concurrency.fair_semaphore.OWNERS", 3)
-    places = FairPlaces(8, each=4, firm=FIRM, clock=clock)
+    places = FairSemaphore(8, each=4, firm=FIRM, clock=clock)
     hold = places.take("under way", wait=0)
     be_quick(places, *"abcdef")
     assert len(places._owners) == 3

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.client import Api
+from tests.support.client import Api
 
 pytestmark = pytest.mark.usefixtures("things")
 

@@ -1,4 +1,4 @@
-"""Every POST and PATCH honours the Idempotency-Key, or stands in a list that says why not."""
+"""Every POST and PATCH supports the Idempotency-Key, or is in a list that says why not."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +9,13 @@ READS_OR_SIGNS_IN = {
     # A replayed answer would be stale, and asking twice does no harm.
     "v1/rows/<str:table>/query",
     "v1/rows/<str:table>/explain",
+    "v1/rows/<str:table>/aggregate",
+    "v1/changes",
+    "v1/config/plan",
     # Tokens are not kept; a lost refresh answer is covered by the grace of the rotation.
     "v1/auth/token",
+    # A provider's form: it only redirects.
+    "v1/auth/callback/<str:provider_id>",
     "v1/auth/signup/confirm",
     "v1/auth/invitation/accept",
     # A wrong password is counted, which a rolled-back transaction would forget; the link works once by itself.
@@ -21,7 +26,8 @@ BY_THEMSELVES = {
     "v1/functions/<str:name>/invoke",
 }
 STRANGERS = {
-    # Such a header would be the provider's own, and mean what the provider says: its event's id tells two of them apart.
+    # Such a header would be the provider's own, and mean what the provider says: its event's id tells two of them
+    # apart.
     "v1/inbound/<str:token>",
 }
 

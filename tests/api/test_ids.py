@@ -21,13 +21,13 @@ def test_ids_of_one_process_sort_by_their_making() -> None:
 
 
 def test_an_id_tells_when_it_was_made() -> None:
-    assert abs(ids.made_at(ids.new("run")) - datetime.now(UTC)) < timedelta(seconds=5)
+    assert abs(ids.created_at(ids.new("run")) - datetime.now(UTC)) < timedelta(seconds=5)
 
 
 def test_an_earliest_id_bounds_those_made_later() -> None:
     now = datetime.now(UTC)
     assert ids.earliest("dlv", now) < ids.new("dlv") < ids.earliest("dlv", now + timedelta(seconds=5))
-    assert abs(ids.made_at(ids.earliest("dlv", now)) - now) < timedelta(milliseconds=2)
+    assert abs(ids.created_at(ids.earliest("dlv", now)) - now) < timedelta(milliseconds=2)
 
 
 def test_the_bits_are_those_of_a_uuid_of_version_7() -> None:

@@ -1,4 +1,5 @@
-"""Rate limits: exact counts, honest headers, one address per client, and what happens while Redis is away (T12)."""
+"""Rate limits: exact counts, correct headers, one IP address per client, and what happens while Redis is
+unavailable."""
 
 import itertools
 import re
@@ -12,15 +13,15 @@ import pytest
 from django.conf import LazySettings
 from django.http import HttpRequest
 from django.test import RequestFactory
-from django_ratelimit.core import _get_window
 
 from platform_site.http import client_ip
 from platform_site.http.errors import RateLimited
-from platform_site.identity.plans import ADDRESS_LIMITS, PLANS
+from platform_site.identity.plans import IP_ADDRESS_LIMITS, PLANS
 from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits
-from tests.api.redis_server import RedisServer, until
-from tests.figures import within
+from tests.support.rate_limits import fresh_identity
+from tests.support.timing import within
+from tests.support.valkey_server import RedisServer, until
 
 
 @pytest.fixture(autouse=True)
@@ -41,19 +42,8 @@ def headers_of(one: HttpRequest) -> dict[str, str]:
     return dict(one.__dict__.get("answer_headers", {}).values())
 
 
-def has_time(identity: str) -> bool:
-    """Whether its window lasts long enough for a test to happen within it."""
-    return bool(_get_window(identity, rate_limits.PERIOD) - time.time() > 15)
-
-
-def fresh(make: Callable[[int], str] = lambda n: f"usr_{uuid.uuid4()}") -> str:
-    """An identity that nobody has counted, with time left in its window."""
-    start = uuid.uuid4().int % 1_000_000
-    return next(identity for n in range(1000) if has_time(identity := make(start + n)))
-
-
 def fresh_address() -> str:
-    return fresh(lambda n: f"10.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}")
+    return fresh_identity(lambda n: f"10.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}")
 
 
 def fresh_email(pool: str = "") -> str:
@@ -64,12 +54,12 @@ def fresh_email(pool: str = "") -> str:
         emails[identity] = identity.partition("\0")[2]
         return identity
 
-    return emails[fresh(make)]
+    return emails[fresh_identity(make)]
 
 
 def call(identity: str, plan: str = "free") -> HttpRequest:
     one = request()
-    trip = redis_client.trip()
+    trip = redis_client.round_trip()
     begun = rate_limits.begin(one, trip, identity)
     assert trip.run()
     begun.settle(plan)
@@ -93,7 +83,7 @@ def state(headers: dict[str, str]) -> dict[str, tuple[int, int]]:
 
 
 def test_every_answer_says_what_is_left() -> None:
-    identity = fresh()
+    identity = fresh_identity()
     for n in range(1, 4):
         headers = headers_of(call(identity))
         assert headers["RateLimit-Policy"] == f'"caller";q={FREE};w=60'
@@ -103,10 +93,10 @@ def test_every_answer_says_what_is_left() -> None:
 
 
 def test_the_plan_decides_how_many_and_one_more_is_429() -> None:
-    identity = fresh()
+    identity = fresh_identity()
     assert all(passes(lambda: call(identity)) for _ in range(FREE))
     one = request()
-    trip = redis_client.trip()
+    trip = redis_client.round_trip()
     begun = rate_limits.begin(one, trip, identity)
     trip.run()
     with pytest.raises(RateLimited) as told:
@@ -115,7 +105,7 @@ def test_the_plan_decides_how_many_and_one_more_is_429() -> None:
     assert 1 <= wait <= 61
     assert state(headers_of(one))["caller"] == (0, wait)
     assert passes(lambda: call(identity, "pro")), "the same count against the threshold of a larger plan"
-    assert passes(lambda: call(fresh())), "somebody else"
+    assert passes(lambda: call(fresh_identity())), "another caller"
 
 
 def test_after_retry_after_the_next_request_passes_and_before_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +147,7 @@ def test_a_password_is_guarded_per_pool_and_email_however_it_is_written() -> Non
 
 def test_an_address_that_tries_many_emails_is_stopped() -> None:
     address = fresh_address()
-    quota = ADDRESS_LIMITS.token_requests_per_minute
+    quota = IP_ADDRESS_LIMITS.token_requests_per_minute
     passed = sum(
         passes(lambda n=n: rate_limits.count_token_request(request(address), email=f"{n}-{uuid.uuid4()}@example.org"))  # type: ignore[misc]
         for n in range(quota + 20)
@@ -186,7 +176,7 @@ def test_sixty_forwarded_addresses_do_not_help() -> None:
     assert passed == TRIES
 
 
-def test_an_ipv6_household_is_one_client() -> None:
+def test_ipv6_prefix_is_one_client() -> None:
     def network(address: str) -> str:
         return client_ip.network_of(request(address))
 
@@ -204,12 +194,12 @@ def test_refused_tokens_are_counted_and_stop_lookups() -> None:
     address = fresh_address()
 
     def look() -> None:
-        trip = redis_client.trip()
+        trip = redis_client.round_trip()
         refusals = rate_limits.Refusals(request(address), trip)
         assert trip.run()
         refusals.check()
 
-    for _ in range(ADDRESS_LIMITS.refused_requests_per_minute):
+    for _ in range(IP_ADDRESS_LIMITS.refused_requests_per_minute):
         assert passes(look)
         rate_limits.count_refused(request(address))
     assert passes(look), "looking counts nothing"
@@ -218,14 +208,14 @@ def test_refused_tokens_are_counted_and_stop_lookups() -> None:
 
 
 def test_anonymous_requests_are_counted_per_address() -> None:
-    address, quota = fresh_address(), ADDRESS_LIMITS.anonymous_requests_per_minute
+    address, quota = fresh_address(), IP_ADDRESS_LIMITS.anonymous_requests_per_minute
     passed = sum(passes(lambda: rate_limits.count_anonymous(request(address))) for _ in range(quota + 5))
     assert passed == quota
 
 
 def test_the_factor_multiplies_every_threshold(settings: LazySettings) -> None:
     settings.RATE_LIMIT_FACTOR = 0.5
-    identity, email = fresh(), fresh_email()
+    identity, email = fresh_identity(), fresh_email()
     assert sum(passes(lambda: call(identity)) for _ in range(FREE)) == FREE // 2
     tries = (
         passes(lambda: rate_limits.count_token_request(request(fresh_address()), email=email)) for _ in range(TRIES)
@@ -234,12 +224,12 @@ def test_the_factor_multiplies_every_threshold(settings: LazySettings) -> None:
     settings.RATE_LIMIT_FACTOR = 1000
     assert passes(lambda: call(identity))
     settings.RATE_LIMIT_FACTOR = 0
-    assert passes(lambda: call(fresh())), "never less than one"
+    assert passes(lambda: call(fresh_identity())), "never less than one"
 
 
 def test_two_processes_share_a_count() -> None:
     """Two stores stand for two processes: what counts is in Redis."""
-    identity = fresh()
+    identity = fresh_identity()
     counts = []
     for n in range(6):
         trip = [redis_client.current(), redis_client.Store(*_address())][n % 2].trip()
@@ -260,9 +250,9 @@ def test_without_redis_callers_pass_and_sign_ins_are_still_limited(settings: Laz
     until(
         lambda: time.time() % rate_limits.PERIOD < rate_limits.PERIOD - 5
     )  # the window of the limiter in this process
-    identity, email = fresh(), fresh_email()
+    identity, email = fresh_identity(), fresh_email()
     for _ in range(FREE + 10):
-        one, trip = request(), redis_client.trip()
+        one, trip = request(), redis_client.round_trip()
         begun = rate_limits.begin(one, trip, identity)
         assert not trip.run()
         begun.settle("free")
@@ -318,7 +308,7 @@ def test_a_counter_keeps_its_name_for_a_window_and_gets_another_after_it(monkeyp
     request = RequestFactory().get("/v1/projects")
 
     def counted() -> tuple[int | None, str]:
-        trip = redis_client.trip()
+        trip = redis_client.round_trip()
         counting = rate_limits.Counting(request, trip, "caller", "usr_of_a_window")
         trip.run()
         return counting._tally.value, counting.settle(100)[1]
@@ -339,8 +329,9 @@ def test_a_counter_keeps_its_name_for_a_window_and_gets_another_after_it(monkeyp
 def test_a_clock_that_is_set_right_leaves_no_window_in_the_future(
     monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    """A host that was ahead, and is set back: a window that it began in the future would count what comes until then."""
-    identity, right = fresh(), time.time
+    """A host that was ahead, and is set back: a window that it began in the future would count what comes until
+    then."""
+    identity, right = fresh_identity(), time.time
     monkeypatch.setattr(time, "time", lambda: right() + seconds)
     call(identity)
     monkeypatch.setattr(time, "time", right)

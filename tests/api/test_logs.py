@@ -15,8 +15,10 @@ from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform_site.celery import app, stop_the_second_clocks
+from platform_site.celery import app, stop_schedulers
+from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.requests import close_request, current_request_id, open_request
+from platform_site.observability import logs
 from platform_site.observability.logs import (
     JsonAccessFormatter,
     JsonFormatter,
@@ -24,8 +26,8 @@ from platform_site.observability.logs import (
     TextFormatter,
     redact,
 )
-from tests.away import cut_off
-from tests.client import Api
+from tests.support.client import Api
+from tests.support.unavailable import terminate_connection
 
 JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6IngifQ.eyJzdWIiOiJ1c3JfMSJ9.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
 SECRETS = {
@@ -186,6 +188,26 @@ def test_what_a_client_sends_is_one_line_of_json_without_controls(api: Api) -> N
     assert "RuntimeError: Grüße 日本" in kind, "other letters stay readable"
 
 
+def test_a_text_line_of_a_4xx_says_which_fields_were_wrong() -> None:
+    handler = Collect(TextAccessFormatter())
+    logger = logging.getLogger("platform.access")
+    logger.addHandler(handler)
+    fields = [FieldError(name, "unknown", "No.") for name in ("colour", "sk_4fT9xKq2LmN8pRs5VwYzAbCd", "a\nb\x1b[2J")]
+    fields += [FieldError(f"more_{number}", "unknown", "No.") for number in range(500)]
+    error = ValidationFailed(fields=fields)
+    try:
+        for status in (422, 200, 503):
+            logs.access("POST", "/v1/rows/<str:table>", status, 0.001, "key_1", None, None, None, "tasks", error)
+    finally:
+        logger.removeHandler(handler)
+    wrong, *others = handler.lines
+    assert "422 POST /v1/rows/<str:table>" in wrong
+    assert "table=tasks validation_failed colour:unknown sk_[redacted]:unknown a\\nb\\x1b[2J:unknown more_0" in wrong
+    assert "more_9" not in wrong
+    assert "No." not in wrong
+    assert not any("tasks" in line or "colour" in line for line in others)
+
+
 @pytest.mark.parametrize("formatter", [JsonAccessFormatter(), TextAccessFormatter()])
 def test_each_request_makes_one_line_that_names_the_route(
     api: Api, things: str, caplog: pytest.LogCaptureFixture, formatter: logging.Formatter
@@ -219,12 +241,12 @@ def test_each_request_makes_one_line_that_names_the_route(
 def second_clocks_stopped() -> Iterator[None]:
     """A worker in a thread starts them, and its way of ending does not stop them: they would meet other tests."""
     yield
-    stop_the_second_clocks()
+    stop_schedulers()
 
 
 @pytest.mark.usefixtures("second_clocks_stopped")
 @pytest.mark.timeout(60)
-def test_a_task_carries_the_id_of_the_request_that_nudged_it() -> None:
+def test_task_has_the_id_of_the_request_that_notified_it() -> None:
     """A real worker on the real broker: what the task reads is what the request was called."""
     seen: list[str | None] = []
     done = threading.Event()
@@ -253,13 +275,13 @@ def test_a_task_carries_the_id_of_the_request_that_nudged_it() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_task_that_lost_its_database_is_one_line_and_any_other_failure_one_trace(
+def test_lost_database_logs_one_line_and_other_task_errors_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     @app.task(name="tests.lose_the_database", shared=False)
     def lose() -> None:
         connection.ensure_connection()
-        cut_off(connection)
+        terminate_connection(connection)
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
 

@@ -1,4 +1,4 @@
-"""Which URLs and addresses may be called: every form in which somebody has tried to name an inner host."""
+"""Which URLs and IP addresses may be called: every known spelling of an internal host."""
 
 import ipaddress
 import time
@@ -13,7 +13,7 @@ from platform_site.http.errors import ValidationFailed
 from platform_site.outbound import BadUrl, check_url, parse_url, resolver
 from platform_site.outbound.resolver import NotResolved, resolve
 from platform_site.outbound.ssrf import FORBIDDEN_V4, is_allowed, networks
-from tests.figures import within
+from tests.support.timing import within
 
 
 @pytest.mark.parametrize(
@@ -246,11 +246,11 @@ def test_resolving_knows_addresses_names_and_a_deadline() -> None:
         resolve("not-there.invalid", 80, soon, "")
     owners = [f"env_{number}" for number in range(resolver.MOST_PENDING)]
     for owner in owners:  # they were quick before
-        with resolver._places.held(owner, wait=5):
+        with resolver._semaphore.held(owner, wait=5):
             pass
-    with ExitStack() as held:  # by names that nobody answers
+    with ExitStack() as held:  # by names that no server resolves
         for owner in owners:
-            held.enter_context(resolver._places.held(owner, wait=5))
+            held.enter_context(resolver._semaphore.held(owner, wait=5))
         at = time.monotonic()
         with pytest.raises(TimeoutError):
             resolve("localhost", 80, at + 0.1, "")

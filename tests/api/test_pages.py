@@ -10,7 +10,7 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.staticfiles import finders
 
-from tests.client import Api
+from tests.support.client import Api
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSER = {"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
@@ -21,7 +21,7 @@ def test_an_unknown_page_is_a_page(api: Api) -> None:
     answer = api.get("/nothing/here", headers=BROWSER | {"X-Request-Id": "find-me"})
     assert answer.status == 404
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert "Nothing lives here" in answer.body.decode()
+    assert "Page not found" in answer.body.decode()
     assert "find-me" in answer.body.decode()
 
 
@@ -40,7 +40,7 @@ def test_a_page_that_breaks_tells_nothing(api: Api, things: str) -> None:
     assert answer.headers["X-Request-Id"].encode() in answer.body
 
 
-def test_a_page_whose_database_is_away_says_when_to_come_again(api: Api, things: str) -> None:
+def test_page_without_its_database_sends_retry_after(api: Api, things: str) -> None:
     answer = api.get("/page-without-its-database")
     assert answer.status == 503
     assert answer.headers["Retry-After"] == "1"

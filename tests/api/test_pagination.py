@@ -103,7 +103,7 @@ def test_rows_that_come_and_go_neither_hide_nor_repeat_others(data: st.DataObjec
         for pk in data.draw(st.lists(st.sampled_from(original), max_size=3)):
             if pk not in seen[:-1]:
                 deleted.add(pk)
-            AuditEntry.objects.filter(pk=pk).delete()  # the row that the cursor stands on, too
+            AuditEntry.objects.filter(pk=pk).delete()  # the row of the cursor, too
     assert len(seen) == len(set(seen)), "nothing twice"
     kept = [pk for pk in original if pk not in deleted]
     assert [pk for pk in seen if pk in kept] == kept, "nothing left out, nothing out of order"
@@ -128,7 +128,7 @@ def test_a_cursor_of_another_order_kind_or_fact_is_refused() -> None:
 
 
 def test_an_index_answers_a_deep_page() -> None:
-    """Cost does not grow with depth: the condition is the index's, nothing is read and thrown away."""
+    """Cost does not grow with depth: the condition is the index's, nothing is read and discarded."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE INDEX test_page ON accounts_auditentry (at DESC, id DESC)")
     make(3_000, ties=3_000)  # one moment for all, as after an import

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from platform_site.identity.plans import ADDRESS_LIMITS, PLANS, PlanLimits, plan_limits
+from platform_site.identity.plans import IP_ADDRESS_LIMITS, PLANS, PlanLimits, plan_limits
 from projects.models import Plan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text()
@@ -33,5 +33,5 @@ def test_docs_limits_shows_the_table() -> None:
     assert shown == [(limit, *(getattr(plan_limits(name), limit) for name in PLANS)) for limit in NAMES]
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \|$", PAGE, re.MULTILINE)
     assert [(name, int(value)) for name, value in rows] == [
-        (field.name, getattr(ADDRESS_LIMITS, field.name)) for field in fields(ADDRESS_LIMITS)
+        (field.name, getattr(IP_ADDRESS_LIMITS, field.name)) for field in fields(IP_ADDRESS_LIMITS)
     ]

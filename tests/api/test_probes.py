@@ -18,9 +18,10 @@ from django.db import connections
 
 from platform_site.http import health
 from platform_site.observability import metrics
-from tests.client import Api
-from tests.figures import within
-from tests.serving import ROOT, Up, wait_for
+from tests.support.client import Api
+from tests.support.metrics import read_metrics
+from tests.support.service import ROOT, Up, wait_for
+from tests.support.timing import within
 
 
 @pytest.fixture
@@ -101,10 +102,10 @@ def test_missing_workers_degrade_and_are_503_where_required(api: Api, monkeypatc
 
 
 @pytest.mark.django_db(databases="__all__")
-def test_a_database_that_refuses_connections_as_settings_have_them_is_not_ready(
+def test_readiness_fails_when_the_database_refuses_configured_connections(
     api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever needs a certificate or a certain one of several hosts gets no connection without."""
+    """Required connection settings, such as a certificate or one of several hosts, are used."""
     options = connections["eu-west-1"].settings_dict["OPTIONS"] | {"target_session_attrs": "read-only"}
     monkeypatch.setitem(connections["eu-west-1"].settings_dict, "OPTIONS", options)
     answer = api.get("/readyz")
@@ -148,23 +149,15 @@ def test_probes_are_for_reading(api: Api, path: str) -> None:
 # ── Metrics: a scrape asks the control database for the ages of the queues ──
 
 
-def figures(api: Api) -> dict[str, float]:
-    answer = api.get("/metrics")
-    assert answer.status == 200
-    assert answer.headers["Content-Type"].startswith("text/plain")
-    lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-
-
 @pytest.mark.django_db
 def test_requests_are_counted_by_route_and_status_not_by_path(api: Api, things: str) -> None:
     key = 'platform_requests_total{method="GET",route="/v1/test/things/<str:thing_id>",status="200"}'
-    before = figures(api).get(key, 0)
+    before = read_metrics(api).get(key, 0)
     for number in range(3):
         api.get(f"/v1/test/things/{number}", token="good")
     api.get("/v1/made-up-address")
     api.request("MADEUP", "/v1/test/things")
-    after = figures(api)
+    after = read_metrics(api)
     assert after[key] == before + 3
     assert 'platform_requests_total{method="GET",route="(unknown)",status="404"}' in after
     assert 'platform_requests_total{method="OTHER",route="/v1/test/things",status="405"}' in after
@@ -174,9 +167,9 @@ def test_requests_are_counted_by_route_and_status_not_by_path(api: Api, things: 
 
 @pytest.mark.django_db
 def test_errors_of_postgresql_are_counted_by_their_sqlstate(api: Api, things: str) -> None:
-    before = figures(api).get('platform_database_errors_total{sqlstate="55P03"}', 0)
+    before = read_metrics(api).get('platform_database_errors_total{sqlstate="55P03"}', 0)
     api.post("/v1/test/faults/55P03")
-    assert figures(api)['platform_database_errors_total{sqlstate="55P03"}'] == before + 1
+    assert read_metrics(api)['platform_database_errors_total{sqlstate="55P03"}'] == before + 1
 
 
 def _count_one(route: str) -> None:
@@ -193,19 +186,19 @@ def test_processes_add_up_and_a_dead_ones_share_stays(api: Api) -> None:
         process.start()
         process.join(10)
         assert process.exitcode == 0
-    assert figures(api)[f'platform_requests_total{{method="GET",route="{route}",status="200"}}'] == 3
+    assert read_metrics(api)[f'platform_requests_total{{method="GET",route="{route}",status="200"}}'] == 3
 
 
 @pytest.mark.django_db
-def test_a_dead_processs_gauge_is_forgotten(api: Api) -> None:
+def test_gauge_of_a_dead_process_is_deleted(api: Api) -> None:
     def trip() -> None:
         metrics.BREAKER_OPEN.set(1)
 
-    before = figures(api)["platform_redis_breaker_open"]
+    before = read_metrics(api)["platform_redis_breaker_open"]
     process = multiprocessing.get_context("fork").Process(target=trip)
     process.start()
     process.join(10)
-    assert figures(api)["platform_redis_breaker_open"] == before
+    assert read_metrics(api)["platform_redis_breaker_open"] == before
 
 
 @pytest.mark.django_db
@@ -215,9 +208,9 @@ def test_starting_afresh_forgets_the_dead_and_keeps_the_living(api: Api) -> None
     process.start()
     process.join(10)
     _count_one(f"{route}-alive")
-    assert f'platform_requests_total{{method="GET",route="{route}",status="200"}}' in figures(api)
-    metrics.start_afresh()
-    after = figures(api)
+    assert f'platform_requests_total{{method="GET",route="{route}",status="200"}}' in read_metrics(api)
+    metrics.reset()
+    after = read_metrics(api)
     assert f'platform_requests_total{{method="GET",route="{route}",status="200"}}' not in after
     assert after[f'platform_requests_total{{method="GET",route="{route}-alive",status="200"}}'] == 1
 
@@ -248,7 +241,7 @@ def test_metrics_are_for_this_machine_or_the_token(
 
 @pytest.mark.django_db
 def test_metric_names_and_labels_stay_few(api: Api) -> None:
-    """Cardinality is routes × methods × statuses; no id, address or user may become a label."""
+    """Cardinality is routes × methods × statuses; ids, IP addresses and users may not become labels."""
     names = set(re.findall(r'(\w+)="', api.get("/metrics").body.decode()))
     assert names <= {
         "method",
@@ -268,7 +261,8 @@ def test_metric_names_and_labels_stay_few(api: Api) -> None:
 
 @pytest.mark.served
 def test_a_scrape_adds_up_all_web_processes(served: Up) -> None:
-    """Each connection may meet another worker; the sum does not care. What the others counted last comes a moment later."""
+    """Each connection may meet another worker; the sum does not care. What the others counted last comes a moment
+    later."""
     key = 'platform_requests_total{method="GET",route="/v1/openapi.json",status="200"}'
 
     def counted() -> float:

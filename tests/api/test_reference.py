@@ -1,12 +1,12 @@
-"""The API reference in a real browser: drawn, by files of ours alone, without one breach of its own policy."""
+"""The API reference in a real browser: rendered with the platform's own files, without a violation of its policy."""
 
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page
 
-from tests.browsing import in_a_browser
-from tests.serving import Up
+from tests.support.browser import in_a_browser
+from tests.support.service import Up
 
 pytestmark = in_a_browser
 

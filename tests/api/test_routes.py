@@ -1,4 +1,4 @@
-"""The table of addresses says what Django's resolver says, of every address and of what is almost one."""
+"""The table of URLs agrees with Django's resolver, for every URL and for similar ones."""
 
 from collections.abc import Iterator
 from typing import Any

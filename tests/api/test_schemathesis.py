@@ -1,6 +1,6 @@
 """The running service against its own description: no 5xx, and no answer that the description does not have.
 
-schemathesis makes the calls, as the demo's owner, with a key and as nobody. Bounded: a fixed seed and few examples, so
+schemathesis makes the calls, as the demo's owner, with a key and anonymously. Bounded: a fixed seed and few examples, so
 that it fits the suite; `-m slow` runs it long.
 """
 
@@ -22,8 +22,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from platform_site.identity.callers import ENVIRONMENT_SCOPES
-from tests import invariants
-from tests.serving import Up
+from tests.support import response_invariants
+from tests.support.service import Up
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(600)]
 
@@ -34,13 +34,13 @@ CHECKS = (
     response_headers_conformance,
     response_schema_conformance,
 )
-LEFT_ALONE = {"/v1/auth/revoke", "/v1/auth/sessions/{session_id}"}
-"""What ends the session that the test itself uses."""
+LEFT_ALONE = {"/v1/auth/revoke", "/v1/auth/sessions/{session_id}", "/v1/changes"}
+"""What ends the session that the test itself uses, and a response that has no end."""
 
 
 @pytest.fixture
 def callers(served: Up) -> Iterator[dict[str, dict[str, str]]]:
-    """The headers of the demo's owner, of a key, and of nobody, in a project that may be taken apart: the description's
+    """The headers of the demo's owner, of a key, and of an anonymous caller, in a project that may be changed: the description's
     examples bear the names of what the demo has."""
     account = served.facts["account"]
     body = {"grant_type": "password", "email": account["email"], "password": account["password"]}
@@ -113,7 +113,9 @@ def probe(
         case.validate_response(response, checks=CHECKS, headers=headers)
         received = httpx.Headers([(key, value) for key, values in response.headers.items() for value in values])
         is_json = response.content and "json" in received.get("Content-Type", "")
-        invariants.check(response.status_code, received, response.content, response.json() if is_json else None)
+        response_invariants.check(
+            response.status_code, received, response.content, response.json() if is_json else None
+        )
 
     one()
 
@@ -145,6 +147,42 @@ def run(served: Up, examples: int, who: str, callers: dict[str, dict[str, str]])
 @pytest.mark.parametrize("who", ["owner", "key", "nobody"])
 def test_the_service_does_what_its_description_says(served: Up, who: str, callers: dict[str, dict[str, str]]) -> None:
     run(served, 8 if who == "owner" else 4, who, callers)
+
+
+TABLES: dict[str, Any] = {
+    "lists": {"columns": {"name": {"type": "text", "max_length": 20}}},
+    "tasks": {
+        "columns": {
+            "title": {"type": "text", "max_length": 20},
+            "stars": {"type": "integer", "null": True},
+            "price": {"type": "decimal", "precision": 10, "scale": 2, "default": "0.00"},
+            "stage": {"type": "enum", "values": ["open", "won"], "default": "open"},
+            "due_on": {"type": "date", "null": True},
+            "tags": {"type": "text[]", "default": []},
+            "list": {"type": "reference", "to": "lists", "null": True},
+        }
+    },
+}
+
+
+def test_tables_do_what_the_description_of_their_environment_says(
+    served: Up, callers: dict[str, dict[str, str]]
+) -> None:
+    headers = callers["owner"]
+    environment_id = headers["X-Environment"]
+    with httpx.Client(base_url=f"{served.base_url}/v1", headers=headers, timeout=60) as client:
+        client.put("/schema", json={"document": {"tables": TABLES}}).raise_for_status()
+        rows = [{"name": f"List {number}"} for number in range(3)]
+        ids = [each["id"] for each in client.post("/rows/lists", json=rows).raise_for_status().json()["data"]]
+    url = f"{served.base_url}/v1/openapi.json?environment={environment_id}"
+    statuses: dict[str, set[int]] = defaultdict(set)
+    for result in schemathesis.openapi.from_url(url, headers=headers).get_all_operations():
+        operation = result.ok()
+        if operation.path.startswith("/v1/rows/"):
+            probe(operation, 8, headers, {"name": ids, "run_id": ids}, statuses[operation.path])
+    assert len(statuses) == 2 * 5
+    assert 201 in statuses["/v1/rows/lists"]
+    assert {200, 201} & statuses["/v1/rows/tasks"]
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ import pytest
 from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
 from platform_site.redis import client as redis_client
 from platform_site.redis.client import BREAKER_SECONDS, Store
-from tests.api.redis_server import BUDGET, SLACK, RedisServer, until
-from tests.valkeys import Refusal
+from tests.support.valkey import Refusal
+from tests.support.valkey_server import BUDGET, SLACK, RedisServer, until
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ def test_what_redis_refuses_costs_only_its_own_answer(server: RedisServer) -> No
 
 @pytest.mark.parametrize("why", ["full", "replica"])
 def test_a_redis_that_takes_no_writes_is_believed_nothing(server: RedisServer, why: Refusal) -> None:
-    """A record that nobody can mark may have stopped being true. A replica that was the primary a moment ago may have an
-    old line of ours, so it is asked on a new one."""
+    """A record that cannot be marked may be outdated. A replica that was the primary a moment ago may have an
+    old connection, so a new one is used."""
     server.store.fill("who:1", b"of a session that ends")
     server.refuse_writes(why)
     trip = server.store.trip()
@@ -162,7 +162,8 @@ def test_a_frozen_redis_costs_the_budget_once_and_then_nothing(
     assert not server.store.is_away
     assert BREAKER_OPEN._value.get() == 0
     assert BREAKER_TRIPS._value.get() == trips + 1, "one opening, however often it was tried"
-    assert [record.getMessage().split(";")[0] for record in caplog.records] == ["Redis is away", "Redis is back"]
+    messages = [record.getMessage().split(":")[0] for record in caplog.records]
+    assert messages == ["Redis is unavailable", "Redis is available again"]
 
 
 def test_a_trip_that_was_cut_off_leaves_no_answers_behind_for_the_next(server: RedisServer) -> None:
@@ -234,9 +235,9 @@ def test_a_mark_that_could_not_be_written_is_written_when_redis_is_back(server: 
     until(lambda: server.client.get("who:3") == b"?", 5)
 
 
-def test_a_mark_is_written_at_once_although_the_process_goes_without_redis_for_the_moment(server: RedisServer) -> None:
+def test_marker_is_written_at_once_while_redis_is_bypassed(server: RedisServer) -> None:
     """One late trip opens the breaker of one process. The others believe their records meanwhile: what that process
-    takes away must be gone for them when it says so."""
+    removes must be gone for them when it responds."""
     assert server.store.put({"who:1": b"a record that others believe"}, 60)
     server.freeze()
     assert not run(server.store)[0]
@@ -322,7 +323,7 @@ def test_what_is_no_redis_is_no_redis(listener: socket.socket) -> None:
     assert not run(Store(url_of(listener), BUDGET))[0]
 
 
-def test_a_wrong_password_is_redis_away(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_redis_password_counts_as_unavailable(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     password = server.layout.read_secrets()["redis_password"]
     wrong = Store(server.url.replace(password, "guess"), BUDGET)
     assert not run(wrong)[0]

@@ -1,4 +1,4 @@
-"""Addresses for the kernel's own tests, beside the real ones: a viewset that does what it is told."""
+"""Endpoints for the tests of the HTTP package, beside the real ones: a viewset with configurable behavior."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from rest_framework import exceptions as drf
 
 from platform_site import urls as roof
 from platform_site.http import errors, fields
-from platform_site.http.views import ApiViewSet, answer, created, no_content
-from platform_site.identity.callers import Caller, Place
+from platform_site.http.views import ApiViewSet, created, no_content, respond
+from platform_site.identity.callers import Caller, EnvironmentRef
 
 CALLERS: dict[str, Caller] = {}
 """Bearer token to caller."""
@@ -48,7 +48,7 @@ class Things(ApiViewSet):
         return [ByTable()]
 
     def list(self, request: Any) -> HttpResponse:
-        return answer({"query": self.query, "caller": self.caller.id})
+        return respond({"query": self.query, "caller": self.caller.id})
 
     def create(self, request: Any) -> HttpResponse:
         values = self.read(ThingInput)
@@ -57,13 +57,13 @@ class Things(ApiViewSet):
         return created("/v1/test/things/1", values)
 
     def retrieve(self, request: Any, thing_id: str) -> HttpResponse:
-        return answer({"id": thing_id}, headers={"ETag": '"1"'})
+        return respond({"id": thing_id}, headers={"ETag": '"1"'})
 
     def destroy(self, request: Any, thing_id: str) -> HttpResponse:
         return no_content()
 
     def run(self, request: Any) -> HttpResponse:
-        return answer({"data": self.read_object()})
+        return respond({"data": self.read_object()})
 
 
 class Echo(ApiViewSet):
@@ -72,7 +72,7 @@ class Echo(ApiViewSet):
     public = True
 
     def create(self, request: Any) -> HttpResponse:
-        return answer({"text": repr(self.request.data)})
+        return respond({"text": repr(self.request.data)})
 
 
 class Granting(ApiViewSet):
@@ -82,7 +82,7 @@ class Granting(ApiViewSet):
     client_errors_as = errors.InvalidGrant
 
     def create(self, request: Any) -> HttpResponse:
-        return answer(self.read(ThingInput))
+        return respond(self.read(ThingInput))
 
 
 FAULTS: dict[str, Any] = {
@@ -104,7 +104,7 @@ FAULTS: dict[str, Any] = {
 
 
 class Faults(ApiViewSet):
-    """Raises what its address names, or lets PostgreSQL raise that SQLSTATE; or says what it is told."""
+    """Raises what its path names, lets PostgreSQL raise that SQLSTATE, or returns the given response."""
 
     public = True
 
@@ -115,7 +115,7 @@ class Faults(ApiViewSet):
             raise RuntimeError(says)
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(raising(name))
-        return answer({})
+        return respond({})
 
 
 def raising(sqlstate: str) -> str:
@@ -129,7 +129,7 @@ RUNS: list[str] = []
 
 
 class Unlucky(ApiViewSet):
-    """Its transactions are undone by PostgreSQL, or its connection dies, as often as the address says."""
+    """Its transactions are rolled back by PostgreSQL, or its connection is lost, as often as the path says."""
 
     public = True
 
@@ -141,7 +141,7 @@ class Unlucky(ApiViewSet):
         with transaction.atomic(), connection.cursor() as cursor:
             if len(RUNS) <= times:
                 cursor.execute(raising("40P01"))
-        return answer({"runs": len(RUNS)})
+        return respond({"runs": len(RUNS)})
 
     def undone_later(self, request: Any, times: int) -> HttpResponse:
         with transaction.atomic():
@@ -155,7 +155,7 @@ class Unlucky(ApiViewSet):
                 with psycopg.connect(**_plain(connection.get_connection_params()), autocommit=True) as other:
                     other.execute("SELECT pg_terminate_backend(%s, 5000)", cursor.fetchone())
             cursor.execute("SELECT 1")
-        return answer({"runs": len(RUNS)})
+        return respond({"runs": len(RUNS)})
 
 
 def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ urlpatterns = [
 handler400, handler403, handler404, handler500 = roof.handler400, roof.handler403, roof.handler404, roof.handler500
 
 
-def place(**changes: Any) -> Place:
+def place(**changes: Any) -> EnvironmentRef:
     facts: dict[str, Any] = {
         "environment_id": "env_01k6zzzzzzzzzzzzzzzzzzzzzz",
         "environment_name": "production",
@@ -197,4 +197,4 @@ def place(**changes: Any) -> Place:
         "plan": "free",
         "pool_id": "env_01k6zzzzzzzzzzzzzzzzzzzzzz",
     }
-    return Place(**(facts | changes))
+    return EnvironmentRef(**(facts | changes))

@@ -2,8 +2,8 @@
 
 Starts it as `manage.py up` does, fills it (1,000 users, 1,000 lists, 100,000 tasks), runs each workload with 16 clients,
 and prints one table: requests a second, the share of the bare view's on the same server in the same run, p50, p99, CPU of
-each part for one request, and floors that nothing of the kind can pass. By hand, on a quiet machine: `others` says how
-much of it was taken by somebody else. docs/explanation/performance.md keeps the figures and what is behind them.
+each part for one request, and lower bounds for comparison. By hand, on a quiet machine: `others` says how
+much of it other processes used. docs/explanation/performance.md has the results and their background.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from pathlib import Path
 import httpx
 
 from tests.benchmarks import rows
-from tests.benchmarks.hammer import Load
+from tests.benchmarks.load_generator import Load
+from tests.benchmarks.measured_service import CLIENTS, HEAD, Figures, Stage, line, stage
 from tests.benchmarks.rows import request
-from tests.benchmarks.stage import CLIENTS, HEAD, Figures, Stage, line, stage
-from tests.serving import wait_for
+from tests.support.service import wait_for
 
 PASSWORD = "correct horse battery staple"
 FUNCTION = "export default async (input) => ({ sum: input.a + input.b });"
@@ -139,9 +139,9 @@ def webhook(on: Stage, seconds: float) -> Iterator[Figures]:
 def _listed(on: Stage) -> int:
     from django.db import connections
 
-    from platform_site.postgres.prepared import opened_door
+    from platform_site.postgres.prepared import row_access
 
-    with opened_door(), connections[on.setting.place.cluster].cursor() as cursor:
+    with row_access(), connections[on.setting.place.cluster].cursor() as cursor:
         cursor.execute(f'SELECT count(*) FROM "{on.setting.place.environment_id}".lists')  # noqa: S608
         return int(cursor.fetchone()[0])
 
@@ -165,7 +165,7 @@ def main() -> None:
     parts = [*PARTS, REPLICAS]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART",
                         help=f"of {', '.join(parts)}; rows come first, for the bare view's rate is theirs")  # fmt: skip
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--json", type=Path, help="also write the results there")
     options = parser.parse_args()
     if options.only != [REPLICAS]:
         _run(options)

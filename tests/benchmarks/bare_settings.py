@@ -1,4 +1,4 @@
-"""Django with nothing of ours but the server: what every request costs at least."""
+"""Django with only the platform's server: the minimum cost of a request."""
 
 from platform_site.settings import *  # noqa: F403
 

@@ -4,7 +4,7 @@ A noisy machine moves times by half within an hour and leaves counts alone, so t
 dearer. Each workload of `tests.benchmarks.rows` is answered by Django in this process, one after the other, on the
 databases of a service that runs as `manage.py up` does: calls of Python and of C for each request, and what it adds to
 PostgreSQL's log (roughly: a checkpoint makes that more). `--top` prints the functions that are called most. The bridge
-is in it, what Granian and the lane's threads do around it is not. Figures: docs/explanation/performance.md.
+is in it, what Granian and the lane's threads do around it is not. Results: docs/explanation/performance.md.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
-from tests.benchmarks.stage import stage
+from tests.benchmarks.measured_service import stage
 
 WARM, COUNTED, LOGGED = 300, 50, 1_000
 """Requests: to fill caches and prepare statements, to count calls, to see what the log grows by."""
@@ -52,7 +52,7 @@ class Scope:
 
 
 class Protocol:
-    """Takes the answer, and gives the body to whoever awaits it."""
+    """Takes the response, and passes the body to the reader."""
 
     status, answered = 0, b""
 
@@ -87,9 +87,9 @@ class AtOnce:
 
 def answers() -> Answer:
     """What answers a request in this process as a web process would. Raises RuntimeError if the answer is an error."""
-    from platform_site.server.rsgi_app import Bridge
+    from platform_site.server.rsgi_app import RsgiApplication
 
-    bridge: Any = Bridge()
+    bridge: Any = RsgiApplication()
     bridge.load()
     bridge._lane = bridge._arrivals = AtOnce(bridge)
     logging.getLogger("platform.access").handlers[0].setStream(open("/dev/null", "w"))

@@ -35,7 +35,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def bench(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`manage.py serve --workers 2` with the addresses of `tests.benchmarks.urls` and no rate limits in the way."""
+    """`manage.py serve --workers 2` with the URLs of `tests.benchmarks.urls` and without rate limits."""
     databases = {
         variable: settings.LAYOUT.postgres_url(str(connections[alias].settings_dict["NAME"]))
         for alias, variable in [
@@ -79,7 +79,7 @@ def _wait(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 @pytest.fixture
 def report(capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Print a line of figures, whatever pytest does with output."""
+    """Print a line of results, whatever pytest does with output."""
 
     def say(line: str) -> None:
         record_property("figures", line)

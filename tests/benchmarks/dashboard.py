@@ -4,7 +4,7 @@ The service as `manage.py up` runs it, two web workers; a region filled by `gene
 deliveries and attempts of 200 webhooks over 29 days and 1,000,000 runs of 50 functions over 7. Then a look of the worker
 (`platform_site.console.rollups`), first over a whole day, then over what is new; and each page 40 times over HTTP by one
 member of staff. Beside the times: how many statements a page sends, the slowest of them, and which large table its plan
-reads from end to end (none should). Figures: docs/explanation/performance.md, "Console".
+reads from end to end (none should). Results: docs/explanation/performance.md, "Console".
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import httpx
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout, region_database
-from tests.serving import Up, start_up
+from tests.support.service import Up, start_up
 
 REGION = "us-east-1"
 WEBHOOKS, FUNCTIONS = 200, 50
@@ -148,10 +148,10 @@ def fill(up: Up, deliveries: int, runs: int) -> None:
         connection.autocommit = True
         for table in (*LARGE, "webhooks_webhook", "functions_function"):
             connection.execute(f"VACUUM ANALYZE platform.{table}")
-    from platform_site.models import FunctionFigure, RegionFigure
+    from platform_site.models import FunctionMetric, RegionMetric
 
     # The worker has summed up the empty day already, and looks back no further than its last look.
-    for figures in (RegionFigure, FunctionFigure):
+    for figures in (RegionMetric, FunctionMetric):
         figures.objects.all().delete()
 
 

@@ -5,7 +5,7 @@ with one web process as `manage.py up` does, and asks for rows of each environme
 with the environment's own key. Prints what the web process, PostgreSQL's backends of the region and the worker hold at
 first, when the cache of 200 is full, and on the way to the last one; the web process' CPU for a request; and how long
 the first request to each environment took. `--every-table` asks for all ten tables of each; only the first request to
-it is timed. Some 5 minutes and 5 GB to make them all, and 5 more to ask. Figures: docs/explanation/performance.md.
+it is timed. Some 5 minutes and 5 GB to make them all, and 5 more to ask. Results: docs/explanation/performance.md.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import psutil
 
 from platform_site.embedded.data_dir import region_database
 from tests.benchmarks.rows import OWN
-from tests.serving import Up, start_up
+from tests.support.service import Up, start_up
 
 REGION = "us-east-1"
 TABLES, COLUMNS = 10, 12
@@ -81,7 +81,7 @@ def build(up: Up, count: int) -> list[Known]:
 
 @contextlib.contextmanager
 def _unflushed(up: Up) -> Iterator[None]:
-    """The benchmark's own server without flushes: 100,000 tables are as many files, and nobody needs them tomorrow."""
+    """A separate server without fsync: 100,000 tables are as many files, and none of them is kept."""
     from platform_site.embedded import postgres as embedded_postgres
     from platform_site.embedded.data_dir import Layout
 

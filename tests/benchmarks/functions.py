@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import httpx
 import psutil
 
+from tests.benchmarks.measured_service import HEAD, Figures, Stage, line, stage
 from tests.benchmarks.rows import request
-from tests.benchmarks.stage import HEAD, Figures, Stage, line, stage
 
 SUM = "export default ({ a, b }: { a: number; b: number }) => ({ sum: a + b })"
 READ = "export default ({ id }: any, ctx: any) => ctx.rows.get('tasks', id)"
@@ -60,7 +60,8 @@ def cold(on: Stage) -> str:
 
 
 def memory(on: Stage) -> str:
-    """100 functions deployed, 20 called again and again: processes and megabytes, pages that they share counted once."""
+    """100 functions deployed, 20 called again and again: processes and megabytes, pages that they share counted
+    once."""
     _, client = _door(on)
     with client:
         for number in range(DEPLOYED):

@@ -1,4 +1,4 @@
-"""A closed loop of clients over raw sockets: the cheapest load that is still HTTP, so that the figures are the server's."""
+"""A closed loop of clients over raw sockets: the cheapest load that is still HTTP, so that the server is measured."""
 
 import asyncio
 import time

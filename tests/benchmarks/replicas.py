@@ -2,7 +2,7 @@
 
 The list of 20 as `tests.benchmarks.rows` asks for it, by 16 clients, of a service for which a replica is named: before
 there is one, so that the primary answers, and beside a real streaming replica that follows it on the same machine. `pg µs`
-is the primary's. docs/explanation/performance.md keeps the figures.
+is the primary's. docs/explanation/performance.md has the results.
 """
 
 import sys
@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 
 from platform_site.embedded.data_dir import Layout, region_variable
+from tests.benchmarks.measured_service import HEAD, Stage, line, stage
 from tests.benchmarks.rows import questions
-from tests.benchmarks.stage import HEAD, Stage, line, stage
-from tests.serving import wait_for
-from tests.standby import Standby, counted
+from tests.support.service import wait_for
+from tests.support.standby import Standby, counted
 
 REGION = "us-east-1"
 REPLICA = f"{REGION}-replica-1"

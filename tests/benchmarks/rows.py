@@ -1,8 +1,8 @@
 """What rows cost: `python -m tests.benchmarks.rows [SECONDS] [WORKERS]`. By hand, on a quiet machine.
 
 100,000 tasks of 1,000 owners in 1,000 lists, under rules, asked for by 16 clients with tokens of 64 owners: sessions,
-limits and rules are all on. Beside each figure stand the floors of the same run on the same machine: a bare Django view
-on the same server, and `pgbench -M prepared` with the very statement that answers. Figures: docs/explanation/performance.md.
+limits and rules are all on. Each result has the lower bounds of the same run on the same machine: a bare Django view
+on the same server, and `pgbench -M prepared` with the very statement that answers. Results: docs/explanation/performance.md.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from platform_site.embedded import postgres as embedded_postgres
-from tests.benchmarks.stage import CLIENTS, HEAD, Figures, Stage, line, stage
+from tests.benchmarks.measured_service import CLIENTS, HEAD, Figures, Stage, line, stage
 
 OWNERS, LISTS, TASKS, ASKING = 1_000, 1_000, 100_000, 64
 EACH = 50
@@ -25,11 +25,12 @@ EACH = 50
 
 OWN = {"owner_id": "$user.id"}
 DOCUMENT: dict[str, Any] = {
+    "users": {"user": ["id", "name"]},
     "tables": {
         "lists": {
             "id_prefix": "lst_",
             "columns": {"name": {"type": "text", "max_length": 100}, "owner": {"type": "user"}},
-            "rules": {"user": {"read": {"where": OWN}}},
+            "rules": {"user": {"read": {"where": OWN}, "insert": {"set": OWN, "columns": ["name"]}}},
         },
         "tasks": {
             "id_prefix": "tsk_",
@@ -55,8 +56,20 @@ DOCUMENT: dict[str, Any] = {
                 }
             },
         },
-    }
+    },
 }
+BATCH = {
+    "operations": [
+        operation
+        for number in range(5)
+        for operation in (
+            {"op": "insert", "table": "lists", "name": f"list{number}", "values": {"name": "New"}},
+            {"op": "insert", "table": "tasks", "values": {"title": "New", "list_id": {"$ref": f"list{number}.id"}}},
+        )
+    ]
+}
+"""Ten inserts into two tables."""
+TOTALS = {"group": ["status"], "count": True, "sum": ["priority"]}
 WHERE = quote(json.dumps({"done": False}))
 
 
@@ -75,14 +88,14 @@ class Setting:
 
 
 def build() -> Setting:
-    """A project with the schema, its rows, and who asks for them."""
+    """A project with the schema, its rows, and the callers."""
     from django.db import connections
 
     from accounts import audit
     from accounts.models import User
     from accounts.users import service as services
     from platform_site.identity import ids
-    from platform_site.postgres.prepared import opened_door
+    from platform_site.postgres.prepared import row_access
     from projects.directory.environments import place_of
     from rows.migrate import service as schema_service
     from tests.projects.conftest import environment_of, key_for, make_project, token_of
@@ -97,7 +110,7 @@ def build() -> Setting:
         [User(id=user, email=f"{user}@example.com", environment_id=place.pool_id) for user in users]
     )
     schema = f'"{place.environment_id}"'
-    with opened_door(), connections[place.cluster].cursor() as cursor:
+    with row_access(), connections[place.cluster].cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
         cursor.execute(
             f"INSERT INTO {schema}.lists (id, name, owner_id) SELECT 'lst_' || n, 'List ' || n, (%s::text[])[n]"  # noqa: S608
@@ -141,12 +154,12 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
     from rows import services
     from rows.query import params, select
     from rows.query import where as query_where
-    from rows.query.schema_cache import environment
+    from rows.query.schema_cache import compiled_schema
     from rows.rules.rules import Principal
     from rows.write import statements
 
-    known = environment(setting.place)
-    user, everyone = known.open_viewer("user"), known.open_viewer("all")
+    known = compiled_schema(setting.place)
+    user, everyone = known.open_role_view("user"), known.open_role_view("all")
     rows: dict[str, list[str]] = {}
     for owner in setting.owners:
         listed = services.list_rows(
@@ -165,17 +178,17 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         )
         cursor = page.next_cursor
 
-    def of_list(viewer: Any, where: str | None, order: str, withs: str | None, after: bool = False) -> Any:
-        keys = params.parse_order(order, "tasks", viewer.sight)
-        found = query_where.parse_where(where, "tasks", viewer.sight)
+    def of_list(role_view: Any, where: str | None, order: str, withs: str | None, after: bool = False) -> Any:
+        keys = params.parse_order(order, "tasks", role_view.resolver)
+        found = query_where.parse_where(where, "tasks", role_view.resolver)
         shape = select.ReadShape(
             "tasks",
             found.shape,
             keys,
-            params.parse_with(withs, "tasks", viewer.sight),
+            params.parse_with(withs, "tasks", role_view.resolver),
             (False,) * len(keys) if after else None,
         )
-        return select.read(viewer, shape), found
+        return select.read(role_view, shape), found
 
     latest = "order=created_at.desc"
     by_key = lambda path: [request(port, "GET", f"/v1/rows/tasks?{latest}{path}", setting.key)]  # noqa: E731
@@ -189,13 +202,19 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         ),
         "retrieve with its list": (
             [request(port, "GET", f"/v1/rows/tasks/{task}?with=list", token) for token, _, task in of_owners],
-            (select.read(user, select.ReadShape("tasks", withs=params.parse_with("list", "tasks", user.sight))), None),
+            (select.read(user, select.ReadShape("tasks", withs=params.parse_with("list", "tasks", user.resolver))), None),
         ),
         "list 20 of one's own": (
             each(f"?where={WHERE}&{latest}"), of_list(user, '{"done": false}', "created_at.desc", None)
         ),
         "list 20 with their list": (
             each(f"?where={WHERE}&{latest}&with=list"), of_list(user, '{"done": false}', "created_at.desc", "list")
+        ),
+        "list 20 with their owner": (
+            each(f"?where={WHERE}&{latest}&with=owner"), of_list(user, '{"done": false}', "created_at.desc", "owner")
+        ),
+        "count and sum of one's own by status": (
+            [request(port, "POST", "/v1/rows/tasks/aggregate", token, TOTALS) for token in setting.tokens], None
         ),
         "page 1 of 100,000": (by_key(""), of_list(everyone, None, "created_at.desc", None)),
         "page at depth 50,000": (by_key(f"&cursor={cursor}"), of_list(everyone, None, "created_at.desc", None, after=True)),
@@ -209,6 +228,7 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
              for number, token in enumerate(lists_of(setting))],
             (statements.insert(user, statements.InsertShape("tasks")), None),
         ),
+        "batch of 10 inserts": ([request(port, "POST", "/v1/batch", token, BATCH) for token in setting.tokens], None),
     }  # fmt: skip
 
 
@@ -216,16 +236,16 @@ def lists_of(setting: Setting) -> list[str]:
     """For each of the first lists the token of its owner (the n-th list is the n-th owner's)."""
     from django.db import connections
 
-    from platform_site.postgres.prepared import opened_door
+    from platform_site.postgres.prepared import row_access
 
-    with opened_door(), connections[setting.place.cluster].cursor() as cursor:
+    with row_access(), connections[setting.place.cluster].cursor() as cursor:
         lists = f'"{setting.place.environment_id}".lists'
         cursor.execute(f"SELECT owner_id FROM {lists} ORDER BY substr(id, 5)::int LIMIT %s", [ASKING])  # noqa: S608
         by_owner = dict(zip(setting.owners, setting.tokens, strict=True))
         return [by_owner[owner] for (owner,) in cursor.fetchall()]
 
 
-# ── The floor ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The lower bound ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> float | None:
@@ -235,7 +255,7 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
 
     from django.db import connections
 
-    from rows.query.schema_cache import environment
+    from rows.query.schema_cache import compiled_schema
     from rows.query.select import After, Cell
     from rows.rules.rules import Principal
 
@@ -244,7 +264,7 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
         return None
     known: dict[Any, bytes | None] = {
         "environment": setting.place.environment_id.encode(),
-        "version": str(environment(setting.place).version).encode(),
+        "version": str(compiled_schema(setting.place).version).encode(),
         "limit": b"21",
         "id": setting.tasks[0].encode(),
         After(0): b"2026-02-01 00:00:00+00",

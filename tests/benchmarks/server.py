@@ -1,7 +1,7 @@
 """Which server, how many processes: `python -m tests.benchmarks.server [SECONDS]`. By hand, on a quiet machine.
 
 Every variant serves the same two views (one does nothing, one waits half a millisecond outside of Python) to 16 clients
-in the same run. The figures of docs/explanation/performance.md come from here.
+in the same run. The numbers in docs/explanation/performance.md come from here.
 """
 
 import os
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.benchmarks.hammer import ROOT, measure
+from tests.benchmarks.load_generator import ROOT, measure
 
 GRANIAN = [
     "-m",

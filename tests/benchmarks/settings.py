@@ -1,4 +1,4 @@
-"""The service's own settings, with the benchmark's addresses on top."""
+"""The service's own settings, with the URLs of the benchmark on top."""
 
 from platform_site.settings import *  # noqa: F403
 

@@ -38,7 +38,8 @@ BUSY: Final = 0.5
 REDIS_COMMANDS: Final = 4
 """Of one request, in one round trip: two records, and one counter with its end (`projects.api.authentication`)."""
 REDIS_NUDGES: Final = 0.1
-"""Commands a request for nudges and Celery: at most one nudge in 20 ms and process, whatever is written."""
+"""Commands a request for notifications and Celery: at most one notification in 20 ms and process, whatever is
+written."""
 REDIS_PER_CORE: Final = 150_000
 """Commands a second of one Valkey thread, in pipelines of four; it has only one for commands."""
 THREADS_AT_WORK: Final = 3

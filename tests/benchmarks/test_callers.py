@@ -15,8 +15,8 @@ from accounts.users import service as accounts
 from projects.models import Project
 from tests.benchmarks import load
 from tests.benchmarks.conftest import Served
-from tests.emptying import flush_redis
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
+from tests.support.flush import flush_redis
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True, databases="__all__")]
 

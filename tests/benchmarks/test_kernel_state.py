@@ -1,4 +1,4 @@
-"""What the kernel adds to each request, in CPU of this process: figures for docs/explanation/performance.md, and bounds that hold.
+"""What the HTTP package adds to each request, in CPU of this process: results for docs/explanation/performance.md, and limits.
 
 The best of several rounds: others share the machine, and what is asked is what the code costs, not what the neighbours do.
 """
@@ -46,14 +46,14 @@ def test_a_trip_with_the_callers_record_and_its_count(say: Callable[[str, float]
     redis_client.current().put({"who:benchmark": b"{}" * 100, "where:benchmark": b"{}" * 100}, 600)
 
     def bare() -> None:
-        trip = redis_client.trip()
+        trip = redis_client.round_trip()
         trip.get("who:benchmark")
         trip.get("where:benchmark")
         trip.count("count:benchmark", 60)
         assert trip.run()
 
     def limited() -> None:
-        trip = redis_client.trip()
+        trip = redis_client.round_trip()
         trip.get("who:benchmark")
         trip.get("where:benchmark")
         begun = rate_limits.begin(request, trip, "usr_benchmark")

@@ -6,7 +6,7 @@ import pytest
 
 from platform_site import outbound
 from platform_site.outbound.ssrf import networks
-from tests.api.receiver import Receiver
+from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.slow
 

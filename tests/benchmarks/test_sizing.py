@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.benchmarks.sizing import BUSY, MIX, PEAK, QUIET, average, costs, need, tables
-from tests.serving import ROOT
+from tests.support.service import ROOT
 
 BENCHMARK = json.loads(QUIET.read_text())
 

@@ -1,10 +1,10 @@
-"""The service with two addresses more: a bare Django view, and an authenticated one that does nothing."""
+"""The service with two more URLs: a bare Django view, and an authenticated one that does nothing."""
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import path
 
-from platform_site.http.views import ApiViewSet, answer
+from platform_site.http.views import ApiViewSet, respond
 from platform_site.urls import urlpatterns as of_the_service
 
 
@@ -17,7 +17,7 @@ class NothingViewSet(ApiViewSet):
     required_scopes = {"nothing": None}
 
     def nothing(self, request: HttpRequest) -> HttpResponseBase:
-        return answer({})
+        return respond({})
 
 
 class NothingSomewhereViewSet(NothingViewSet):

@@ -1,4 +1,4 @@
-"""What webhooks cost: `python -m tests.benchmarks.webhooks [PART…]`. By hand, on a quiet machine. Figures: docs/explanation/performance.md.
+"""What webhooks cost: `python -m tests.benchmarks.webhooks [PART…]`. By hand, on a quiet machine. Results: docs/explanation/performance.md.
 
 The service as `manage.py up` runs it, one worker, and a receiver in a process of its own that answers at once. Parts:
 throughput (a backlog, as fast as it goes), arrival (one write at a time, an idle service), cost (a write with and
@@ -28,7 +28,7 @@ import psutil
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout, region_database
-from tests.serving import Up, start_up, wait_for
+from tests.support.service import Up, start_up, wait_for
 
 BACKLOG = 5_000
 ARRIVALS = 100
@@ -43,7 +43,8 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 def serve(pipe: "Connection[Any, Any]") -> None:
-    """Answers everything at once. What came, as (monotonic time, row id), is handed over when something is sent here."""
+    """Answers everything at once. What came, as (monotonic time, row id), is handed over when something is sent
+    here."""
     selector, came = selectors.DefaultSelector(), []
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     selector.register(listener, selectors.EVENT_READ, None)
@@ -190,7 +191,7 @@ def cpu_of_postgres(up: Up) -> float:
 
 
 def throughput(bench: Bench) -> None:
-    """A backlog of events, written while the worker stands still; then from the first arrival to the last."""
+    """A backlog of events, written while the worker is stopped; then from the first arrival to the last."""
     webhook = bench.subscribe()
     worker = bench.worker()
     rows = bench.rows(BACKLOG)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from projects.models import Environment
-from tests.client import Answer
 from tests.projects.conftest import _no_schema_is_left, make_account  # noqa: F401 - fixtures
-from tests.projects.dying import mortal_environment, mortal_process, run  # noqa: F401 - fixtures
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.rows.tracker import DOCUMENT
+from tests.support.client import Answer
+from tests.support.project_crashes import mortal_environment, mortal_process, run  # noqa: F401 - fixtures
+from tests.support.tracker import DOCUMENT
 
 Branch = Callable[..., Answer]
 

@@ -32,14 +32,14 @@ from projects.models import Environment
 from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
 from rows.outbox import subscriptions
 from rows.transfer import backup
-from rows.transfer.backup_file import Archive, Damaged, Writer
+from rows.transfer.backup_file import Archive, DamagedArchive, Writer
 from tests.branches.conftest import Branch, address, row, rows
 from tests.projects.conftest import environment_of, make_project, schemas_in
-from tests.projects.dying import Run
-from tests.rows import catalog
 from tests.rows.conftest import Tracker
-from tests.rows.test_schema_changes import wait_until
-from tests.rows.tracker import DOCUMENT
+from tests.support import catalog
+from tests.support.concurrency import wait_until
+from tests.support.project_crashes import Run
+from tests.support.tracker import DOCUMENT
 from webhooks.cli_listener import Listener
 from webhooks.delivery.attempts import SECRET_PURPOSE
 from webhooks.models import Webhook
@@ -71,7 +71,8 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def full(tracker: Tracker) -> Tracker:
     """The tracker with a second version, awkward values, a webhook and a function."""
-    tracker.apply({"tables": {**DOCUMENT["tables"], "notes": {"columns": {"body": {"type": "text"}}}}})
+    tables = {**DOCUMENT["tables"], "notes": {"columns": {"body": {"type": "text"}}}}
+    tracker.apply({"tables": tables, "users": {"member": ["name"]}})
     alice = tracker.users["alice"]
     home = rows(tracker, "lists", tracker.environment_id)[0]["id"]
     row(
@@ -178,7 +179,7 @@ def _source(number: int) -> str:
 
 
 def test_what_no_restore_would_take_is_in_no_backup(full: Tracker, file: Path) -> None:
-    """Whatever came in past the API's doors."""
+    """Rows that were written without the API."""
     function = Function.objects.using(REGION).get(environment_id=full.environment_id)
     giant = Version.objects.using(REGION).create(
         function=function, number=3, source="é" * 33 * 2**20, source_hash="3", author_kind="system"
@@ -194,22 +195,6 @@ def test_what_no_restore_would_take_is_in_no_backup(full: Tracker, file: Path) -
     catalog.run(full.environment_id, "UPDATE tasks SET due_on = NULL")
     run("backup", full.environment_id, "--to", str(file))
     run("restore", str(file), "--branch-of", full.project.pk, "--name", "b")
-
-
-def test_a_file_of_the_first_format_comes_back(tracker: Tracker) -> None:
-    """`format-1.zip` was written by the release before; a function was one line in it, with its versions."""
-    first = Path(__file__).with_name("format-1.zip")
-    assert "is whole: version 2, 5 tables" in run("restore", str(first), "--check")
-    run("restore", str(first), "--branch-of", tracker.project.pk, "--name", "b")
-    branch = Environment.objects.get(name="b")
-    function = Function.objects.using(REGION).get(environment_id=branch.pk)
-    assert (function.name, function.active_version, function.last_version) == ("hello", 1, 2)
-    assert list(function.versions.order_by("number").values_list("source", flat=True)) == ["// 1 é", "// 2 é"]
-    assert list(function.secrets.values_list("name", "sealed_value")) == [("TOKEN", None)]
-    assert (function.schedule, function.schedule_stopped) == (None, None)
-    assert (function.events, function.events_stopped) == (None, None)
-    assert Webhook.objects.using(REGION).get(environment_id=branch.pk).url == "https://hooks.example.com/in"
-    assert [each["title"] for each in rows(tracker, "tasks", branch.pk)] == ["Cook", "Shop", AWKWARD]
 
 
 def test_there_and_back_into_the_same_environment(full: Tracker, file: Path) -> None:
@@ -396,7 +381,7 @@ def test_a_damaged_file_is_refused_before_anything_is_changed(full: Tracker, fil
                 backup.verified(archive)
                 # What is let through is what was written: the flipped bit says nothing, as a time stamp does.
                 assert {name: b"".join(archive.read(name)) for name in archive.members} == expected
-        except Damaged:
+        except DamagedArchive:
             refused += 1
     assert refused > 100
     assert nothing_has_changed(full)
@@ -431,8 +416,25 @@ def test_a_line_without_an_end_is_not_gathered(file: Path) -> None:
     with Archive(file) as archive:
         lines = archive.json_lines("versions.ndjson")
         assert next(lines) == {}
-        with pytest.raises(Damaged, match=r"line 2 of versions\.ndjson has more than 64 MB"):
+        with pytest.raises(DamagedArchive, match=r"line 2 of versions\.ndjson has more than 64 MB"):
             next(lines)
+
+
+def test_rows_that_violate_a_check_are_not_restored(tracker: Tracker, file: Path) -> None:
+    lists = {**DOCUMENT["tables"]["lists"], "checks": {"named": {"name": {"$ne": "Nowhere"}}}}
+    tracker.apply({"tables": {**DOCUMENT["tables"], "lists": lists}})
+    run("backup", tracker.environment_id, "--to", str(file))
+    run("restore", str(file), "--branch-of", tracker.project.pk, "--name", "sound")
+
+    def violate(members: Any, manifest: Any) -> None:
+        members["rows/lists.copy"] = members["rows/lists.copy"].replace(b"Home", b"Nowhere")
+
+    forged(file, violate)
+    before = rows(tracker, "lists", tracker.environment_id)
+    for target in (("--branch-of", tracker.project.pk, "--name", "b"), ("--into", tracker.environment_id, "--replace")):
+        with pytest.raises(CommandError):
+            run("restore", str(file), *target)
+    assert rows(tracker, "lists", tracker.environment_id) == before
 
 
 def test_a_file_that_contradicts_itself_is_refused(full: Tracker, file: Path) -> None:
@@ -484,7 +486,7 @@ def test_a_file_that_contradicts_itself_is_refused(full: Tracker, file: Path) ->
         manifest["format"] = "something.else"
 
     def a_later_format(members: Any, manifest: Any) -> None:
-        manifest["format_version"] = 3
+        manifest["format_version"] = 2
 
     for change in (
         other_schema, missing_rows, dangling, infinite, too_long, never, unreachable, no_copy, no_member, other_columns, no_facts,
@@ -493,7 +495,7 @@ def test_a_file_that_contradicts_itself_is_refused(full: Tracker, file: Path) ->
         forged(_written(file, whole), change)
         with pytest.raises(CommandError):
             run("restore", str(file), "--branch-of", full.project.pk, "--name", "b")
-        if change is not bad_webhooks:  # which nobody reads there: the environment has its own
+        if change is not bad_webhooks:  # which is not read there: the environment has its own
             with pytest.raises(CommandError):
                 run("restore", str(file), "--into", full.environment_id, "--replace")
         assert nothing_has_changed(full), change.__name__
@@ -636,8 +638,8 @@ def test_the_quota_holds_for_restored_branches(tracker: Tracker, branch: Branch,
     assert len(schemas_in(REGION)) == 5
 
 
-def test_a_branch_that_cannot_be_called_ready_yet_is_by_the_sweep(tracker: Tracker, file: Path) -> None:
-    """Somebody deletes a user of the pool, and takes their time; what came back stays."""
+def test_periodic_job_marks_a_filled_branch_ready(tracker: Tracker, file: Path) -> None:
+    """Another session deletes a user of the environment, slowly; restored rows stay."""
     run("backup", tracker.environment_id, "--to", str(file))
     url = settings.LAYOUT.postgres_url(str(connections["default"].settings_dict["NAME"]))
     with psycopg.connect(url) as other:
@@ -646,7 +648,7 @@ def test_a_branch_that_cannot_be_called_ready_yet_is_by_the_sweep(tracker: Track
         made = Environment.objects.get(name="b")
         assert made.pk in said
         assert made.status == "creating"
-        assert "still `creating`" in said
+        assert "has the status `creating`" in said
         assert f"GET /v1/projects/{tracker.project.pk}/environments/{made.pk}." in said
     tasks.finish_branches()
     made.refresh_from_db()
@@ -662,7 +664,7 @@ def test_what_others_hold_keeps_a_restore_from_anything(
     before = rows(tracker, "tasks", tracker.environment_id)
     url = settings.LAYOUT.postgres_url(str(connections[REGION].settings_dict["NAME"]))
     with psycopg.connect(url) as other:
-        other.execute("LOCK TABLE platform.rows_departuredue IN ACCESS EXCLUSIVE MODE")
+        other.execute("LOCK TABLE platform.rows_pendinguserreferences IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(CommandError, match="Nothing was changed; try again"):
             run("restore", str(file), "--into", tracker.environment_id, "--replace")
     assert rows(tracker, "tasks", tracker.environment_id) == before

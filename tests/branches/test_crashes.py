@@ -1,4 +1,5 @@
-"""`kill -9` while branches are made, filled and deleted: all of it or nothing, after at most one sweep of each kind."""
+"""`kill -9` while branches are created, filled and deleted: all of it or nothing, after at most one run of each
+periodic job."""
 
 import random
 from typing import Any
@@ -12,8 +13,8 @@ from projects.models import Environment
 from rows.models import CurrentVersion, SchemaVersion
 from tests.branches.conftest import Branch, rows
 from tests.projects.conftest import schemas_in
-from tests.projects.dying import Run
 from tests.rows.conftest import Tracker
+from tests.support.project_crashes import Run
 from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")

@@ -20,12 +20,19 @@ from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
 from tests.branches.conftest import Branch, address, row, rows
 from tests.projects.conftest import at_once, environment_of, key_for, make_project, schemas_in, token_of
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
+from tests.support.tracker import DOCUMENT
 from webhooks.delivery.attempts import SECRET_PURPOSE
 from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 REGION = "us-east-1"
+
+
+def test_rows_of_a_branch_embed_the_users_of_its_source(tracker: Tracker, branch: Branch) -> None:
+    tracker.apply({**DOCUMENT, "users": {"member": ["name"]}})
+    made = branch("feature/names", data="full").json["id"]
+    answer = tracker.api.get("/v1/rows/tasks?with=owner", token=tracker.tokens["owner"], environment=made)
+    assert [each["owner"] for each in answer.json["data"]] == [{"name": "alice"}] * 2
 
 
 def test_an_empty_branch_has_the_schema_the_versions_and_no_rows(tracker: Tracker, branch: Branch) -> None:
@@ -86,6 +93,10 @@ def test_a_full_branch_has_every_row_and_the_two_are_independent(tracker: Tracke
 
 
 def test_the_copy_has_the_same_tables_constraints_and_indexes(tracker: Tracker, branch: Branch) -> None:
+    lists = DOCUMENT["tables"]["lists"]
+    columns = {**lists["columns"], "name": {**lists["columns"]["name"], "min_length": 2}}
+    checked = {**lists, "columns": columns, "checks": {"named": {"name": {"$ne": "50%"}}}}
+    tracker.apply({"tables": {**DOCUMENT["tables"], "lists": checked}})
     made = branch("preview", data="full").json["id"]
 
     def shape(schema: str) -> list[Any]:
@@ -203,7 +214,7 @@ def test_webhooks_come_along_disabled_with_secrets_of_their_own(tracker: Tracker
     assert [(each["id"], each["enabled"]) for each in listed] == [(copy.pk, False)]
 
 
-def test_functions_come_along_with_their_versions_and_secrets_without_values(tracker: Tracker, branch: Branch) -> None:
+def test_branch_has_functions_with_versions_and_secrets_without_values(tracker: Tracker, branch: Branch) -> None:
     place = services.place_of(tracker.project, Environment.objects.get(pk=tracker.environment_id))
     original = Function.objects.using(REGION).create(
         environment_id=place.environment_id, name="hello", active_version=2, last_version=3, timeout_ms=700, memory_mb=64,
@@ -382,7 +393,7 @@ def test_what_is_not_ready_is_not_branched(tracker: Tracker, branch: Branch) -> 
 def test_a_schema_change_cannot_slip_into_a_copy(
     tracker: Tracker, branch: Branch, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    """While rows are copied the source's schema stands still: a change waits, gives up, and goes through afterwards."""
+    """While rows are copied the source's schema is locked: a change waits, gives up, and succeeds afterwards."""
     settings.SCHEMA_LOCK_ATTEMPTS = 2
     seen: list[int] = []
     real = branching.require_both
@@ -484,7 +495,7 @@ def everything(tracker: Tracker, table: str, environment: str) -> list[Any]:
         cursor = f"&cursor={page['next_cursor']}"
 
 
-def test_a_region_that_is_away_is_a_503_and_leaves_nothing(tracker: Tracker, branch: Branch, monkeypatch: Any) -> None:
+def test_unavailable_region_is_503_and_leaves_nothing(tracker: Tracker, branch: Branch, monkeypatch: Any) -> None:
     alias = connections[REGION]
     alias.close()
     monkeypatch.setitem(alias.settings_dict, "NAME", "nowhere")

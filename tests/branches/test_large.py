@@ -20,7 +20,7 @@ from rows.models import CurrentVersion, SchemaVersion
 from tests.branches.conftest import Branch, address, rows
 from tests.projects.conftest import key_for, schemas_in, token_of
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
+from tests.support.tracker import DOCUMENT
 from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -34,7 +34,7 @@ def _everything_is_large(settings: Any) -> None:
 
 @pytest.fixture
 def creating(branch: Branch) -> str:
-    """The id of a branch that nobody has filled yet: no worker runs here."""
+    """The id of a branch that has not been filled yet: no worker runs here."""
     answer = branch("large", data="full")
     assert (answer.status, answer.json["status"], answer.json["schema_version"]) == (201, "creating", 0)
     return str(answer.json["id"])
@@ -55,7 +55,7 @@ def test_only_rows_make_it_large(branch: Branch) -> None:
     assert branch("empty", data="none").json["status"] == "ready"
 
 
-def test_nobody_reaches_it_until_a_worker_has_filled_it(tracker: Tracker, creating: str) -> None:
+def test_branch_is_not_reachable_until_it_is_filled(tracker: Tracker, creating: str) -> None:
     owner, key = tracker.tokens["owner"], key_for(creating, "rows:read")
     for token, status in ((owner, 404), (key, 401)):
         assert tracker.api.get("/v1/rows/tasks", token=token, environment=creating).status == status
@@ -79,11 +79,11 @@ def test_it_has_the_rows_of_the_moment_it_is_filled(tracker: Tracker, creating: 
     assert {each["name"] for each in rows(tracker, "lists", creating)} == {"Home", "Late"}
 
 
-def test_the_sweep_fills_what_no_worker_was_told_of(tracker: Tracker, creating: str) -> None:
+def test_periodic_job_fills_branches_without_notification(tracker: Tracker, creating: str) -> None:
     tasks.finish_branches()
     assert status_of(creating) == ("ready", None)
     tasks.finish_branches()
-    tasks.fill_branch(creating)  # a late nudge
+    tasks.fill_branch(creating)  # a late notification
     assert len(rows(tracker, "tasks", creating)) == 2
 
 
@@ -217,7 +217,7 @@ def test_an_app_that_cannot_copy_its_part_undoes_all_of_it(tracker: Tracker, cre
     assert nothing_is_left_of(creating)
 
 
-def test_a_region_that_is_away_keeps_it_waiting(tracker: Tracker, creating: str, monkeypatch: Any) -> None:
+def test_unavailable_region_delays_the_copy(tracker: Tracker, creating: str, monkeypatch: Any) -> None:
     alias = connections[REGION]
     alias.close()
     with monkeypatch.context() as patched:
@@ -271,7 +271,7 @@ LETTING_GO = {
 }
 
 
-def test_a_user_deleted_while_rows_are_copied_is_let_go_of_in_the_branch_too(
+def test_user_deleted_during_the_copy_is_removed_from_the_branch(
     tracker: Tracker, branch: Branch, in_the_middle: list[Any]
 ) -> None:
     tracker.apply(LETTING_GO)
@@ -290,7 +290,8 @@ def test_a_user_deleted_while_rows_are_copied_is_let_go_of_in_the_branch_too(
 def test_a_user_is_not_deleted_in_the_moment_a_branch_appears(
     tracker: Tracker, branch: Branch, settings: Any, in_the_middle: list[Any]
 ) -> None:
-    """The copy holds the pool: a deletion waits for it, is refused if that takes too long, and then finds the branch."""
+    """The copy holds the pool: a deletion waits for it, is refused if that takes too long, and then finds the
+    branch."""
     settings.BRANCH_AT_ONCE_BYTES = 1 << 30
     tracker.apply(LETTING_GO)
     assert tracker.post("owner", "/rows/notes", {"body": "x", "author_id": tracker.users["bob"]}).status == 201

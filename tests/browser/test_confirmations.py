@@ -1,4 +1,4 @@
-"""Dangerous buttons work only once their confirmation is typed, and an error stands next to its cause."""
+"""Dangerous buttons work only once their confirmation is typed, and an error is shown next to its cause."""
 
 import json
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browsing import NARROW, WIDE, in_a_browser, keep, sign_in
-from tests.browsing import browser as browser  # fixtures
-from tests.browsing import complaints as complaints
-from tests.browsing import window as window
-from tests.serving import Up
+from tests.support.browser import NARROW, WIDE, in_a_browser, save_screenshot, sign_in
+from tests.support.browser import browser as browser  # fixtures
+from tests.support.browser import browser_errors as browser_errors
+from tests.support.browser import window as window
+from tests.support.service import Up
 
 pytestmark = in_a_browser
 
@@ -31,7 +31,7 @@ def test_an_error_of_the_schema_is_in_the_viewport(
     page.get_by_role("button", name="Plan", exact=True).click()
     expect(page.get_by_role("alert")).to_be_in_viewport()
     assert page.get_by_role("alert").count() == 1
-    keep(page, f"schema-error-{width}-{theme}")
+    save_screenshot(page, f"schema-error-{width}-{theme}")
 
 
 def test_apply_waits_for_every_confirmation(window: Callable[..., Page], served: Up) -> None:

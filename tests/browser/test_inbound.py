@@ -1,5 +1,5 @@
-"""What a tenant's function answers at an inbound address does nothing in an operator's browser, who is signed in on the
-same host: it runs no script, is a page of no origin and sends nobody elsewhere."""
+"""What a tenant's function answers at an inbound endpoint does nothing in the browser of an operator who is signed in on the
+same host: it runs no script, has no origin and redirects nowhere."""
 
 import json
 from urllib.parse import quote
@@ -8,9 +8,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from tests.browsing import PATIENCE_MS, in_a_browser, owner, sign_in
-from tests.browsing import browser as browser  # a fixture
-from tests.serving import Up
+from tests.support.browser import PATIENCE_MS, in_a_browser, owner, sign_in
+from tests.support.browser import browser as browser  # a fixture
+from tests.support.service import Up
 
 pytestmark = in_a_browser
 

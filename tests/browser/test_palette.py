@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browsing import NARROW, WIDE, in_a_browser, keep, sign_in
-from tests.browsing import browser as browser  # fixtures
-from tests.browsing import complaints as complaints
-from tests.browsing import window as window
-from tests.serving import Up
+from tests.support.browser import NARROW, WIDE, in_a_browser, save_screenshot, sign_in
+from tests.support.browser import browser as browser  # fixtures
+from tests.support.browser import browser_errors as browser_errors
+from tests.support.browser import window as window
+from tests.support.service import Up
 
 pytestmark = in_a_browser
 
@@ -25,9 +25,9 @@ def test_ctrl_k_finds_a_table_and_has_an_empty_state(
     expect(page.locator("#search-input-command")).to_be_focused()
     page.keyboard.type("tasks", delay=20)
     results = page.locator("#command-results-list")
-    expect(results.get_by_text("Table of production")).to_be_visible()
-    keep(page, f"palette-{width}-{theme}")
+    expect(results.get_by_text("Table of production").first).to_be_visible()
+    save_screenshot(page, f"palette-{width}-{theme}")
     page.locator("#search-input-command").press("Control+a")
     page.keyboard.type("zzzzz", delay=20)
     expect(results.get_by_text("No results for")).to_be_visible()
-    keep(page, f"palette-empty-{width}-{theme}")
+    save_screenshot(page, f"palette-empty-{width}-{theme}")

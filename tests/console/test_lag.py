@@ -12,13 +12,13 @@ from django.utils import timezone
 
 from platform_site.console import rollups
 from platform_site.http import health
-from platform_site.models import RegionFigure, Sample
+from platform_site.models import RegionMetric, Sample
 from platform_site.observability import lag
 from platform_site.tasks import measure_control
-from tests.api.test_probes import figures
-from tests.client import Api
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.serving import ROOT
+from tests.support.client import Api
+from tests.support.metrics import read_metrics
+from tests.support.service import ROOT
 from tests.webhooks.conftest import tracker  # noqa: F401 - a fixture
 
 
@@ -29,17 +29,17 @@ def pass_by(seconds: float, *names: str) -> None:
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
-def test_an_event_that_nobody_tells_grows_old(api: Api, tracker: Tracker) -> None:  # noqa: F811
+def test_age_of_an_undelivered_event_grows(api: Api, tracker: Tracker) -> None:  # noqa: F811
     made = tracker.post("owner", "/webhooks", {"url": "https://example.com/hook", "events": ["lists.insert"]})
     assert made.status == 201, made.json
     rollups.measure_region("us-east-1")
     region = '{region="us-east-1"}'
-    assert figures(api)[f"platform_oldest_event_seconds{region}"] == 0
+    assert read_metrics(api)[f"platform_oldest_event_seconds{region}"] == 0
     written = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]})
     assert written.status == 201, written.json
     rollups.measure_region("us-east-1")
     pass_by(90, "us-east-1")
-    found = figures(api)
+    found = read_metrics(api)
     assert found[f"platform_oldest_event_seconds{region}"] >= 90
     assert found[f"platform_region_measured_seconds{region}"] >= 90
     assert found[f"platform_oldest_run_seconds{region}"] == 0
@@ -47,7 +47,7 @@ def test_an_event_that_nobody_tells_grows_old(api: Api, tracker: Tracker) -> Non
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_what_became_of_the_last_attempts(api: Api) -> None:
-    RegionFigure.objects.all().delete()
+    RegionMetric.objects.all().delete()
     rollups.measure_region("eu-west-1")
     now, bucket = timezone.now(), timedelta(minutes=5)
     nothing = dict.fromkeys(("runs_succeeded", "runs_failed", "runs_timed_out"), 0)
@@ -57,34 +57,34 @@ def test_what_became_of_the_last_attempts(api: Api) -> None:
         ("eu-west-1", timedelta(seconds=1) + 2 * bucket, 500, 500),
         ("us-east-1", timedelta(seconds=1), 40, 40),
     ):
-        RegionFigure.objects.create(
+        RegionMetric.objects.create(
             region=region, at=now - ago, attempts=attempts, attempts_succeeded=arrived, **nothing
         )
-    found = figures(api)
+    found = read_metrics(api)
     assert found['platform_recent_delivery_attempts{outcome="succeeded",region="eu-west-1"}'] == 3
     assert found['platform_recent_delivery_attempts{outcome="failed",region="eu-west-1"}'] == 27
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
-def test_workers_that_are_not_heard_of_are_down(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_without_heartbeat_are_down(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_dependencies", {})
-    health.register(lag.WORKERS, lag.ask_workers)
+    health.register(lag.WORKERS, lag.ping_workers)
     monkeypatch.setattr(health, "FRESH", 0)
     Sample.objects.filter(name=lag.WORKERS).delete()
     assert api.get("/readyz").json == {"status": "degraded", "workers": "down", "dependencies": {"workers": "down"}}
-    assert figures(api)["platform_workers_up"] == 0, "also if there never was one"
-    lag.beat()
+    assert read_metrics(api)["platform_workers_up"] == 0, "also if there never was one"
+    lag.record_heartbeat()
     answer = api.get("/readyz")
     assert (answer.status, answer.json["dependencies"]) == (200, {"workers": "ok"})
-    assert figures(api)["platform_worker_heard_seconds"] < lag.SILENT_AFTER
+    assert read_metrics(api)["platform_worker_heard_seconds"] < lag.SILENT_AFTER
     measure_control()
-    assert figures(api)["platform_workers_up"] == 1
+    assert read_metrics(api)["platform_workers_up"] == 1
     assert api.get("/readyz?require=workers").status == 200, "what tidies up leaves it there"
     pass_by(31, lag.WORKERS)
     assert api.get("/readyz").json["dependencies"] == {"workers": "down"}
     assert (api.get("/readyz").status, api.get("/readyz?require=workers").status) == (200, 503)
-    assert figures(api)["platform_workers_up"] == 0
-    assert figures(api)["platform_worker_heard_seconds"] > 31
+    assert read_metrics(api)["platform_workers_up"] == 0
+    assert read_metrics(api)["platform_worker_heard_seconds"] > 31
 
 
 def test_a_command_leaves_no_figures_behind(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """The page of a project: what it has, what its plan allows, where each number leads; and what is left of it while the
-database of its region is away."""
+database of its region is unavailable."""
 
 import html
 import re
@@ -83,7 +83,7 @@ def test_it_shows_what_the_project_has_and_each_number_leads_on(console: Client,
     assert "add column notes.body" in console.get(difference).content.decode()
 
 
-def test_while_its_region_is_away_the_rest_is_shown_and_the_notice_names_it(console: Client, project: Any) -> None:
+def test_project_page_shows_the_rest_and_a_notice_while_a_region_is_down(console: Client, project: Any) -> None:
     def away(*_: Any) -> None:
         raise OperationalError("the server closed the connection")
 

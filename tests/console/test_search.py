@@ -7,7 +7,7 @@ from django.test import Client
 
 from platform_site.console import search as palette
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.rows.tracker import DOCUMENT
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -29,6 +29,14 @@ def test_things_are_found_by_the_beginning_of_their_name(console: Client, tracke
         assert "/admin/" in shown, text
     assert "Table of" in found(console, "task")
     assert tracker.environment_id in found(console, "tasks")
+
+
+def test_email_with_plus_sign_is_found_when_decoded_as_space(console: Client, make_user: Any) -> None:
+    make_user("ada+test")
+    for spelling in ("ada+test@", "ada%2Btest@"):
+        assert "ada+test@example.com" in console.get(f"/admin/search/?extended=1&s={spelling}").content.decode(), (
+            spelling
+        )
 
 
 def test_an_empty_result_says_so_and_what_to_do(console: Client) -> None:

@@ -1,7 +1,7 @@
 """The timeline: any id leads to what happened around it, and to nothing that is a tenant's own."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -17,13 +17,17 @@ from accounts import audit
 from accounts.models import AuditEntry, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
-from functions.models import Function, InboundAddress
+from functions.models import Function, InboundEndpoint
 from platform_site.console import timeline
 from platform_site.console.search import search
 from platform_site.http.requests import close_request, open_request
 from platform_site.identity import ids
+from platform_site.request_log import recording
+from platform_site.request_log.writer import Writer
 from rows.models import CurrentVersion, SchemaVersion
 from tests.console.conftest import REGION, World
+from tests.projects.conftest import key_for
+from tests.support.client import Api
 
 REGIONS = ("us-east-1", "eu-west-1", "ap-southeast-1")
 
@@ -83,7 +87,7 @@ def test_from_anywhere_the_whole_story_is_found(story: Story, from_where: str) -
     assert not shown.away
 
 
-def test_a_list_in_the_trail_is_shown_as_people_write_one(world: World) -> None:
+def test_lists_in_the_audit_log_are_readable(world: World) -> None:
     entry = audit.record("webhook.changed", actor=audit.SYSTEM, target_id=world.webhook.pk, fields=["filter", "url"])
     (shown,) = [each for each in found(entry.pk).entries if each.id == entry.pk]
     assert dict(shown.facts)["fields"] == "filter, url"
@@ -106,18 +110,18 @@ def test_the_runs_on_an_event_are_part_of_its_story(world: World, from_where: st
     assert entry.depth == 2
 
 
-def an_address(world: World) -> InboundAddress:
-    return InboundAddress.objects.using(REGION).create(
+def an_address(world: World) -> InboundEndpoint:
+    return InboundEndpoint.objects.using(REGION).create(
         function=world.function, token_hash=ids.new("inb").encode(), label="a tenant's words", is_async=True,
         runs_as_kind="key", runs_as_id=ids.new("key"), uses=3,
     )  # fmt: skip
 
 
-def came_by(address: InboundAddress, **told: str) -> str:
+def came_by(address: InboundEndpoint, **told: str) -> str:
     return orjson.dumps({"method": "POST", **told, "address_id": address.pk, "body": "a tenant's"}).decode()
 
 
-def test_an_inbound_address_leads_to_its_function_its_runs_and_its_trail(world: World) -> None:
+def test_inbound_endpoint_links_function_runs_and_audit_log(world: World) -> None:
     address, other = an_address(world), an_address(world)
     run = world.run(trigger="inbound", input=came_by(address), request_id=ids.new("req"))
     claimed = f'"address_id":"{address.pk}"'
@@ -132,14 +136,14 @@ def test_an_inbound_address_leads_to_its_function_its_runs_and_its_trail(world: 
     shown = found(address.pk)
     assert ids_of(shown) == {address.pk, run.pk, made.pk, ended.pk}
     [entry] = [entry for entry in shown.entries if entry.kind == "address"]
-    assert entry.title == "sum: an inbound address"
+    assert entry.title == "sum: inbound endpoint"
     assert ("function", world.function.pk) in entry.facts
     assert ("uses", "3") in entry.facts
     assert ids_of(found(address.pk, world.environment.pk)) == ids_of(shown)
     address_id = address.pk
     address.delete()
     assert ids_of(found(address_id)) == {made.pk, ended.pk}, "what became of one that is revoked"
-    assert "Nothing is kept" in found(ids.new("inb")).hint
+    assert "No data is stored" in found(ids.new("inb")).hint
 
 
 @pytest.mark.parametrize(("status", "expected"), [("pending", "2026-01-02 03:04:05"), ("held", None)])
@@ -154,6 +158,40 @@ def test_a_request_id_that_a_client_chose_is_found_too(world: World) -> None:
     mine = Story(world, "checkout-42")
     assert ids_of(found("checkout-42")) == mine.ids
     assert ids_of(found("  checkout-42 ")) == mine.ids
+
+
+@pytest.fixture
+def writers() -> Iterator[list[Writer]]:
+    """Of the request log, without their threads."""
+    recording.queues.update({using: recording.Queue() for using in ("default", *REGIONS)})
+    yield [Writer(using, queue) for using, queue in recording.queues.items()]
+    recording.queues.clear()
+
+
+def test_a_request_that_changed_nothing_is_found(world: World, writers: list[Writer]) -> None:
+    api, key = Api(), key_for(world.environment.pk, "rows:read")
+    absent = api.get("/v1/rows/tasks", token=key)
+    invalid = api.get("/v1/rows/tasks?limit=no", token=key, headers={"X-Request-Id": "my-own"})
+    unknown = api.get("/v1/nothing")
+    refused = api.get("/v1/rows/tasks", token="sk_wrong")
+    for writer in writers:
+        writer.write()
+    for answer, title, region in (
+        (absent, "GET /v1/rows/{table}: 404", REGION),
+        (invalid, "GET /v1/rows/{table}: 422", REGION),
+        (unknown, "GET (unknown): 404", ""),
+        (refused, "GET /v1/rows/{table}: 401", ""),
+    ):
+        [entry] = found(answer.headers["X-Request-Id"]).entries
+        assert (entry.kind, entry.title, entry.region, entry.tone) == ("request", title, region, "bad")
+    assert ("fields", "out_of_range") in found("my-own").entries[0].facts
+
+
+def test_the_page_shows_the_entry_of_a_request(console: Client, world: World, writers: list[Writer]) -> None:
+    Api().get("/v1/nothing", headers={"X-Request-Id": "my-own"})
+    for writer in writers:
+        writer.write()
+    assert "GET (unknown): 404" in console.get("/admin/timeline/", {"q": "my-own"}).content.decode()
 
 
 def test_a_row_is_found_by_its_id_and_its_environment(world: World, story: Story) -> None:
@@ -197,7 +235,7 @@ def test_much_is_cut_and_says_so(world: World) -> None:
     assert shown.is_cut
 
 
-def test_a_region_that_is_away_is_named_and_the_others_are_shown(world: World, story: Story) -> None:
+def test_unavailable_region_is_named_and_others_are_shown(world: World, story: Story) -> None:
     def away(*_: Any) -> None:
         raise OperationalError("away")
 
@@ -270,7 +308,14 @@ def test_the_command_palette_leads_to_it(rf: Any) -> None:
 
 def test_each_lookup_has_an_index(console: Client, world: World) -> None:
     """With scans forbidden, PostgreSQL still scans where it has no index: nothing here may."""
-    large = ("webhooks_delivery", "webhooks_attempt", "functions_run", "functions_heard", "rows_outboxevent")
+    large = (
+        "request_log",
+        "webhooks_delivery",
+        "webhooks_attempt",
+        "functions_run",
+        "functions_pendingevent",
+        "rows_outboxevent",
+    )
     story = Story(world, ids.new("req"))
     plans: list[str] = []
 
@@ -294,7 +339,7 @@ def test_each_lookup_has_an_index(console: Client, world: World) -> None:
             assert f"Seq Scan on {table}" not in plan, plan
 
 
-def test_the_trail_of_an_address_has_an_index(world: World) -> None:
+def test_audit_log_of_an_endpoint_has_an_index(world: World) -> None:
     plans: list[str] = []
 
     def explained(execute: Any, statement: str, parameters: Any, many: bool, context: Any) -> Any:

@@ -7,7 +7,7 @@ from functools import cache
 import grimp
 import pytest
 
-from tests.serving import ROOT
+from tests.support.service import ROOT
 
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 APPS = ("accounts", "functions", "projects", "rows", "webhooks")

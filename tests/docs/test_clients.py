@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import fenced
-from tests.serving import Up
+from tests.support.doc_examples import fenced
+from tests.support.service import Up
 
 MODULE = "platform_client"
 

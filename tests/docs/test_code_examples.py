@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.client import Api
-from tests.docs.pages import execute, fenced, is_like, run_snippet, snippets, steps
-from tests.serving import ROOT, Up
+from tests.support.client import Api
+from tests.support.doc_examples import execute, fenced, is_like, run_snippet, snippets, steps
+from tests.support.service import ROOT, Up
 
 SHELL = [
     "how-to/functions.md",

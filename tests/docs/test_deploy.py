@@ -15,7 +15,7 @@ from django.core.management import load_command_class
 from platform_site.embedded.data_dir import REGIONS, region_variable
 from platform_site.identity.plans import PLANS
 from platform_site.postgres.prepared import PREPARED_PER_CONNECTION
-from tests.serving import ROOT
+from tests.support.service import ROOT
 
 DEPLOY = ROOT / "docs" / "deploy"
 KUBERNETES = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
@@ -88,7 +88,8 @@ def test_the_proxies_close_idle_connections_before_the_web_does() -> None:
 
 
 def test_no_proxy_judges_a_server_by_the_status_of_its_answers() -> None:
-    """A tenant's function answers 503 as often as it likes: by that, all servers would be taken out for everybody."""
+    """A tenant's function may answer 503 at any rate: a proxy that counts those would disable all servers for all
+    tenants."""
     nginx, caddy = (re.sub(r"#.*", "", (DEPLOY / name).read_text()) for name in ("nginx.conf", "Caddyfile"))
     assert re.findall(r"proxy_next_upstream ([^;]+);", nginx) == ["error timeout"]
     assert "fail_duration" in caddy
@@ -120,7 +121,7 @@ def test_a_pooled_session_is_told_what_an_ordinary_one_asks_for() -> None:
     told = dict(re.findall(r"\('(\w+)', '(\w+)'\)", (DEPLOY / "pooled.sql").read_text()))
     ours = {name for name in asked if not name.startswith("tcp_")}
     assert set(told) | {"search_path"} == ours | {"timezone"}
-    # A test run waits longer for a transaction that stands still; the file has the default.
+    # A test run allows longer idle transactions; the file has the default.
     longer = "idle_in_transaction_session_timeout"
     assert {name: told[name] for name in ours - {"search_path", longer}} == {
         name: asked[name] for name in ours - {"search_path", longer}

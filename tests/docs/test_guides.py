@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from platform_site import guides
-from tests.serving import ROOT
+from tests.support.service import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md"))

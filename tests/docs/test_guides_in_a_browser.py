@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browsing import in_a_browser
-from tests.serving import Up
+from tests.support.browser import in_a_browser
+from tests.support.service import Up
 
 pytestmark = in_a_browser
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browsing import in_a_browser, owner
-from tests.docs.pages import fenced
-from tests.serving import ROOT, Up
+from tests.support.browser import in_a_browser, owner
+from tests.support.doc_examples import fenced
+from tests.support.service import ROOT, Up
 
 pytestmark = in_a_browser
 
@@ -31,7 +31,7 @@ def document() -> dict[str, Any]:
 
 @pytest.fixture
 def site() -> Iterator[ThreadingHTTPServer]:
-    """Serves `site.page` at every address."""
+    """Serves `site.page` at every path."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import Step, execute, indented, is_like, steps
-from tests.serving import ROOT, Up
+from tests.support.doc_examples import Step, execute, indented, is_like, steps
+from tests.support.service import ROOT, Up
 
 
 def free_port() -> str:

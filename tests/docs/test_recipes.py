@@ -1,11 +1,11 @@
-"""The recipes do what they say, when pasted into a shell, against a service of one's own data dir."""
+"""The recipes work as described, when pasted into a shell, against a service with its own data directory."""
 
 import json
 import re
 from pathlib import Path
 
-from tests.docs.pages import Step, execute, indented, is_like, steps
-from tests.serving import ROOT, Up
+from tests.support.doc_examples import Step, execute, indented, is_like, steps
+from tests.support.service import ROOT, Up
 
 
 def test_every_answer_of_the_recipes_is_the_one_shown(served: Up, tmp_path: Path) -> None:
@@ -18,11 +18,13 @@ def test_every_answer_of_the_recipes_is_the_one_shown(served: Up, tmp_path: Path
             assert is_like(step.answer, real), (step.commands, step.answer, real)
     said = "\n".join(printed)
     assert '{"on":["auth.user.created"],"on_stopped":null}' in said
-    assert '[{"title":"Q1","team":"red"}]' in said, "who only belongs to the team sees its report"
+    assert '[{"title":"Q1","team":"red"}]' in said, "a member of the team sees its report"
     assert 'taken\ntaken\n{"code":"function_failed"}\n' in said, (
-        "Stripe's is taken, twice for once, and a stranger's is not"
+        "Stripe's event is accepted, twice as one, and a forged one is not"
     )
-    assert re.search(r'{"status":"failed","output":null}\n{"status":"succeeded"', said), "who leads nothing adds nobody"
+    assert re.search(r'{"status":"failed","output":null}\n{"status":"succeeded"', said), (
+        "a member without a team to lead adds no one"
+    )
 
 
 def test_the_facts_of_another_data_dir_are_found(served: Up, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from django.core.management import get_commands
 from django.test import Client
 
-from tests import invariants
-from tests.serving import ROOT
+from tests.support import response_invariants
+from tests.support.service import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
@@ -18,7 +18,7 @@ def test_the_page_of_errors_has_every_code_with_its_status() -> None:
     page = (ROOT / "docs" / "reference" / "errors.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([\d, ]+) \|", page, re.MULTILINE)
     documented = {code: {int(status) for status in statuses.split(",")} for code, statuses in rows}
-    assert documented == invariants.CODES
+    assert documented == response_invariants.CODES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,4 +1,5 @@
-"""docs/reference/settings.md has every variable that the settings read, with the default and the bounds that they have."""
+"""docs/reference/settings.md has every variable that the settings read, with the default and the bounds that they
+have."""
 
 import re
 import runpy
@@ -13,7 +14,7 @@ from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
 from platform_site import env
-from tests.serving import ROOT
+from tests.support.service import ROOT
 
 SETTINGS = ROOT / "platform_site" / "settings.py"
 UNSPOKEN = {"FAILPOINT"}
@@ -158,7 +159,7 @@ def test_a_database_takes_what_its_settings_may_be(
             assert found == ({"least": "100ms", "most": "2147483647ms"}[column],)
             lock = chosen["SCHEMA_LOCK_TIMEOUT_MS"]  # doubled by half where indexes wait (`rows.migrate.apply`)
             connection.execute("SELECT set_config('lock_timeout', %s, true)", [str(int(lock) * 3 // 2)])
-        # Over TCP the kernel is asked, before it looks for anybody at the other end: nobody listens there.
+        # Over TCP the kernel is configured before it connects: no server listens there.
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             with pytest.raises(psycopg.OperationalError, match="Connection refused"):

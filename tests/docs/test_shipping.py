@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from tests.docs.pages import execute, is_like, steps
-from tests.serving import Up
+from tests.support.doc_examples import execute, is_like, steps
+from tests.support.service import Up
 
 
 def test_every_answer_on_the_way_to_production_is_the_one_shown(served: Up, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""What is run by hand, benchmarks and the suite of faults, starts: no other test imports it without pytest's settings."""
+"""What is run by hand, benchmarks and the suite of faults, starts: no other test imports it without pytest's
+settings."""
 
 import os
 import subprocess
@@ -6,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.serving import ROOT
+from tests.support.service import ROOT
 
 TOOLS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)

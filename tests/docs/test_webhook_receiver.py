@@ -12,7 +12,7 @@ import pytest
 from standardwebhooks import WebhookVerificationError
 
 from functions.runtime.launch import deno
-from tests.docs.pages import fenced
+from tests.support.doc_examples import fenced
 from webhooks.delivery.signing import sign
 
 SECRET = b"\x00\xff" * 16

@@ -1,6 +1,6 @@
 """One fault after the other under load, and one table: `python -m tests.faults [--only WORD] [--writes 800] [--json FILE]`.
 
-Four clients write rows of which a receiver is to be told (each with an id of its own, so that what got no answer can be
+Four clients write rows that are delivered to a receiver (each with its own id, so that what got no response can be
 looked up), two more create, change, list and delete projects. A second after they began, the fault; a few seconds after
 its cause is over, the end, and then everything that was committed must arrive. docs/explanation/reliability.md keeps the table.
 
@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.api.receiver import Receiver
-from tests.faults import harm
+from tests.faults import inject
 from tests.faults.conftest import OwnValkey, environments_without_schema
-from tests.faults.storm import SETTINGS, Storm, Worker
-from tests.load import Load, Outcome, sign_in
-from tests.serving import Up, start_up, wait_for
+from tests.faults.write_load import SETTINGS, Storm, Worker
+from tests.support.load import Load, Outcome, sign_in
+from tests.support.receiver import Receiver
+from tests.support.service import Up, start_up, wait_for
 
 FINE = {200, 201, 202, 204}
 AFTER = 5.0
@@ -65,24 +65,24 @@ class Line:
 
 Fault = Callable[[Ground], None]
 FAULTS: dict[str, tuple[str, Fault]] = {
-    "F1": ("a web worker killed, three times", lambda on: harm.kill_web_workers(on.up)),
-    "F3 F4": ("three workers killed in turn", lambda on: harm.kill_workers(on.up, on.workers)),
-    "F5": ("Valkey emptied, three times", lambda on: harm.empty_valkey(on.valkey)),
-    "F6": ("Valkey killed, 3 s away, back empty", lambda on: harm.restart_valkey(on.valkey)),
-    "F7": ("Valkey frozen for 3 s", lambda on: harm.freeze_valkey(on.valkey)),
-    "F8": ("PostgreSQL crashed and restarted", lambda on: harm.restart_postgres(on.up)),
-    "F9": ("all connections terminated, three times", lambda on: harm.terminate_connections(on.up)),
-    "frozen": ("PostgreSQL frozen for 2 s", lambda on: harm.freeze_postgres(on.up)),
-    "F20": ("the web replaced by a rolling restart", lambda on: harm.reload_web(on.up)),
+    "F1": ("a web worker killed, three times", lambda on: inject.kill_web_workers(on.up)),
+    "F3 F4": ("three workers killed in turn", lambda on: inject.kill_workers(on.up, on.workers)),
+    "F5": ("Valkey emptied, three times", lambda on: inject.empty_valkey(on.valkey)),
+    "F6": ("Valkey killed, 3 s down, back empty", lambda on: inject.restart_valkey(on.valkey)),
+    "F7": ("Valkey frozen for 3 s", lambda on: inject.freeze_valkey(on.valkey)),
+    "F8": ("PostgreSQL crashed and restarted", lambda on: inject.restart_postgres(on.up)),
+    "F9": ("all connections terminated, three times", lambda on: inject.terminate_connections(on.up)),
+    "frozen": ("PostgreSQL frozen for 2 s", lambda on: inject.freeze_postgres(on.up)),
+    "F20": ("the web replaced by a rolling restart", lambda on: inject.reload_web(on.up)),
     "F21": ("the next release migrates", lambda on: _migrate(on)),
     "F22": ("one worker 10 min fast, one 10 min slow, no other", lambda on: _without_the_right_workers(on)),
     "F23": ("web and worker beside it with a full disk for the log", lambda on: _full_log(on)),
-    "F24": ("beat killed", lambda on: harm.kill_beat(on.up)),
+    "F24": ("beat killed", lambda on: inject.kill_beat(on.up)),
 }
 
 
 def _migrate(on: Ground) -> None:
-    harm.migrate(on.up, harm.next_release(on.directory), on.environment)
+    inject.migrate(on.up, inject.next_release(on.directory), on.environment)
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ def _shifted_workers(on: Ground) -> Iterator[None]:
     try:
         for seconds in (600, -600):
             log = str(on.directory / f"shifted{seconds}.log")
-            made.append(Worker(on.up, on.environment | harm.shifted(seconds), log=log))
+            made.append(Worker(on.up, on.environment | inject.shifted(seconds), log=log))
         for each in made:
             wait_for("it works", lambda: "ready." in each.said(), 60, every=0.1)  # noqa: B023
         yield
@@ -104,10 +104,10 @@ def _shifted_workers(on: Ground) -> Iterator[None]:
 
 
 def _without_the_right_workers(on: Ground) -> None:
-    """Nobody is killed, and nobody stands still with something sent and not booked: duplicates would be the clocks'."""
+    """No process is killed or stalled between sending and recording: duplicates would be caused by the clocks."""
     for worker in on.workers:
         worker.stop()
-    with harm.without_the_worker_of(on.up):
+    with inject.without_the_worker_of(on.up):
         time.sleep(6)
     for worker in on.workers:
         worker.start()
@@ -118,7 +118,7 @@ def _full_log(on: Ground) -> None:
     token = sign_in(on.up)
     full = Worker(on.up, on.environment, log="/dev/full")
     try:
-        with harm.another_web(on.up, on.environment, log="/dev/full") as other, Load(other, token, clients=2) as load:
+        with inject.another_web(on.up, on.environment, log="/dev/full") as other, Load(other, token, clients=2) as load:
             time.sleep(4)
         assert not [one for one in load.outcomes if one.status not in FINE], load.counts()
         assert full.process.poll() is None
@@ -138,7 +138,7 @@ def try_out(on: Ground, fault: str, writes: int) -> Line:
             over = time.monotonic()
             time.sleep(AFTER)
         if fault == "F21":
-            harm.forget_next_release(on.up)
+            inject.forget_next_release(on.up)
         tally = storm.settle(60)
     outcomes = [*load.outcomes, *storm.outcomes]
     errors = [one for one in outcomes if not is_fine(one)]
@@ -186,7 +186,7 @@ def ground() -> Iterator[Ground]:
             **SETTINGS,
             "REDIS_URL": valkey.layout.redis_url(),
             "RATE_LIMIT_FACTOR": "1000",
-            "SWEEP_SECONDS": "1",
+            "JOB_SECONDS": "1",
         }
         up = start_up(directory / "data", environment=environment)
         workers: list[Worker] = []
@@ -212,7 +212,7 @@ def main() -> None:
         print(f"{platform.platform()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.0f} at the start\n")
         print(HEAD)
         for fault in options.only:
-            if fault == "F22" and not harm.FAKETIME.exists():
+            if fault == "F22" and not inject.FAKETIME.exists():
                 print(f"| {fault} | not tried: there is no libfaketime on this machine | | | | | | | | |")
                 continue
             lines.append(try_out(on, fault, options.writes))

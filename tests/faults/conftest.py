@@ -1,4 +1,5 @@
-"""One service for the faults and a receiver for what it tells, with a Valkey of the test's own, which it may kill, freeze and start again."""
+"""One service for the faults and a receiver for what it tells, with a Valkey of the test's own, which it may kill,
+freeze and start again."""
 
 import contextlib
 import signal
@@ -11,10 +12,10 @@ import pytest
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import REGIONS, Layout, region_database
-from tests.api.receiver import Receiver
-from tests.load import sign_in
-from tests.serving import Up, start_up
-from tests.valkeys import start_for_operators
+from tests.support.load import sign_in
+from tests.support.receiver import Receiver
+from tests.support.service import Up, start_up
+from tests.support.valkey import start_for_operators
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def battered(
     own_valkey: OwnValkey, more_settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Up]:
     """The service, to be hurt. Each test leaves it running and whole."""
-    environment = {"REDIS_URL": own_valkey.layout.redis_url(), "RATE_LIMIT_FACTOR": "1000", "SWEEP_SECONDS": "1"}
+    environment = {"REDIS_URL": own_valkey.layout.redis_url(), "RATE_LIMIT_FACTOR": "1000", "JOB_SECONDS": "1"}
     environment |= more_settings
     up = start_up(tmp_path_factory.mktemp("battered") / "data", environment=environment)
     yield up

@@ -1,4 +1,4 @@
-"""Every operation of the API as a call that succeeds, made ready as often as somebody wants to call it.
+"""Every operation of the API as a call that succeeds, prepared as often as required.
 
 `CALLS` has one function for each operation of the description, which makes what the call needs (a webhook to delete, a
 link from an e-mail) and says the call; a new operation fails `test_each_step` until it has one.
@@ -19,10 +19,10 @@ from platform_site.embedded.data_dir import REGIONS, Layout
 from projects.directory.environments import place_of
 from projects.tasks import finish_and_clean
 from tests.accounts.oauth.conftest import APP, HOST, s256
-from tests.accounts.oauth.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, Person, sign_in_at
-from tests.accounts.postbox import Postbox, token_in
-from tests.api.test_openapi import operations
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
+from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, Person, sign_in_at
+from tests.support.openapi import operations
+from tests.support.postbox import Postbox, token_in
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery
 
@@ -132,7 +132,7 @@ class World:
         return f"{kind}-{secrets.token_hex(5)}"
 
     def somebody(self) -> dict[str, Any]:
-        """An address that nobody has had, and a password."""
+        """An unused email, and a password."""
         return {"email": f"{self.name('mary')}@example.org", "password": PASSWORD}
 
     def signed_in(self, person: dict[str, Any], *, pool: bool = True) -> str:
@@ -146,7 +146,7 @@ class World:
         return person, self.signed_in(person)
 
     def mailed(self, address: str) -> str:
-        """The token of the link that the address got last."""
+        """The token of the latest link sent to this email."""
         email_outbox.send_due()
         return token_in(self.postbox.last(address))
 
@@ -157,7 +157,7 @@ class World:
         return {"provider_id": self.do("createIdentityProvider", self.another_provider())["id"]}
 
     def another_provider(self) -> dict[str, Any]:
-        """There is room for it."""
+        """There is a free slot."""
         found = [each["id"] for each in self.do("listIdentityProviders")["data"] if each["name"] != "acme"]
         for each in found if len(found) > MOST_PROVIDERS else ():
             self.do("deleteIdentityProvider", provider_id=each)
@@ -167,7 +167,7 @@ class World:
         return {"url": "https://example.com/hook", "events": ["tasks.*"]}
 
     def an_event(self) -> str:
-        """One that nobody is interested in yet: of a table that may come."""
+        """A type without subscribers yet: of a table that may be created."""
         return f"t{secrets.token_hex(5)}.insert"
 
     def new_webhook(self) -> dict[str, str]:
@@ -186,7 +186,7 @@ class World:
     def an_address(self) -> dict[str, str]:
         """An inbound one of a function of its own: `name`, `address_id`, and the `token` in it."""
         here = self.a_function()
-        made = self.do("createInboundAddress", {"label": "Stripe", "async": False}, **here)
+        made = self.do("createInboundEndpoint", {"label": "Stripe", "async": False}, **here)
         return {"address_id": made["id"], "token": made["url"].rpartition("/")[2], **here}
 
     def a_task(self) -> dict[str, Any]:
@@ -218,13 +218,13 @@ class World:
             pass
 
     def an_account(self) -> str:
-        """The address of a platform account."""
+        """The email of a platform account."""
         email = f"{self.name('joan')}@example.org"
         demo._person(None, email, "Joan")
         return email
 
     def begun(self, **more: str) -> str:
-        """Where a browser of ours is sent that wants to sign in at the provider."""
+        """The URL of the provider's sign-in page, for a browser that signs in."""
         asked = {"redirect_uri": APP, "environment": self.production, "provider": self.provider["name"], **more}
         answer = self.api.get("/v1/auth/authorize?" + urlencode(asked), headers={"Host": HOST})
         assert answer.status == 303, answer.json
@@ -263,7 +263,8 @@ def _known(w: World) -> dict[str, str]:
 
 
 for _operation in (
-    "getMe", "getSettings", "listFunctions", "listIdentityProviders", "listInvitations", "getLimits",
+    "getConfig", "getMe", "getSettings", "listFunctions", "listIdentityProviders", "listInvitations", "getLimits",
+    "listLogEntries",
     "getRedirectUris", "getSchema", "listSchemaVersions", "listUsers", "listWebhooks",
 ):  # fmt: skip
     reads(_operation)
@@ -271,14 +272,27 @@ for _operation in ("listKeys", "listSessions", "listProjects", "getPublicKeys"):
     reads(_operation, bare=True)
 for _operation in ("getProject", "listEnvironments", "listMemberInvitations", "listMembers"):
     reads(_operation, "project_id", bare=True)
-for _operation in ("getFunction", "listRuns", "listFunctionVersions", "listInboundAddresses"):
+for _operation in ("getFunction", "listRuns", "listFunctionVersions", "listInboundEndpoints"):
     reads(_operation, "name")
+
+
+@call_of
+def plan_config(w: World) -> Call:
+    return w.call("planConfig", {"config": {"origins": ["https://app.example.com"]}})
+
+
+@call_of
+def list_audit_entries(w: World) -> Call:
+    return w.call("listAuditEntries", bare=True, query=f"?project={w.project['project_id']}")
+
+
 reads("getEnvironment", "project_id", "environment_id", bare=True)
 reads("getIdentityProvider", "provider_id")
 reads("getRun", "name", "run_id")
 reads("listDeliveries", "webhook_id")
 reads("getWebhook", "webhook_id")
 reads("getUser", "user_id")
+reads("getSchemaTypes", query="?role=user")
 reads("getSchemaVersion", "number")
 reads("getRow", "table", "row_id")
 reads("listRows", "table", query="?count=exact&with=list")
@@ -293,6 +307,11 @@ def list_identities(w: World) -> Call:
 @call_of
 def query_rows(w: World) -> Call:
     return w.call("queryRows", {"limit": 1}, token=w.ada, table="tasks")
+
+
+@call_of
+def aggregate_rows(w: World) -> Call:
+    return w.call("aggregateRows", {"count": True}, token=w.ada, table="tasks")
 
 
 @call_of
@@ -416,12 +435,13 @@ def delete_session(w: World) -> Call:
 
 
 def _proof(w: World) -> dict[str, str]:
-    proof = proofs.made(
+    proof = proofs.make(
         provider_id=w.provider["id"],
         subject=w.name("subject"),
         email=None,
         environment_id=w.production,
         code_challenge=s256(VERIFIER),
+        issuer=w.provider["issuer"],
     )
     return {"code": proof, "code_verifier": VERIFIER, "current_password": PASSWORD}
 
@@ -618,6 +638,14 @@ def insert_rows(w: World) -> Call:
 
 
 @call_of
+def write_batch(w: World) -> Call:
+    values = {"title": w.name("Sew"), "list_id": w.task["list_id"]}
+    first = {"op": "insert", "table": "tasks", "values": values, "name": "task"}
+    second = {"op": "update", "table": "tasks", "id": {"$ref": "task.id"}, "values": {"done": True}}
+    return w.call("writeBatch", {"operations": [first, second]}, token=w.ada)
+
+
+@call_of
 def update_row(w: World) -> Call:
     return w.call("updateRow", {"done": True}, token=w.ada, table="tasks", row_id=w.a_task()["id"])
 
@@ -709,14 +737,14 @@ def delete_function(w: World) -> Call:
 
 
 @call_of
-def create_inbound_address(w: World) -> Call:
-    return w.call("createInboundAddress", {"label": "Stripe"}, **w.a_function())
+def create_inbound_endpoint(w: World) -> Call:
+    return w.call("createInboundEndpoint", {"label": "Stripe"}, **w.a_function())
 
 
 @call_of
-def delete_inbound_address(w: World) -> Call:
+def delete_inbound_endpoint(w: World) -> Call:
     there = w.an_address()
-    return w.call("deleteInboundAddress", name=there["name"], address_id=there["address_id"])
+    return w.call("deleteInboundEndpoint", name=there["name"], address_id=there["address_id"])
 
 
 @call_of

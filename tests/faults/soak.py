@@ -1,6 +1,6 @@
 """F28, ten minutes of load and no fault: `python -m tests.faults.soak [--seconds 600] [--json FILE]`.
 
-Four clients write rows of which a receiver is told, one more does what else there is, over and over: reads and changes
+Four clients write rows that are delivered to a receiver; a fifth does everything else, repeatedly: reads and changes
 rows, invokes functions (and queues some), signs in, makes and deletes a project. Meanwhile every process of the service
 is looked at each second, the connections of its databases each second.
 
@@ -30,11 +30,11 @@ import httpx
 import psutil
 
 from platform_site.embedded.data_dir import region_database
-from tests.api.receiver import Receiver
 from tests.faults.conftest import superuser
-from tests.faults.storm import Storm, Tally
-from tests.load import sign_in
-from tests.serving import Up, start_up
+from tests.faults.write_load import Storm, Tally
+from tests.support.load import sign_in
+from tests.support.receiver import Receiver
+from tests.support.service import Up, start_up
 
 WRITES_A_SECOND = 10
 TURN = 0.25
@@ -162,7 +162,8 @@ class Watch(threading.Thread):
 
 
 class Others(threading.Thread):
-    """One client that does everything but what the storm does, one thing after the other; `answers` by what and status."""
+    """One client that does everything but what the storm does, one thing after the other; `answers` by what and
+    status."""
 
     def __init__(self, up: Up) -> None:
         super().__init__(daemon=True)
@@ -300,7 +301,7 @@ def shown(soaked: Soaked) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0, help="of load (default %(default)s)")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--json", type=Path, help="also write the results there")
     options = parser.parse_args()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with service() as up:

@@ -11,15 +11,14 @@ import psycopg
 import pytest
 
 from platform_site.embedded.data_dir import region_database
-from tests.api.receiver import Receiver
 from tests.faults.conftest import superuser
-from tests.faults.storm import SETTINGS, Storm
-from tests.faults.test_while_in_use import assert_nothing_is_lost
-from tests.serving import Up, start_up, wait_for
+from tests.faults.write_load import SETTINGS, Storm, assert_nothing_is_lost
+from tests.support.receiver import Receiver
+from tests.support.service import Up, start_up, wait_for
 
 
 class Disk:
-    """A file system of its own with the write-ahead log of a data dir, and room for two segments more."""
+    """A separate file system with the write-ahead log of a data directory, and space for two more segments."""
 
     def __init__(self, log: Path, at: Path) -> None:
         owner = log.stat()
@@ -28,7 +27,7 @@ class Disk:
         options = f"size={used + 40 * 1024 * 1024},uid={owner.st_uid},gid={owner.st_gid},mode=700"
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)], capture_output=True)
         if mounted.returncode != 0:
-            pytest.skip("this machine lets nobody mount a file system")
+            pytest.skip("mounting a file system is not permitted on this machine")
         self.at = at
         subprocess.run(["cp", "-a", f"{log}/.", str(at)], check=True)
         shutil.rmtree(log)
@@ -48,7 +47,7 @@ class Disk:
 
 
 def use_segments_up(up: Up) -> None:
-    """Begin one segment after the other. Where there is no room for the next, PostgreSQL ends, and again as it recovers:
+    """Begin one segment after the other. Where there is no space for the next, PostgreSQL ends, and again as it recovers:
     raises psycopg.Error."""
     with superuser(up, region_database("us-east-1")) as connection:
         for _ in range(20):
@@ -78,7 +77,7 @@ def up_on_a_small_disk(tmp_path: Path) -> Iterator[tuple[Up, Disk]]:
         disk.unmount()
 
 
-def test_f23_a_full_disk_for_the_write_ahead_log_is_503_until_there_is_room(
+def test_full_disk_for_the_write_ahead_log_is_503_until_space_returns(
     up_on_a_small_disk: tuple[Up, Disk], receiver: Receiver
 ) -> None:
     up, disk = up_on_a_small_disk

@@ -1,4 +1,4 @@
-"""Functions while their processes die: Deno, the web process that waits for it, the worker, and the queue's nudges.
+"""Functions while their processes die: Deno, the web process that waits for it, the worker, and the notifications of the queue.
 
 F2, F4, F5, F23: a run is a row before it is work, so each ends `succeeded` or `failed` with a reason.
 """
@@ -18,10 +18,10 @@ from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout, region_database
 from platform_site.identity.plans import PLANS
 from platform_site.server import serve
-from tests.api.receiver import Receiver
 from tests.faults.conftest import OwnValkey, superuser
-from tests.figures import within
-from tests.serving import Up, manage, wait_for
+from tests.support.receiver import Receiver
+from tests.support.service import Up, manage, wait_for
+from tests.support.timing import within
 
 SLOW = """export default async ({ begun, lasts = 30000 }, ctx) => {
     await ctx.fetch(begun);
@@ -62,7 +62,7 @@ class Functions:
         return found
 
     def runs_if_there(self, name: str, **query: Any) -> list[dict[str, Any]] | None:
-        """None while nobody can say."""
+        """None while it is unknown."""
         answer = self._client.get(f"/{name}/runs", params={"limit": 100, **query})
         return answer.json()["data"] if answer.status_code == 200 else None
 
@@ -134,10 +134,9 @@ def test_f4_deno_killed_in_mid_call_fails_that_run_alone(battered: Up, functions
     assert functions.invoke("sum", input={"a": 2, "b": 3}).json()["output"] == {"sum": 5}
 
 
-def test_f8_postgresql_crashes_in_mid_call_and_no_run_that_was_answered_is_missing(
-    functions: Functions, battered: Up
-) -> None:
-    """A synchronous run is committed before its commit is on disk: what the crash forgets is written down at its end."""
+def test_postgresql_crash_during_calls_loses_no_answered_run(functions: Functions, battered: Up) -> None:
+    """A synchronous run is committed before its commit is on disk: what the crash forgets is written down at its
+    end."""
     functions.deploy("naps", "export default (ms: number) => new Promise((r) => setTimeout(() => r(1), 1500))")
     with ThreadPoolExecutor(4) as threads:
         calls = [threads.submit(functions.invoke, "naps", input={}) for _ in range(4)]
@@ -153,9 +152,7 @@ def test_f8_postgresql_crashes_in_mid_call_and_no_run_that_was_answered_is_missi
     assert {run_id: kept.get(run_id) for run_id in told} == dict.fromkeys(told, "succeeded")
 
 
-def test_f4_the_web_process_killed_in_mid_call_takes_deno_along_and_leaves_no_eternal_run(
-    battered: Up, functions: Functions
-) -> None:
+def test_killed_web_process_also_ends_deno_and_its_runs(battered: Up, functions: Functions) -> None:
     functions.begin("doomed", timeout_ms=5_000)
     web, child = wait_for("only the call runs", lambda: busy(battered.web_workers()), every=0.005)
     web.kill()
@@ -168,7 +165,7 @@ def test_f4_the_web_process_killed_in_mid_call_takes_deno_along_and_leaves_no_et
 TO_TEAM = "from projects import services as s; from accounts import audit; s.change_project('{}', plan='team', actor=audit.SYSTEM)"
 
 
-def test_f20_a_reload_cuts_off_no_long_call_and_no_stop_waits_for_one(battered: Up, functions: Functions) -> None:
+def test_reload_keeps_long_calls_and_stop_does_not_wait_for_them(battered: Up, functions: Functions) -> None:
     """Longer than a stop waits: 8 s."""
     assert max(plan.function_timeout_ms for plan in PLANS.values()) < serve.REPLACED_SECONDS * 1000
     manage(battered, "shell", "-c", TO_TEAM.format(battered.facts["project_id"]))
@@ -223,7 +220,7 @@ def test_f4_a_worker_killed_in_mid_run_leaves_it_to_the_next(battered: Up, funct
     run = functions.run("patient", run_id)
     assert (run["status"], run["output"]) == ("succeeded", 1), run
     assert run["attempts"] >= 2
-    wait_for("what the killed worker left behind is swept", lambda: not scratch.parent.exists(), 30)
+    wait_for("leftovers of the killed worker are removed", lambda: not scratch.parent.exists(), 30)
 
 
 @pytest.mark.slow
@@ -283,10 +280,10 @@ def test_f6_f7_queued_runs_and_schedules_go_on_without_redis(
         assert [row[0] for row in region.execute(ended, [name])] == ["call", "schedule"]
 
 
-def test_f2_f5_a_flood_of_events_is_one_run_each_though_workers_are_killed_in_it(
+def test_flood_of_events_gives_one_run_each_while_workers_are_killed(
     battered: Up, functions: Functions, own_valkey: OwnValkey
 ) -> None:
-    """Killed while they relay, queue and execute; with every nudge lost in between."""
+    """Killed while they relay, queue and execute; with every notification lost in between."""
     owner = battered.facts["app_users"][0]["id"]
     functions.deploy("flooded", "export default ({ data }) => data.record.name", on=["lists.insert"], attempts=3)
     names = sorted(f"flood {number:03}" for number in range(300))
@@ -303,7 +300,7 @@ def test_f2_f5_a_flood_of_events_is_one_run_each_though_workers_are_killed_in_it
             wait_for("it comes back", lambda: worker_of(battered).pid not in known, 30)
         left = (
             "SELECT (SELECT count(*) FROM platform.rows_outboxevent WHERE relayed_at IS NULL)"
-            " + (SELECT count(*) FROM platform.functions_heard)"
+            " + (SELECT count(*) FROM platform.functions_pendingevent)"
             " + (SELECT count(*) FROM platform.functions_run WHERE phase <> 'ended')"
         )
         ran = (
@@ -322,7 +319,7 @@ def test_f2_f5_a_flood_of_events_is_one_run_each_though_workers_are_killed_in_it
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(1_000, marks=pytest.mark.slow)])
-def test_f5_redis_emptied_again_and_again_loses_no_queued_run(
+def test_repeatedly_emptied_redis_loses_no_queued_run(
     battered: Up, functions: Functions, own_valkey: OwnValkey, count: int
 ) -> None:
     functions.deploy("many", "export default ({ n }) => n")
@@ -336,7 +333,7 @@ def test_f5_redis_emptied_again_and_again_loses_no_queued_run(
     with ThreadPoolExecutor(4) as threads:
         for begin in range(0, count, count // 5):
             made += threads.map(queue, range(begin, begin + count // 5))
-            own_valkey.kill()  # with every nudge that it held
+            own_valkey.kill()  # with every notification that it held
             own_valkey.start()
     statuses = "SELECT status FROM platform.functions_run WHERE id = ANY (%s)"
     with superuser(battered, region_database("us-east-1")) as region:

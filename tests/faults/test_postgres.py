@@ -10,9 +10,9 @@ import psutil
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from tests.faults.conftest import environments_without_schema, superuser
-from tests.figures import within
-from tests.load import Load, Outcome
-from tests.serving import Up, wait_for
+from tests.support.load import Load, Outcome
+from tests.support.service import Up, wait_for
+from tests.support.timing import within
 
 FINE = {"200", "201", "204"}
 

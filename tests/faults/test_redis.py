@@ -12,10 +12,10 @@ import pytest
 
 from platform_site.embedded import valkey as embedded_valkey
 from tests.faults.conftest import OwnValkey, superuser
-from tests.figures import within
-from tests.load import Load, p99
-from tests.serving import Up, wait_for
-from tests.valkeys import Refusal, refuse_writes, take_writes
+from tests.support.load import Load, p99
+from tests.support.service import Up, wait_for
+from tests.support.timing import within
+from tests.support.valkey import Refusal, refuse_writes, take_writes
 
 FINE = {"200", "201", "204"}
 
@@ -53,7 +53,7 @@ def test_f7_redis_frozen_holds_no_request_up(battered: Up, own_valkey: OwnValkey
     assert httpx.get(f"{battered.base_url}/healthz").elapsed.total_seconds() < within(0.1)
 
 
-def test_f5_an_emptied_redis_signs_nobody_out(battered: Up, own_valkey: OwnValkey, token: str) -> None:
+def test_emptied_redis_ends_no_sessions(battered: Up, own_valkey: OwnValkey, token: str) -> None:
     headers = {"Authorization": f"Bearer {token}"}
     assert httpx.get(f"{battered.base_url}/v1/projects", headers=headers).status_code == 200
     own_valkey.kill()
@@ -76,12 +76,12 @@ def test_the_worker_consumes_again_after_redis_came_back(battered: Up, own_valke
     time.sleep(1.0)
     own_valkey.start()
     client = embedded_valkey.client(own_valkey.layout)
-    # Beat, in the worker, sends its nudges again, and somebody takes them.
+    # Beat, in the worker, sends its notifications again, and a worker takes them.
     wait_for("a worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)
     wait_for("nothing piles up", lambda: client.llen("default") == 0, 15)
 
 
-def test_f24_without_beat_the_workers_sweep_by_their_own_clock(battered: Up) -> None:
+def test_workers_without_beat_run_jobs_by_their_own_clock(battered: Up) -> None:
     [worker] = wait_for("the worker", lambda: battered.named("manage.py work", parent=battered.process.pid))
     [beat] = wait_for("its beat", worker.children)
     beat.kill()
@@ -94,7 +94,7 @@ def test_f24_without_beat_the_workers_sweep_by_their_own_clock(battered: Up) -> 
         def is_gone() -> bool:
             return connection.execute("SELECT 1 FROM projects_project WHERE id = 'prj_forsaken'").fetchone() is None
 
-        wait_for("a sweep found it", is_gone, 20, every=0.1)
+        wait_for("a periodic job found it", is_gone, 20, every=0.1)
     assert worker.is_running()
     assert not [child for child in worker.children() if child.is_running() and child.pid != beat.pid]
 
@@ -103,7 +103,7 @@ def test_f24_without_beat_the_workers_sweep_by_their_own_clock(battered: Up) -> 
 
 
 @pytest.mark.parametrize("why", ["full", "replica"])
-def test_a_redis_that_takes_no_writes_revives_nobody_and_ends_no_worker(
+def test_read_only_redis_revives_no_session_and_stops_no_worker(
     battered: Up, own_valkey: OwnValkey, token: str, why: Refusal
 ) -> None:
     worker, said = battered.part("manage.py work"), len(battered.lines)
@@ -162,15 +162,15 @@ def encoded(body: bytes) -> str:
 
 
 def messages_of_others() -> dict[str, str | bytes]:
-    """What another release may send, or a hand that slipped; by what is wrong with it."""
+    """What another version may send, or a mistake by hand; by what is wrong with it."""
     sweep = "platform.run_sweep"
     return {
-        "a task of another release": nudge("another.release", ["x"]),
+        "a task of another version": nudge("another.release", ["x"]),
         "an argument too few": nudge("webhooks.tasks.dispatch", []),
         "an argument too many": nudge("webhooks.tasks.dispatch", ["us-east-1", "now"]),
         "an argument of another type": nudge("functions.tasks.work", [{"region": "us-east-1"}]),
-        "a sweep of another type": nudge(sweep, [{"name": ["x"]}]),
-        "a region of another release": nudge("functions.tasks.work", ["mars-1"]),
+        "a periodic job of another type": nudge(sweep, [{"name": ["x"]}]),
+        "a region of another version": nudge("functions.tasks.work", ["mars-1"]),
         "a body of another shape": nudge(sweep, [], body=encoded(b'"hello"')),
         "a body with nothing in it": nudge(sweep, [], body=encoded(b"[null, null, null]")),
         "a body that is no JSON": nudge(sweep, [], body=encoded(b"\x80\x04garble")),
@@ -195,7 +195,7 @@ def messages_of_others() -> dict[str, str | bytes]:
     }
 
 
-def test_a_message_that_is_none_of_ours_is_dropped_and_the_worker_goes_on(battered: Up, own_valkey: OwnValkey) -> None:
+def test_unknown_message_is_dropped_and_the_worker_continues(battered: Up, own_valkey: OwnValkey) -> None:
     """Dropped for good: Redis keeps nothing of it that could come back."""
     client = embedded_valkey.client(own_valkey.layout)
     wait_for("the worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from tests.faults.soak import Line, service, shown, soak
-from tests.figures import within
+from tests.support.timing import within
 
 WARMING = 30.0
 """MB a minute. In so short a time caches still fill, in one web process after the other; the figure, 1 MB, is the long

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faults import harm
+from tests.faults import inject
 from tests.faults.conftest import environments_without_schema
-from tests.figures import within
-from tests.load import Load, sign_in
-from tests.serving import Up, wait_for
-from tests.wire import connect
+from tests.support.load import Load, sign_in
+from tests.support.raw_http import connect
+from tests.support.service import Up, wait_for
+from tests.support.timing import within
 
 
 def test_f1_killing_web_workers_costs_only_what_they_had_in_hand(battered: Up, token: str) -> None:
@@ -51,7 +51,7 @@ def test_f1_the_same_worker_may_die_again_and_again(battered: Up, token: str) ->
 
 
 @pytest.mark.timeout(300)
-def test_f20_a_reload_under_load_fails_no_request(battered: Up, token: str) -> None:
+def test_reload_under_load_fails_no_request(battered: Up, token: str) -> None:
     with Load(battered, token) as load:
         reloads = 0
         while reloads < 2 or len(load.outcomes) < 200:
@@ -62,7 +62,7 @@ def test_f20_a_reload_under_load_fails_no_request(battered: Up, token: str) -> N
     assert set(load.counts()) <= {"200", "201", "204"}, load.counts()
 
 
-def test_f20_a_worker_that_leaves_takes_leave_of_a_busy_client_in_its_answer(battered: Up) -> None:
+def test_stopping_worker_announces_close_to_a_busy_client(battered: Up) -> None:
     head = b"GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
     before = {worker.pid for worker in battered.web_workers()}
     with connect(battered.base_url) as connection:
@@ -80,7 +80,7 @@ def test_f20_a_worker_that_leaves_takes_leave_of_a_busy_client_in_its_answer(bat
     wait_for("the reload is over", lambda: not before & {worker.pid for worker in battered.web_workers()})
 
 
-def test_f20_a_stop_under_load_finishes_what_is_in_hand_within_ten_seconds(battered: Up, token: str) -> None:
+def test_stop_under_load_finishes_current_requests_in_ten_seconds(battered: Up, token: str) -> None:
     """The web alone: `up` starts it again, and its socket keeps the clients waiting meanwhile."""
     main = battered.part("serve --fds")
     with Load(battered, token) as load:
@@ -94,7 +94,7 @@ def test_f20_a_stop_under_load_finishes_what_is_in_hand_within_ten_seconds(batte
     assert sign_in(battered)
 
 
-def test_f20_a_stop_waits_for_no_worker_that_does_not_serve_yet(battered: Up) -> None:
+def test_stop_does_not_wait_for_starting_workers(battered: Up) -> None:
     first = battered.part("serve --fds")
     first.terminate()
 
@@ -110,11 +110,11 @@ def test_f20_a_stop_waits_for_no_worker_that_does_not_serve_yet(battered: Up) ->
 
 
 @pytest.mark.timeout(300)
-def test_f20_code_that_does_not_start_replaces_nobody(battered: Up, tmp_path: Path) -> None:
+def test_code_that_does_not_start_replaces_no_worker(battered: Up, tmp_path: Path) -> None:
     log, release = tmp_path / "log", tmp_path / "release"
     release.mkdir()
     code = battered.environment | {"PYTHONPATH": str(release)}
-    with harm.another_web(battered, code, log=str(log)) as there:
+    with inject.another_web(battered, code, log=str(log)) as there:
         main = psutil.Process(there.process.pid)
 
         def workers() -> set[psutil.Process]:

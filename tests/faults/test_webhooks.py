@@ -16,11 +16,11 @@ import pytest
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout, region_database
-from tests.api.receiver import Receiver, answer, headers
-from tests.away import away
 from tests.faults.conftest import OwnValkey, superuser
-from tests.faults.storm import SETTINGS, Storm, Worker
-from tests.serving import Up, wait_for
+from tests.faults.write_load import SETTINGS, Storm, Worker
+from tests.support.receiver import Receiver, answer, headers
+from tests.support.service import Up, wait_for
+from tests.support.unavailable import database_unavailable
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def restart_postgres(up: Up) -> None:
     wait_for("`up` started it again", lambda: embedded_postgres.answers(layout), 30)
 
 
-def test_a_retry_that_is_due_is_made_while_the_control_database_is_away(battered: Up, receiver: Receiver) -> None:
-    """What belongs to a region is found by the region's own sweep."""
+def test_due_retry_is_made_without_the_control_database(battered: Up, receiver: Receiver) -> None:
+    """What belongs to a region is found by the region's own periodic job."""
     receiver.behave = answer("503 Busy")
     headers_of_key = {"Authorization": f"Bearer {battered.facts['server_key']}"}
     with httpx.Client(base_url=f"{battered.base_url}/v1", headers=headers_of_key, timeout=30) as client:
@@ -60,7 +60,7 @@ def test_a_retry_that_is_due_is_made_while_the_control_database_is_away(battered
         owner = battered.facts["app_users"][0]["id"]
         client.post("/rows/lists", json={"name": "without control", "owner_id": owner}).raise_for_status()
         wait_for("the first attempt", lambda: receiver.requests)
-        with superuser(battered) as control, away(control, "control"):
+        with superuser(battered) as control, database_unavailable(control, "control"):
             before = len(receiver.requests)
             receiver.behave = answer()
             wait_for("another attempt", lambda: len(receiver.requests) > before)
@@ -112,7 +112,8 @@ def test_a_storm_loses_nothing_and_makes_nothing_up(
     tally = storm.settle()
     print(tally)
     assert (tally.committed, tally.lost, tally.phantom) == (writes, 0, 0), tally
-    # Each kill may repeat what was in flight: more of it where the machine is slow. The figure is that of the long form.
+    # Each kill may repeat what was in flight: more of it where the machine is slow. The figure is that of the long
+    # form.
     assert tally.duplicates < writes / (100 if writes >= 10_000 else 20), tally
     assert set(tally.answers) <= {"201", "409", "503"}, tally
 
@@ -143,7 +144,7 @@ def write_lists(up: Up, platform: httpx.Client, name: str, count: int = 1) -> No
 
 
 def rows_told(receiver: Receiver) -> Counter[str]:
-    """How often each row was told of."""
+    """How often each row was delivered."""
     return Counter(json.loads(one.partition(b"\r\n\r\n")[2])["data"]["id"] for one in list(receiver.requests))
 
 
@@ -157,7 +158,8 @@ def the_worker(up: Up) -> psutil.Process:
 def test_f4_workers_killed_in_mid_delivery_send_again_under_the_same_id(
     battered: Up, platform: httpx.Client, workers: list[Worker], receiver: Receiver
 ) -> None:
-    """The receiver has read the request and has not answered yet. And a backlog that was written meanwhile is drained."""
+    """The receiver has read the request and has not answered yet. And a backlog that was written meanwhile is
+    drained."""
     may_answer = threading.Event()
 
     def behave(connection: socket.socket) -> bool:
@@ -239,7 +241,7 @@ def test_f27_a_circle_of_a_webhook_and_a_function_is_cut_and_says_so(
     assert platform.delete("/functions/circle").status_code == 204
 
 
-def test_f20_workers_that_are_asked_to_stop_book_what_is_in_flight(
+def test_stopping_workers_record_attempts_in_flight(
     battered: Up, platform: httpx.Client, workers: list[Worker], receiver: Receiver
 ) -> None:
     may_answer = threading.Event()

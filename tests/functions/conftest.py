@@ -9,10 +9,10 @@ import pytest
 
 from functions.runtime.pool import Pool, Program
 from functions.runtime.process import Call, HostError, Outcome
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import place_of
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.rows.tracker import DOCUMENT
+from tests.support.tracker import DOCUMENT
 
 RunCode = Callable[..., "Ended"]
 
@@ -89,7 +89,7 @@ def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
 
 
 @pytest.fixture
-def place(tracker: Tracker) -> Place:
+def place(tracker: Tracker) -> EnvironmentRef:
     found = place_of(tracker.environment_id)
     assert found is not None
     return found

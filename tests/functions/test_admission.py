@@ -1,4 +1,4 @@
-"""How much may wait: queued runs of keys, of inbound addresses and of app users have a budget each.
+"""The limits of queues: runs of keys, of inbound endpoints and of app users have a budget each.
 
 Through the API; what waits already is put there by SQL, longer ago than any run that a test makes.
 """
@@ -18,19 +18,18 @@ from functions.quotas import queue_quotas
 from functions.quotas.queue_quotas import Kind
 from functions.runs import start
 from platform_site.identity import ids
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import PLANS
 from projects.directory.environments import place_of
-from tests.client import Answer
-from tests.functions.test_api import SUM, deploy, invoke
-from tests.functions.test_inbound import address, listed, send
-from tests.functions.test_queue import key_of
-from tests.functions.test_visitors import a_history, gather_statistics, queue, statistics
 from tests.projects.conftest import RoundTrips, key_for, publishable_key_for, trips  # noqa: F401 - a fixture
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
-from tests.serving import wait_for
-from tests.webhooks.touched import touched
+from tests.support.client import Answer
+from tests.support.function_queue import gather_statistics, key_of, queue, record_past_runs, statistics
+from tests.support.functions import SUM, deploy, invoke
+from tests.support.inbound import create_endpoint, listed, send
+from tests.support.row_statistics import count_touched_rows
+from tests.support.service import wait_for
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -43,7 +42,7 @@ STEP = SHARE // queue_quotas.STEPS
 
 @pytest.fixture
 def busy(tracker: Tracker) -> Tracker:
-    """`sum` is deployed; `server` shows a server key, `visitor` a publishable one."""
+    """`sum` is deployed; `server` has a server key, `visitor` a publishable one."""
     tracker.tokens["server"] = key_for(tracker.environment_id, "functions:invoke")
     tracker.tokens["visitor"] = publishable_key_for(tracker.environment_id)
     deploy(tracker, "sum", SUM, invoke="public")
@@ -51,7 +50,7 @@ def busy(tracker: Tracker) -> Tracker:
 
 
 def pile_up(
-    place: Place,
+    place: EnvironmentRef,
     count: int,
     kind: str,
     caller_id: str,
@@ -64,7 +63,7 @@ def pile_up(
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
             "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
-            "       trigger, address_id, input, logs, walls, caller_kind, caller_id, depth, concurrency, attempts, created_at)"
+            "       trigger, address_id, input, logs, sandbox_layers, caller_kind, caller_id, depth, concurrency, attempts, created_at)"
             " SELECT %s || lpad(n::text, 8, '0'), f.environment_id, f.id, 1, 'running', 'queued', true, %s,"
             "        %s, repeat('x', %s), '[]', '{}', %s, %s, 0, 1, 0, now() - interval '1 hour' + n * interval '1 ms'"
             "   FROM platform.functions_function f, generate_series(1, %s) n"
@@ -86,7 +85,7 @@ def statuses(tracker: Tracker, who: str, count: int) -> list[int]:
 
 def as_another_process() -> None:
     """One that knows nothing yet."""
-    for memory in (queue_quotas._budgets, queue_quotas._shares, queue_quotas._looks):
+    for memory in (queue_quotas._budgets, queue_quotas._shares, queue_quotas._stats_cache):
         memory.__init__()  # type: ignore[misc]
 
 
@@ -99,7 +98,7 @@ def looks_counted(trips: RoundTrips) -> Iterator[list[str]]:  # noqa: F811
     found += [each for each in trips.statements if "octet_length(input)" in each]
 
 
-def waiting(place: Place) -> int:
+def waiting(place: EnvironmentRef) -> int:
     return Run.objects.using(place.cluster).filter(phase="queued").count()
 
 
@@ -109,11 +108,11 @@ def refused(answer: Answer, words: str) -> None:
     assert not {name for name in answer.headers if name.lower().startswith("x-run")}
 
 
-def test_a_flooded_address_takes_the_budget_of_addresses_and_nobody_elses(busy: Tracker, place: Place) -> None:
-    path = address(busy, "sum")
+def test_flooded_endpoint_uses_only_the_budget_of_endpoints(busy: Tracker, place: EnvironmentRef) -> None:
+    path = create_endpoint(busy, "sum")
     pile_up(place, MOST - 1, "account", "usr_x", trigger="inbound")
     assert send(busy, path).status == 202
-    refused(send(busy, path), f"{MOST:,} queued runs by inbound addresses. So many wait.")
+    refused(send(busy, path), f"{MOST:,} queued runs by inbound endpoints. So many wait.")
     refused(send(busy, path), "So many wait.")
     assert waiting(place) == MOST
     for who in ("server", "alice", "owner", "visitor"):
@@ -123,11 +122,11 @@ def test_a_flooded_address_takes_the_budget_of_addresses_and_nobody_elses(busy: 
     assert shown == {"limit": MOST, "used": MOST}
 
 
-def test_of_the_addresses_one_takes_half_and_each_of_the_others_an_eighth(busy: Tracker, place: Place) -> None:
-    leaked, other, third = (address(busy, "sum", label=label) for label in ("leaked", "other", "third"))
+def test_of_the_addresses_one_takes_half_and_each_of_the_others_an_eighth(busy: Tracker, place: EnvironmentRef) -> None:
+    leaked, other, third = (create_endpoint(busy, "sum", label=label) for label in ("leaked", "other", "third"))
     ids_of = {each["label"]: each["id"] for each in listed(busy, "sum")}
     pile_up(place, MOST // 2, "account", "usr_x", trigger="inbound", address_id=ids_of["leaked"])
-    told = f"{MOST:,} queued runs by inbound addresses. This address has an eighth of that waiting"
+    told = f"{MOST:,} queued runs by inbound endpoints. This endpoint has used an eighth of that"
     refused(send(busy, leaked), told)
     pile_up(place, SHARE - 1, "account", "usr_x", trigger="inbound", address_id=ids_of["other"])
     as_another_process()
@@ -143,8 +142,8 @@ def test_of_the_addresses_one_takes_half_and_each_of_the_others_an_eighth(busy: 
     assert queued.filter(address_id=ids_of["other"]).count() == SHARE
 
 
-def test_an_address_alone_has_half_whatever_comes_at_once(busy: Tracker, place: Place) -> None:
-    path = address(busy, "sum")
+def test_an_address_alone_has_half_whatever_comes_at_once(busy: Tracker, place: EnvironmentRef) -> None:
+    path = create_endpoint(busy, "sum")
     [only] = listed(busy, "sum")
     pile_up(place, MOST // 2 - 1, "account", "usr_x", trigger="inbound", address_id=only["id"])
     assert send(busy, path).status == 202
@@ -152,12 +151,12 @@ def test_an_address_alone_has_half_whatever_comes_at_once(busy: Tracker, place: 
     assert waiting(place) == MOST // 2
 
 
-def test_the_bytes_of_addresses_are_shared_likewise(busy: Tracker, place: Place) -> None:
-    leaked, other = (address(busy, "sum", label=label) for label in ("leaked", "other"))
+def test_the_bytes_of_addresses_are_shared_likewise(busy: Tracker, place: EnvironmentRef) -> None:
+    leaked, other = (create_endpoint(busy, "sum", label=label) for label in ("leaked", "other"))
     ids_of = {each["label"]: each["id"] for each in listed(busy, "sum")}
     large = FREE.queued_bytes // 64
     pile_up(place, 32, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["leaked"])
-    told = f"{FREE.queued_bytes:,} bytes of input in queued runs by inbound addresses. This address has an eighth"
+    told = f"{FREE.queued_bytes:,} bytes of input in queued runs by inbound endpoints. This endpoint has used an eighth"
     refused(send(busy, leaked), told)
     pile_up(place, 7, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["other"])
     as_another_process()
@@ -166,8 +165,8 @@ def test_the_bytes_of_addresses_are_shared_likewise(busy: Tracker, place: Place)
     assert waiting(place) == 40
 
 
-def test_keys_and_members_have_a_budget_too(busy: Tracker, place: Place) -> None:
-    path = address(busy, "sum")
+def test_keys_and_members_have_a_budget_too(busy: Tracker, place: EnvironmentRef) -> None:
+    path = create_endpoint(busy, "sum")
     pile_up(place, MOST, "key", "key_x")
     for who in ("server", "owner"):
         refused(queue(busy, who), f"{MOST:,} queued runs of keys and members. So many wait.")
@@ -177,17 +176,17 @@ def test_keys_and_members_have_a_budget_too(busy: Tracker, place: Place) -> None
     assert waiting(place) == MOST + 2
 
 
-def test_one_user_takes_an_eighth_and_the_others_queue_on(busy: Tracker, place: Place) -> None:
+def test_one_user_takes_an_eighth_and_the_others_queue_on(busy: Tracker, place: EnvironmentRef) -> None:
     alice = user_id(busy, "alice")
     pile_up(place, SHARE, "user", alice)
     tried = statuses(busy, "alice", STEP + 2)
-    assert tried == [202] * STEP + [429] * 2, "what the look before has given away, and no more"
+    assert tried == [202] * STEP + [429] * 2, "what was released before, and no more"
     refused(queue(busy, "alice"), "less than an eighth is yours")
     assert statuses(busy, "bob", STEP + 20) == [202] * (STEP + 20)
     assert queue(busy, "server").status == 202
 
 
-def test_who_has_some_waiting_leaves_half_to_those_who_have_none(busy: Tracker, place: Place) -> None:
+def test_callers_with_queued_runs_leave_half_to_the_others(busy: Tracker, place: EnvironmentRef) -> None:
     pile_up(place, MOST // 2, "user", "usr_x")
     tried = statuses(busy, "alice", STEP + 3)
     assert tried[0] == 202
@@ -198,22 +197,22 @@ def test_who_has_some_waiting_leaves_half_to_those_who_have_none(busy: Tracker, 
     refused(queue(busy, "bob"), "So many wait.")
 
 
-def test_large_inputs_are_counted_by_their_bytes(busy: Tracker, place: Place) -> None:
-    path = address(busy, "sum")
+def test_large_inputs_are_counted_by_their_bytes(busy: Tracker, place: EnvironmentRef) -> None:
+    path = create_endpoint(busy, "sum")
     large = FREE.queued_bytes // 64
     pile_up(place, 63, "key", "key_x", trigger="inbound", size=large)
     before = waiting(place)
     assert send(busy, path, b"x" * 500_000).status == 202
     assert send(busy, path, b"x" * 500_000).status == 202
     refused(send(busy, path, b"x" * 500_000), f"{FREE.queued_bytes:,} bytes of input in queued runs by inbound")
-    assert send(busy, path, b"{}").status == 202, "there is room for a small one"
+    assert send(busy, path, b"{}").status == 202, "there is space for a small one"
     assert waiting(place) == before + 3
     assert queue(busy, "alice").status == 202
     used = busy.get("owner", "/limits").json["limits"]["queued_bytes"]["used"]
     assert 63 * large + 1_000_000 < used <= FREE.queued_bytes
 
 
-def test_it_is_found_out_when_there_is_room_again(busy: Tracker, place: Place) -> None:
+def test_it_is_found_out_when_there_is_room_again(busy: Tracker, place: EnvironmentRef) -> None:
     pile_up(place, MOST, "key", "key_x")
     refused(queue(busy, "server"), "So many wait.")
     Run.objects.using(place.cluster).filter(phase="queued").update(phase="ended", status="failed")
@@ -221,7 +220,7 @@ def test_it_is_found_out_when_there_is_room_again(busy: Tracker, place: Place) -
     wait_for("another look", lambda: queue(busy, "server").status == 202)
 
 
-def test_an_environments_backlog_is_nobody_elses(busy: Tracker, place: Place, make_tracker: Any) -> None:
+def test_backlog_of_one_environment_delays_no_other(busy: Tracker, place: EnvironmentRef, make_tracker: Any) -> None:
     pile_up(place, MOST, "key", "key_x")
     refused(queue(busy, "server"), "So many wait.")
     other: Tracker = make_tracker(DOCUMENT, name="Other")
@@ -234,7 +233,7 @@ def test_an_environments_backlog_is_nobody_elses(busy: Tracker, place: Place, ma
 
 def test_a_queued_call_has_one_statement_as_a_rule(
     busy: Tracker,
-    place: Place,
+    place: EnvironmentRef,
     trips: RoundTrips,  # noqa: F811
 ) -> None:
     def looks(who: str, count: int) -> int:
@@ -251,7 +250,7 @@ def test_a_queued_call_has_one_statement_as_a_rule(
 
 def test_users_who_are_refused_share_one_look(
     busy: Tracker,
-    place: Place,
+    place: EnvironmentRef,
     trips: RoundTrips,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -267,19 +266,19 @@ def test_users_who_are_refused_share_one_look(
     with looks_counted(trips) as looks:
         for each in users * 2:
             with pytest.raises(TooManyQueued, match="You have some waiting"):
-                start.begin(place, each, "sum", "{}", is_async=True)
+                start.start_run(place, each, "sum", "{}", is_async=True)
     assert len(looks) == 1
     with looks_counted(trips) as looks:
-        assert queue(busy, "alice").status == 202, "who has nothing waiting is looked after"
+        assert queue(busy, "alice").status == 202, "a caller with an empty queue is served"
         with pytest.raises(TooManyQueued, match="You have some waiting"):
-            start.begin(place, users[0], "sum", "{}", is_async=True)
+            start.start_run(place, users[0], "sum", "{}", is_async=True)
     assert len(looks) == 1
     assert waiting(place) == before + 1
 
 
 def test_what_is_used_is_found_by_one_look_for_runs_and_bytes(
     busy: Tracker,
-    place: Place,
+    place: EnvironmentRef,
     trips: RoundTrips,  # noqa: F811
 ) -> None:
     pile_up(place, 3, "user", "usr_x", size=10)
@@ -289,15 +288,15 @@ def test_what_is_used_is_found_by_one_look_for_runs_and_bytes(
         limits = busy.get("owner", "/limits").json["limits"]
     assert [limits[name]["used"] for name in ("queued_runs", "queued_bytes")] == [3, 200], "of the kind that has most"
     assert [limits[f"visitor_queued_{name}"]["used"] for name in ("runs", "bytes")] == [4, 28]
-    assert len(looks) == 2, "one for visitors, one for all others"
+    assert len(looks) == 2, "one for anonymous callers, one for all others"
 
 
 @statistics
 def test_a_look_reads_what_waits_and_no_more_than_the_budget(
-    busy: Tracker, place: Place, make_tracker: Any, statistics: bool
+    busy: Tracker, place: EnvironmentRef, make_tracker: Any, statistics: bool
 ) -> None:
     using = place.cluster
-    a_history(place)
+    record_past_runs(place)
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     neighbour = place_of(other.environment_id)
     assert neighbour is not None
@@ -307,9 +306,9 @@ def test_a_look_reads_what_waits_and_no_more_than_the_budget(
     if statistics:
         gather_statistics(using)
     for where, kind, most, expected in ((place, Kind.USERS, 500, 500), (neighbour, Kind.KEYS, MOST, MOST)):
-        with touched(using, "platform.functions_run") as cost:
-            assert queue_quotas._look(where, kind, MOST).taken.runs == expected
+        with count_touched_rows(using, "platform.functions_run") as cost:
+            assert queue_quotas._queue_stats(where, kind, MOST).taken.runs == expected
         assert cost.read <= most
-    with touched(using, "platform.functions_run") as cost:
-        start.begin(place, key_of(place), "sum", "{}")
+    with count_touched_rows(using, "platform.functions_run") as cost:
+        start.start_run(place, key_of(place), "sum", "{}")
     assert cost.read <= 2 * FREE.function_concurrency

@@ -20,23 +20,15 @@ from functions.runs import retention as run_retention
 from functions.worker import Worker
 from platform_site.http import idempotency
 from platform_site.identity.plans import PLANS
-from tests.client import Answer, Api
 from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
+from tests.support.client import Answer, Api
+from tests.support.functions import SUM, deploy, invoke
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
-SUM = "export default ({a, b}: {a: number, b: number}) => ({sum: a + b})"
 LOOP = "export default () => { while (true) {} }"
-
-
-def deploy(tracker: Tracker, name: str, source: str, **more: Any) -> Answer:
-    return tracker.call("owner", "PUT", f"/functions/{name}", json={"source": source, **more})
-
-
-def invoke(tracker: Tracker, name: str, input: Any = None, who: str = "owner", **how: Any) -> Answer:
-    return tracker.post(who, f"/functions/{name}/invoke", {} if input is None else {"input": input}, **how)
 
 
 def test_a_function_is_deployed_invoked_and_its_run_is_listed(tracker: Tracker) -> None:
@@ -57,7 +49,7 @@ def test_a_function_is_deployed_invoked_and_its_run_is_listed(tracker: Tracker) 
     assert "error" not in listed[0]
     detail = tracker.get("owner", f"/functions/sum/runs/{got.json['run_id']}").json
     assert detail["output"] == {"sum": 3}
-    assert "no_new_privileges" in detail["walls"]
+    assert "no_new_privileges" in detail["sandbox_layers"]
 
 
 def test_a_run_that_threw_says_where_to_whoever_may_read_the_source(tracker: Tracker) -> None:
@@ -85,7 +77,7 @@ def test_a_refusal_that_nobody_caught_names_the_columns(tracker: Tracker) -> Non
     assert "nme: There is no such column" in invoke(tracker, "add").json["error"]
 
 
-def test_a_function_that_is_not_there_is_named_with_its_environment_and_what_may_be_meant(tracker: Tracker) -> None:
+def test_missing_function_error_names_environment_and_suggestion(tracker: Tracker) -> None:
     deploy(tracker, "open-tasks", SUM)
     deploy(tracker, "mine-only", SUM, invoke="key")
     environment = tracker.environment_id
@@ -241,6 +233,38 @@ def test_a_function_changes_all_rows_that_fit_as_its_caller(tracker: Tracker) ->
     ]
 
 
+def test_a_function_aggregates_as_its_caller(tracker: Tracker) -> None:
+    for who in ("alice", "alice", "bob"):
+        home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users[who]}).json["id"]
+        assert tracker.post(who, "/rows/tasks", {"title": "Tea", "list_id": home}).status == 201
+    source = """export default async (input: any, ctx: any) => {
+        const refused = [];
+        for (const query of [{}, {group: ["internal"]}, {count: true, columns: "id"}, {count: true, limit: 2000}])
+            try { await ctx.rows.aggregate("tasks", query) } catch (e) { refused.push(e.code) }
+        return {refused, found: await ctx.rows.aggregate("tasks", {group: ["title"], count: true, sum: ["priority"]})} }"""
+    assert deploy(tracker, "totals", source).status == 201
+    got = invoke(tracker, "totals", {}, who="alice").json["output"]
+    assert got["refused"] == ["validation_failed"] * 4
+    assert got["found"] == {"data": [{"title": "Tea", "count": 2, "sum_priority": None}], "next_cursor": None}
+
+
+def test_a_function_embeds_users_as_its_caller(tracker: Tracker) -> None:
+    home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
+    task = tracker.post("alice", "/rows/tasks", {"title": "Tea", "list_id": home}).json["id"]
+    source = """export default async ({id}: any, ctx: any) => {
+        const found = {owner: (await ctx.rows.get("tasks", id, {with: "owner"})).owner};
+        const {data} = await ctx.rows.list("tasks", {with: "owner,list.owner"});
+        return {...found, data: data.map((row: any) => [row.owner, row.list.owner])} }"""
+    assert deploy(tracker, "owners", source).status == 201
+    closed = invoke(tracker, "owners", {"id": task}, who="alice").json["error"]
+    assert "no field of users is open to your role" in closed
+    tracker.apply({**DOCUMENT, "users": {"user": ["name"]}})
+    alice = {"name": "alice"}
+    got = invoke(tracker, "owners", {"id": task}, who="alice").json["output"]
+    assert got == {"owner": alice, "data": [[alice, alice]]}
+    assert invoke(tracker, "owners", {"id": task}).json["status"] == "failed", "nothing is open to accounts"
+
+
 def test_a_function_changes_values_by_what_they_are(tracker: Tracker) -> None:
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     body = {"title": "Tea", "list_id": home, "owner_id": tracker.users["alice"], "priority": 1}
@@ -290,9 +314,24 @@ def test_an_async_run_is_queued_executed_and_found(tracker: Tracker) -> None:
     assert (done["status"], done["phase"], done["output"], done["attempts"]) == ("succeeded", "ended", {"sum": 5}, 1)
 
 
+def test_integers_above_two_to_the_53_survive_the_queue(tracker: Tracker) -> None:
+    """As in a run that is awaited (tests/functions/test_runtime.py)."""
+    big = {"least": -(2**63), "n": 2**53 + 1, "all": [2**63 - 1, 2**53 - 1], "text": str(2**53 + 1)}
+    source = (
+        "export default (all: any) =>"
+        " ({...all, next: all.n + 1n, types: [typeof all.n, typeof all.all[1], typeof all.text]})"
+    )
+    deploy(tracker, "big", source)
+    run_id = tracker.post("owner", "/functions/big/invoke", {"input": big, "async": True}).json["run_id"]
+    assert Worker(tracker.project.cluster).run() == 1
+    done = tracker.get("owner", f"/functions/big/runs/{run_id}").json
+    assert (done["status"], done.get("error")) == ("succeeded", None)
+    assert done["output"] == {**big, "next": 2**53 + 2, "types": ["bigint", "number", "string"]}
+
+
 @pytest.fixture
 def visited(tracker: Tracker) -> Tracker:
-    """`visitor` shows a publishable key; anybody may read the names of lists and write comments, unseen."""
+    """`visitor` uses a publishable key; anonymous callers may read the names of lists and write comments, unseen."""
     document = json.loads(json.dumps(DOCUMENT))
     document["tables"]["lists"]["rules"]["anonymous"] = {"read": {"columns": ["name"]}}
     tracker.apply(document)
@@ -300,8 +339,8 @@ def visited(tracker: Tracker) -> Tracker:
     return tracker
 
 
-def test_whoever_shows_a_publishable_key_invokes_what_is_public_alone(visited: Tracker) -> None:
-    """Each of the others was deployed without a thought of strangers, some before there were such keys."""
+def test_publishable_key_invokes_only_public_functions(visited: Tracker) -> None:
+    """Each of the others was deployed without anonymous callers in mind, some before publishable keys existed."""
     for name, more in (
         ("any", {}),
         ("users", {"invoke": "user"}),
@@ -326,7 +365,7 @@ def test_whoever_shows_a_publishable_key_invokes_what_is_public_alone(visited: T
     assert invoke(visited, "any", {"a": 1, "b": 2}, who="narrow").status == 403
 
 
-def test_a_function_that_a_visitor_invokes_does_what_the_visitor_may(visited: Tracker) -> None:
+def test_function_has_the_rights_of_its_anonymous_caller(visited: Tracker) -> None:
     home = visited.post("key", "/rows/lists", {"name": "Home", "owner_id": visited.users["alice"]}).json["id"]
     source = """export default async (input, ctx) => {
       const tried = async (what) => { try { return await what() } catch (error) { return error.code } };
@@ -343,8 +382,8 @@ def test_a_function_that_a_visitor_invokes_does_what_the_visitor_may(visited: Tr
     assert invoke(visited, "look", {"list": home}, who="narrow").json["output"][1] == "forbidden"
 
 
-def test_a_visitor_sees_no_run_and_ends_none(visited: Tracker) -> None:
-    """Not even its own: everybody has the same key, and would see the inputs of everybody."""
+def test_anonymous_caller_neither_sees_nor_cancels_runs(visited: Tracker) -> None:
+    """Not even its own: all callers share the key, and would see the inputs of each other."""
     deploy(visited, "sum", SUM, invoke="public")
     run = invoke(visited, "sum", {"a": 1, "b": 2}, who="visitor").json["run_id"]
     queued = visited.post("visitor", "/functions/sum/invoke", {"input": {"a": 1, "b": 3}, "async": True})
@@ -358,8 +397,8 @@ def test_a_visitor_sees_no_run_and_ends_none(visited: Tracker) -> None:
     assert visited.get("owner", f"/functions/sum/runs/{queued.json['run_id']}").json["phase"] == "queued"
 
 
-def test_a_visitors_queued_run_is_a_visitors_when_it_starts(visited: Tracker) -> None:
-    """And of a key that was revoked meanwhile it is nobody's."""
+def test_queued_anonymous_run_starts_as_anonymous(visited: Tracker) -> None:
+    """And with a revoked key it belongs to no caller."""
     deploy(
         visited,
         "who",
@@ -380,7 +419,7 @@ def test_a_visitors_queued_run_is_a_visitors_when_it_starts(visited: Tracker) ->
     assert (gone["status"], gone["error"].split(":")[0]) == ("failed", "CallerGone")
 
 
-def test_visitors_with_the_same_idempotency_key_do_not_get_each_others_answers(visited: Tracker) -> None:
+def test_anonymous_callers_with_one_idempotency_key_get_their_own_answers(visited: Tracker) -> None:
     deploy(visited, "count", "let n = 0; export default (input) => [++n, input]", invoke="public")
 
     def call(address: str, word: str, is_async: bool = False) -> Answer:
@@ -433,13 +472,13 @@ def test_a_lost_worker_leaves_no_eternal_run(tracker: Tracker) -> None:
     assert Worker(using).run() == 1
     (run,) = tracker.get("owner", "/functions/sum/runs").json["data"]
     assert run["status"] == "succeeded"
-    # The service stood still for months, or a backup of then was restored.
+    # The service was down for months, or an old backup was restored.
     Run.objects.using(using).update(**lost, is_async=False, started_at="2020-01-01T00:00:00Z")
     assert leases.settle_lost(using) == (0, 1, 0)
 
 
-def test_a_run_whose_lease_a_clock_wrote_that_was_set_back_since_is_lost_in_its_time(tracker: Tracker) -> None:
-    """The host of PostgreSQL was days ahead: what waits for a second try, and a dead worker's seat, would wait for
+def test_lease_written_before_the_clock_was_set_back_still_expires(tracker: Tracker) -> None:
+    """The host of PostgreSQL was days ahead: a run that waits for its second attempt, and a dead worker's slot, would wait for
     days."""
     using = tracker.project.cluster
     deploy(tracker, "sum", SUM)
@@ -451,8 +490,8 @@ def test_a_run_whose_lease_a_clock_wrote_that_was_set_back_since_is_lost_in_its_
     Run.objects.using(using).update(**in_days)
     Run.objects.using(using).filter(pk=begun).update(phase="executing", slot=-1, attempts=1, started_at=Now())
     assert Worker(using).run() == 0
-    assert leases.mend_future_times(using) == 2
-    assert leases.mend_future_times(using) == 0
+    assert leases.repair_future_times(using) == 2
+    assert leases.repair_future_times(using) == 0
     assert Worker(using).run() == 1
     assert tracker.get("owner", f"/functions/sum/runs/{queued}").json["status"] == "succeeded"
     assert leases.settle_lost(using) == (0, 0, 0), "its worker may be alive"
@@ -491,7 +530,7 @@ def test_a_function_that_is_deleted_as_a_keyed_run_begins_is_not_there(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
     deploy(tracker, "count", SUM)
-    keep, statuses = idempotency.keep_reference, list[int]()
+    keep, statuses = idempotency.store_reference, list[int]()
 
     def delete() -> None:
         statuses.append(tracker.call("owner", "DELETE", "/functions/count").status)
@@ -503,7 +542,7 @@ def test_a_function_that_is_deleted_as_a_keyed_run_begins_is_not_there(
         thread.start()
         thread.join()
 
-    monkeypatch.setattr(idempotency, "keep_reference", keep_late)
+    monkeypatch.setattr(idempotency, "store_reference", keep_late)
     body = {"input": {"a": 1, "b": 1}, "async": is_async}
     got = tracker.post("owner", "/functions/count/invoke", body, headers={"Idempotency-Key": "once"})
     assert statuses == [204]
@@ -514,14 +553,14 @@ def test_a_function_that_is_deleted_before_its_run_was_read_says_so(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     deploy(tracker, "count", SUM)
-    begin = start.begin
+    begin = start.start_run
 
     def begin_and_delete(*args: Any, **options: Any) -> start.Started:
         started = begin(*args, **options)
         assert tracker.call("owner", "DELETE", "/functions/count").status == 204
         return started
 
-    monkeypatch.setattr(start, "begin", begin_and_delete)
+    monkeypatch.setattr(start, "start_run", begin_and_delete)
     got = invoke(tracker, "count", {"a": 1, "b": 1})
     assert (got.status, got.json["status"]) == (200, "failed")
     assert got.json["error"].startswith("FunctionGone")
@@ -621,7 +660,7 @@ def test_a_malformed_deployment_names_its_fields(tracker: Tracker) -> None:
     assert tracker.get("owner", "/functions").json["data"] == []
 
 
-def test_what_a_plan_allows_can_be_asked_for_and_no_description_promises_more(tracker: Tracker, api: Api) -> None:
+def test_limits_of_each_plan_apply_and_match_the_description(tracker: Tracker, api: Api) -> None:
     most = PLANS["team"]
     described = api.get("/v1/openapi.json").json["components"]["schemas"]["Deployment"]["properties"]
     for setting, ceiling in (("timeout_ms", most.function_timeout_ms), ("memory_mb", most.function_memory_mb)):
@@ -704,7 +743,7 @@ def test_deleting_takes_everything_along(tracker: Tracker) -> None:
     assert not Run.objects.using(tracker.project.cluster).exists()
 
 
-def test_runs_are_forgotten_after_seven_days(tracker: Tracker) -> None:
+def test_runs_expire_after_seven_days(tracker: Tracker) -> None:
     using = tracker.project.cluster
     deploy(tracker, "sum", SUM)
     invoke(tracker, "sum", {"a": 1, "b": 1})
@@ -721,7 +760,7 @@ def test_runs_are_forgotten_after_seven_days(tracker: Tracker) -> None:
     assert Run.objects.using(using).get().pk != old
 
 
-def test_a_runs_event_reaches_the_outbox_only_if_somebody_wants_it(tracker: Tracker) -> None:
+def test_run_event_is_recorded_only_with_a_subscriber(tracker: Tracker) -> None:
     from rows.outbox.models import OutboxEvent
 
     using = tracker.project.cluster

@@ -1,4 +1,4 @@
-"""`manage.py check` on a host that does not give every wall, and what happens to functions there."""
+"""`manage.py check` on a host without all sandbox layers, and what happens to functions there."""
 
 import os
 import shutil
@@ -10,23 +10,23 @@ import pytest
 from django.core import checks
 
 from functions.checks import check_runtime
-from functions.runtime import jail, launch
+from functions.runtime import launch, sandbox
 from functions.runtime.errors import StartFailed
 from functions.runtime.pool import Pool, Program
 
 
-def test_a_missing_wall_is_named_and_an_error_where_it_is_required(
-    monkeypatch: pytest.MonkeyPatch, settings: Any
-) -> None:
-    missing = [wall for wall in jail.WALLS if wall not in launch.walls_of_this_host()]
+def test_missing_sandbox_layer_is_an_error_if_required(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    missing = [wall for wall in sandbox.SANDBOX_LAYERS if wall not in launch.sandbox_layers_of_this_host()]
     assert [message.id for message in check_runtime()] == ["functions.I001"] * len(missing)
-    monkeypatch.setattr(launch, "walls_of_this_host", lambda: ["limits", "no_new_privileges", "uid", "namespaces"])
+    monkeypatch.setattr(
+        launch, "sandbox_layers_of_this_host", lambda: ["limits", "no_new_privileges", "uid", "namespaces"]
+    )
     (found,) = check_runtime()
     assert (found.id, found.level) == ("functions.I001", checks.INFO)
     assert "landlock" in found.msg
-    settings.FUNCTION_REQUIRED_WALLS = ["landlock"]
+    settings.FUNCTION_REQUIRED_SANDBOX_LAYERS = ["landlock"]
     assert [message.id for message in check_runtime()] == ["functions.E004"]
-    settings.FUNCTION_REQUIRED_WALLS = ["moat"]
+    settings.FUNCTION_REQUIRED_SANDBOX_LAYERS = ["moat"]
     assert [message.id for message in check_runtime()] == ["functions.E003"]
 
 
@@ -38,13 +38,13 @@ def test_a_host_without_deno_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [message.id for message in check_runtime()] == ["functions.E001"]
 
 
-def test_without_a_required_wall_no_function_runs() -> None:
+def test_no_function_runs_without_a_required_sandbox_layer() -> None:
     strict = Pool(
         size=1,
         idle_seconds=30,
         max_calls=10,
         wait_seconds=1,
-        required_walls=frozenset({"limits", "a wall of the future"}),
+        required_sandbox_layers=frozenset({"limits", "a wall of the future"}),
     )
     try:
         with pytest.raises(StartFailed, match="a wall of the future"):
@@ -54,9 +54,9 @@ def test_without_a_required_wall_no_function_runs() -> None:
 
 
 def _walls_of_nobody(*before: str) -> set[str]:
-    """Those that go up for `nobody`, to whom the virtual environment below /root may be closed: only the walls go up, by
+    """Those available to the user `nobody`, which may not read the virtual environment below /root: only the sandbox_layers, by
     the system's own Python, started by the command `before`."""
-    with open(jail.__file__) as file:
+    with open(sandbox.__file__) as file:
         program = file.read()
     script = f"""
 import json, os, subprocess, sys, tempfile
@@ -71,20 +71,20 @@ print(done.returncode, os.read(report_in, 1000).decode())
     done = subprocess.run([*before, python, "-I", "-S", "-c", script], capture_output=True, text=True, cwd="/")
     if not done.stdout:
         pytest.skip(f"nobody may not run {python}, or root may not {before}: {done.stderr[-200:]}")
-    code, _, walls = done.stdout.partition(" ")
+    code, _, sandbox_layers = done.stdout.partition(" ")
     assert code == "0", done.stderr
-    return set(jail.json.loads(walls))
+    return set(sandbox.json.loads(sandbox_layers))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_an_ordinary_user_gets_every_wall_but_the_uid() -> None:
-    walls = _walls_of_nobody()
-    assert {"limits", "no_new_privileges"} <= walls
-    assert "uid" not in walls
+def test_ordinary_user_gets_every_sandbox_layer_but_the_uid() -> None:
+    sandbox_layers = _walls_of_nobody()
+    assert {"limits", "no_new_privileges"} <= sandbox_layers
+    assert "uid" not in sandbox_layers
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make /proc read-only")
-def test_where_nobody_may_name_himself_in_his_namespace_he_has_it_all_the_same() -> None:
+def test_sandbox_works_the_same_with_a_read_only_proc() -> None:
     read_only = (
         "unshare",
         "-m",

@@ -12,8 +12,8 @@ from django.core.management.base import CommandError
 
 from functions.models import Function, Run
 from functions.worker import Worker
-from tests.functions.test_api import SUM
 from tests.rows.conftest import Tracker
+from tests.support.functions import SUM
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -100,7 +100,7 @@ def test_what_is_refused_changes_nothing(tracker: Tracker, deploy: Any, tmp_path
     assert not Function.objects.using(tracker.project.cluster).exists()
 
 
-def test_it_runs_as_whom_it_is_told(tracker: Tracker, deploy: Any) -> None:
+def test_it_runs_with_the_configured_identity(tracker: Tracker, deploy: Any) -> None:
     names = "export default async (_: any, ctx: any) => (await ctx.rows.list('lists')).data.map((row: any) => row.name)"
     deploy("names", names)
     for who in ("alice", "bob"):
@@ -197,12 +197,12 @@ def test_inbound_addresses_are_made_listed_and_revoked(tracker: Tracker, deploy:
         (("sum", "--as", viewer), "may not invoke functions here"),
         (("sum", "--as", owner, "--label", "x" * 101), "label: "),
         (("none", "--as", owner), "no such function"),
-        (("sum", "--revoke", "inb_x"), "no such inbound address"),
+        (("sum", "--revoke", "inb_x"), "no such inbound endpoint"),
     ):
         with pytest.raises(CommandError, match=why):
             run(*command, *arguments)
     listed, said = run(*command, "sum")
-    assert (listed, "no inbound address" in said) == ("", True)  # a program reads an empty list, people a sentence
+    assert (listed, "no inbound endpoint" in said) == ("", True)  # a program reads an empty list, people a sentence
     url, said = run(*command, "sum", "--as", owner, "--label", "Stripe", "--wait")
     assert url.strip().rpartition("/")[2] not in said
     (shown,) = [json.loads(line) for line in run(*command, "sum")[0].splitlines()]

@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import pytest
-from django.contrib.admin.utils import quote
 from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -21,14 +20,20 @@ from functions.models import Function, Run
 from functions.triggers import events as event_triggers
 from functions.triggers import schedules
 from rows.models import EventInterest, OutboxEvent
-from tests.figures import within
-from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker
+from tests.support.console import (
+    FUNCTIONS,
+    RUNS,
+    of,
+    page,
+)
+from tests.support.console import console as console
+from tests.support.functions import SUM, deploy, invoke
+from tests.support.timing import within
 from webhooks.delivery.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
-FUNCTIONS, RUNS = "/admin/functions/function/", "/admin/functions/run/"
 FAILS = """
 export default ({who}: {who: string}) => {
   console.log(`greeting ${who}`);
@@ -38,36 +43,15 @@ export default ({who}: {who: string}) => {
 """
 
 
-@pytest.fixture
-def console() -> Client:
-    client = Client()
-    client.force_login(
-        user_service.create_user(
-            pool_id=None, email="staff@example.com", password=None, name="Staff", is_staff=True, actor=audit.SYSTEM
-        )
-    )
-    return client
-
-
-def page(console: Client, path: str, status: int = 200) -> str:
-    got = console.get(path)
-    assert got.status_code == status, (path, got.status_code)
-    return html.unescape(got.content.decode())
-
-
 def press(console: Client, path: str, verb: str, **more: str) -> str:
     return html.unescape(console.post(path, {"verb": verb, **more}, follow=True).content.decode())
-
-
-def of(thing_id: str, path: str) -> str:
-    return f"{path}{quote(thing_id)}/change/"
 
 
 def the_function(tracker: Tracker) -> Function:
     return Function.objects.using(tracker.project.cluster).get()
 
 
-def test_strangers_and_owners_of_projects_see_nothing(tracker: Tracker) -> None:
+def test_only_staff_see_these_pages(tracker: Tracker) -> None:
     deploy(tracker, "sum", SUM)
     path = of(the_function(tracker).pk, FUNCTIONS)
     owner = Client()
@@ -79,7 +63,7 @@ def test_strangers_and_owners_of_projects_see_nothing(tracker: Tracker) -> None:
     assert the_function(tracker).name == "sum"
 
 
-def test_a_failed_run_tells_its_log_its_error_and_its_walls(
+def test_failed_run_shows_log_error_and_sandbox_layers(
     console: Client,
     tracker: Tracker,
 ) -> None:
@@ -100,7 +84,7 @@ def test_a_failed_run_tells_its_log_its_error_and_its_walls(
     assert path not in page(console, f"{RUNS}?environment={tracker.environment_id}&status=succeeded")
     assert console.get(f"{RUNS}?q={run_id}").headers["Location"] == path
     page(console, of("run_01h455vb4pex5vsknk084sn02q", RUNS), 404)
-    assert "not possible any more" in press(console, path, "cancel", confirmed="1")  # it has ended
+    assert "no longer possible" in press(console, path, "cancel", confirmed="1")  # it has ended
 
 
 def test_a_function_shows_its_versions_their_source_and_no_secret(
@@ -162,7 +146,7 @@ def test_a_queued_run_is_cancelled_after_a_question(console: Client, tracker: Tr
     deploy(tracker, "sum", SUM)
     queued = tracker.post("owner", "/functions/sum/invoke", {"async": True}).json["run_id"]
     path = of(queued, RUNS)
-    assert "stopped where it stands" in press(console, path, "cancel")
+    assert "stopped at once" in press(console, path, "cancel")
     runs = Run.objects.using(tracker.project.cluster)
     assert runs.get(pk=queued).phase == "queued"
     assert "is being cancelled" in press(console, path, "cancel", confirmed="1")
@@ -266,12 +250,12 @@ def test_a_schedule_is_shown_with_its_next_time_and_whose_it_is(console: Client,
     Function.objects.using(using).update(next_run_at="2026-01-01T04:30:00Z")
     assert schedules.queue_due(using) == 0
     assert "passed over at 2026-01-01 04:30:00 UTC" in page(console, path)
-    # An operator who goes back to another version is nobody whom a run could be.
+    # An operator who reverts to another version cannot be the run-as identity of a run.
     deploy(tracker, "sum", SUM + "\n")
     press(console, path, "activate", version="1", confirmed="1")
     function = the_function(tracker)
     assert (function.active_version, function.scheduled_id, function.schedule_stopped) == (1, owner, None)
-    assert "until somebody sets its schedule again" in press(console, path, "stop_schedule")
+    assert "until its schedule is set again" in press(console, path, "stop_schedule")
     assert the_function(tracker).next_run_at is not None, "it asks first"
     press(console, path, "stop_schedule", confirmed="1")
     assert "stopped: operator" in page(console, path)
@@ -303,9 +287,9 @@ def test_inbound_addresses_are_shown_and_revoked_by_operators_alone(console: Cli
     shown = html.unescape(raw)
     for text in (made[0]["id"], made[1]["id"], "GitHub", "at once", '<td data-label="Requests">1</td>', "never"):
         assert text in shown, text
-    assert "Inbound addresses" not in page(console, of(plain.pk, FUNCTIONS))
+    assert "Inbound endpoints" not in page(console, of(plain.pk, FUNCTIONS))
     run = Run.objects.using(tracker.project.cluster).get(trigger="inbound")
-    assert "by an inbound address" in page(console, of(run.pk, RUNS))
+    assert "by an inbound endpoint" in page(console, of(run.pk, RUNS))
     listed = f"{RUNS}?environment={tracker.environment_id}&function=sum"
     assert of(run.pk, RUNS) in page(console, f"{listed}&trigger=inbound")
     assert of(run.pk, RUNS) not in page(console, f"{listed}&trigger=call")
@@ -323,9 +307,9 @@ def test_inbound_addresses_are_shown_and_revoked_by_operators_alone(console: Cli
 
     assert "is revoked" not in press(console, path, "revoke_address", address=made[0]["id"])  # asked, not done
     other = of(plain.pk, FUNCTIONS)
-    assert "no such inbound address" in press(console, other, "revoke_address", address=made[0]["id"], confirmed="1"), (
-        "it is another function's"
-    )
+    assert "no such inbound endpoint" in press(
+        console, other, "revoke_address", address=made[0]["id"], confirmed="1"
+    ), "it is another function's"
     assert tracker.api.post(f"/v1/inbound/{token}", json={}).status == 202
     assert "is revoked" in press(console, path, "revoke_address", address=made[0]["id"], confirmed="1")
     assert tracker.api.post(f"/v1/inbound/{token}", json={}).status == 404
@@ -359,12 +343,12 @@ def test_events_are_shown_with_whose_they_are_and_can_be_stopped(console: Client
     for chosen in (f"environment={tracker.environment_id}", f"environment={tracker.environment_id}&function=sum"):
         listed = page(console, f"{RUNS}?{chosen}&trigger=event")
         assert (made.pk in listed, called in listed) == (True, False)
-    # An operator who goes back to another version is nobody whom a run could be.
+    # An operator who reverts to another version cannot be the run-as identity of a run.
     deploy(tracker, "sum", SUM + "\n")
     press(console, path, "activate", version="1", confirmed="1")
     function = the_function(tracker)
     assert (function.active_version, function.events_id, function.events_stopped) == (1, owner, None)
-    assert "until somebody names its events again" in press(console, path, "stop_events")
+    assert "until its events are set again" in press(console, path, "stop_events")
     assert the_function(tracker).events_stopped is None, "it asks first"
     press(console, path, "stop_events", confirmed="1")
     assert "stopped: operator" in page(console, path)

@@ -1,4 +1,4 @@
-"""Functions that run on events: set with a deployment, one run for each event, whatever dies; as whom, and who waits for
+"""Functions that run on events: set with a deployment, one run for each event, whatever dies; as whom, and which events wait for
 whom. Through HTTP, against real PostgreSQL and Deno; the relay and the worker are run by hand."""
 
 import os
@@ -18,36 +18,33 @@ from accounts import audit
 from accounts.models import AuditEntry, ServerKey
 from functions import signal_handlers, tasks
 from functions.deploy import service as deploy_service
-from functions.models import Function, Heard, Run
+from functions.models import Function, PendingEvent, Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
-from functions.runs.completion import Ending
+from functions.runs.completion import RunResult
 from functions.triggers import events as event_triggers
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from platform_site.identity import call_depth, plans
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects import services as projects
 from projects.directory.environments import place_of
 from projects.provisioning import orphaned_rows, suspension
 from rows.models import EventInterest, OutboxEvent
-from tests.away import away
-from tests.client import Answer
-from tests.functions.test_api import SUM, deploy
-from tests.functions.test_queue import FREE
-from tests.functions.test_schedules import own_key
-from tests.functions.test_visitors import pile_up
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
-from tests.webhooks.touched import touched
+from tests.support.function_events import TELL, put, relay, run_events, runs
+from tests.support.function_queue import FREE, pile_up
+from tests.support.functions import SUM, deploy, own_key
+from tests.support.row_statistics import count_touched_rows
+from tests.support.tracker import DOCUMENT
+from tests.support.unavailable import database_unavailable
 from webhooks.delivery import control_events
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
-TELL = "export default (input: any, ctx: any) => ({...input, caller: ctx.caller})"
 ONE = "export default () => 1"
 FURTHER = """export default async ({data}: any, ctx: any) =>
     (await ctx.rows.insert("lists", {name: data.record.name + "+", owner_id: data.record.owner_id})).id"""
@@ -56,16 +53,12 @@ ALL_SCOPES = ("functions:deploy", "functions:invoke", "rows:read", "webhooks:rea
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_suspended(place: Place) -> Any:
-    suspension.forget(place.cluster)
+def _nobody_is_suspended(place: EnvironmentRef) -> Any:
+    suspension.evict(place.cluster)
     event_triggers._known.clear()
     event_triggers._costly.clear()
     yield
-    suspension.forget(place.cluster)
-
-
-def put(tracker: Tracker, who: str, name: str, source: str = TELL, **more: Any) -> Answer:
-    return tracker.call(who, "PUT", f"/functions/{name}", json={"source": source, **more})
+    suspension.evict(place.cluster)
 
 
 def shown(tracker: Tracker, name: str) -> dict[str, Any]:
@@ -83,30 +76,11 @@ def write(tracker: Tracker, *names: str) -> list[str]:
     return ids
 
 
-def relay(using: str) -> int:
-    """Settle all events of the region; how many."""
-    settled = 0
-    while found := relay_batch(using).events:
-        settled += found
-    return settled
+def waiting(place: EnvironmentRef) -> int:
+    return PendingEvent.objects.using(place.cluster).count()
 
 
-def runs(place: Place, **which: Any) -> list[Run]:
-    return list(Run.objects.using(place.cluster).filter(trigger="event", **which).order_by("created_at", "id"))
-
-
-def happen(place: Place) -> list[Run]:
-    """Let everything come of what was written; the runs on events."""
-    relay(place.cluster)
-    Worker(place.cluster).run()
-    return runs(place)
-
-
-def waiting(place: Place) -> int:
-    return Heard.objects.using(place.cluster).count()
-
-
-def interests(place: Place) -> set[tuple[str, str]]:
+def interests(place: EnvironmentRef) -> set[tuple[str, str]]:
     found = EventInterest.objects.using(place.cluster).filter(environment_id=place.environment_id)
     return set(found.values_list("table_name", "action"))
 
@@ -140,7 +114,7 @@ def side_by_side(count: int, what: Any) -> list[Any]:
 # ── Setting them ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_events_are_set_kept_changed_and_taken_away(tracker: Tracker, place: Place) -> None:
+def test_events_are_set_kept_changed_and_taken_away(tracker: Tracker, place: EnvironmentRef) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     plain = put(tracker, "owner", "tell").json
     assert (plain["on"], plain["on_stopped"], plain["on_as"]) == (None, None, None)
@@ -167,7 +141,7 @@ def test_events_are_set_kept_changed_and_taken_away(tracker: Tracker, place: Pla
     ]
 
 
-def test_webhooks_and_functions_leave_each_other_s_interests(tracker: Tracker, place: Place) -> None:
+def test_webhooks_and_functions_leave_each_other_s_interests(tracker: Tracker, place: EnvironmentRef) -> None:
     hook = {"url": "https://example.com/hook", "events": ["lists.*", "comments.insert"]}
     webhook_id = tracker.post("owner", "/webhooks", hook).json["id"]
     put(tracker, "owner", "tell", on=["lists.*", "tasks.update"])
@@ -190,7 +164,9 @@ def test_webhooks_and_functions_leave_each_other_s_interests(tracker: Tracker, p
         [f"t{number}.insert" for number in range(21)],
     ],
 )  # fmt: skip
-def test_what_is_no_event_is_refused_and_nothing_is_deployed(tracker: Tracker, place: Place, value: Any) -> None:
+def test_what_is_no_event_is_refused_and_nothing_is_deployed(
+    tracker: Tracker, place: EnvironmentRef, value: Any
+) -> None:
     put(tracker, "owner", "tell", on=["lists.insert"])
     before = shown(tracker, "tell")
     refused = put(tracker, "owner", "tell", on=value)
@@ -201,7 +177,9 @@ def test_what_is_no_event_is_refused_and_nothing_is_deployed(tracker: Tracker, p
     assert interests(place) == {("lists", "insert")}
 
 
-def test_the_plan_says_how_many_run_on_events(tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_says_how_many_run_on_events(
+    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = replace(plans.PLANS["free"], event_functions_per_environment=1)
     monkeypatch.setattr(plans, "PLANS", {**plans.PLANS, "free": free})
     assert put(tracker, "owner", "one", on=["*.insert"]).status == 201
@@ -216,7 +194,7 @@ def test_the_plan_says_how_many_run_on_events(tracker: Tracker, place: Place, mo
     assert put(tracker, "owner", "two", on=["*.insert"]).status == 200
 
 
-def test_one_for_app_users_alone_runs_on_none(tracker: Tracker, place: Place) -> None:
+def test_one_for_app_users_alone_runs_on_none(tracker: Tracker, place: EnvironmentRef) -> None:
     refused = put(tracker, "owner", "tell", on=["*.insert"], invoke="user")
     assert (refused.status, refused.fields) == (422, {"on": "for_users_only"})
     put(tracker, "owner", "tell", on=["*.insert"])
@@ -227,14 +205,14 @@ def test_one_for_app_users_alone_runs_on_none(tracker: Tracker, place: Place) ->
 # ── What comes of them ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_write_makes_a_run_that_is_told_what_a_webhook_is_told(tracker: Tracker, place: Place) -> None:
+def test_a_write_makes_a_run_that_is_told_what_a_webhook_is_told(tracker: Tracker, place: EnvironmentRef) -> None:
     hook = {"url": "https://example.com/hook", "events": ["lists.insert"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
     owner = tracker.project.memberships.get(role="owner").user
     put(tracker, "owner", "tell", on=["lists.insert"])
     put(tracker, "owner", "other", on=["lists.delete"])
     [row_id] = write(tracker)
-    (run,) = happen(place)
+    (run,) = run_events(place)
     detail = tracker.get("owner", f"/functions/tell/runs/{run.pk}").json
     event = OutboxEvent.objects.using(place.cluster).get(type="lists.insert")
     assert (detail["status"], detail["trigger"], detail["attempts"], detail["event_id"]) == (
@@ -258,7 +236,7 @@ def test_what_is_called_says_no_event(tracker: Tracker) -> None:
 
 
 def test_each_event_and_function_is_one_run_and_neighbours_hear_nothing(
-    tracker: Tracker, place: Place, make_tracker: Any
+    tracker: Tracker, place: EnvironmentRef, make_tracker: Any
 ) -> None:
     neighbour: Tracker = make_tracker(DOCUMENT, name="Other")
     put(neighbour, "owner", "theirs", ONE, on=["*"])
@@ -266,7 +244,7 @@ def test_each_event_and_function_is_one_run_and_neighbours_hear_nothing(
         put(tracker, "owner", name, ONE, on=["lists.*", "*.insert"])
     ids = write(tracker, "a", "b")
     assert tracker.call("key", "PATCH", f"/rows/lists/{ids[0]}", json={"name": "c"}).status == 200
-    made = happen(place)
+    made = run_events(place)
     assert sorted((run.function.name, orjson.loads(run.input)["type"]) for run in made) == [
         (name, event) for name in ("first", "second") for event in ("lists.insert", "lists.insert", "lists.update")
     ]
@@ -274,73 +252,76 @@ def test_each_event_and_function_is_one_run_and_neighbours_hear_nothing(
     assert {run.status for run in made} == {"succeeded"}
 
 
-def test_it_runs_on_what_happens_to_users(tracker: Tracker, place: Place) -> None:
+def test_it_runs_on_what_happens_to_users(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "welcome", on=["auth.user.created"])
     made = tracker.post("owner", "/users", {"email": "new@example.org", "password": "correct horse battery"})
     assert made.status == 201, made.json
-    while control_events.carry_over(place.cluster):
+    while control_events.move_to_region(place.cluster):
         pass
-    told = [orjson.loads(run.input)["data"] for run in happen(place)]
+    told = [orjson.loads(run.input)["data"] for run in run_events(place)]
     assert {"user_id": made.json["id"]} in told
     assert all(data.keys() == {"user_id"} for data in told)
 
 
-def test_a_chain_of_users_and_of_schemas_is_cut(tracker: Tracker, place: Place) -> None:
-    """Whoever answers an event by the API says so by the header that a fetch of the function carries."""
+def test_a_chain_of_users_and_of_schemas_is_cut(tracker: Tracker, place: EnvironmentRef) -> None:
+    """An API call caused by an event carries the call-depth header of the function's fetch."""
     using = place.cluster
     put(tracker, "owner", "tell", ONE, on=["auth.user.created", "schema.migrated"])
     tables = dict(DOCUMENT["tables"])
-    for depth in (3, call_depth.LONGEST):
-        header = {call_depth.HEADER: call_depth.signed(depth, place.environment_id)}
+    for depth in (3, call_depth.MAX_DEPTH):
+        header = {call_depth.HEADER: call_depth.sign(depth, place.environment_id)}
         new = {"email": f"new{depth}@example.org", "password": "correct horse battery"}
         assert tracker.post("owner", "/users", new, headers=header).status == 201
         tables[f"t{depth}"] = {"columns": {"a": {"type": "text"}}}
         body = {"document": {"tables": tables}}
         assert tracker.call("owner", "PUT", "/schema", json=body, headers=header).status == 200
     assert tracker.post("owner", "/users", {**new, "email": "plain@example.org"}).status == 201
-    while control_events.carry_over(using):
+    while control_events.move_to_region(using):
         pass
-    made = happen(place)
+    made = run_events(place)
     assert sorted((run.depth, run.status) for run in made if run.depth) == [
-        (3, "succeeded"), (3, "succeeded"), (call_depth.LONGEST, "failed"), (call_depth.LONGEST, "failed"),
+        (3, "succeeded"), (3, "succeeded"), (call_depth.MAX_DEPTH, "failed"), (call_depth.MAX_DEPTH, "failed"),
     ]  # fmt: skip
     assert 0 in {run.depth for run in made}, "one request's chain is not the next one's"
 
 
-def test_a_chain_of_users_that_take_their_rows_along_is_cut(tracker: Tracker, place: Place) -> None:
+def test_a_chain_of_users_that_take_their_rows_along_is_cut(tracker: Tracker, place: EnvironmentRef) -> None:
     """A function that runs on the end of a row, and by the API makes and deletes a user whose row ends with them."""
     lists = DOCUMENT["tables"]["lists"]
     columns = {**lists["columns"], "owner": {"type": "user", "on_delete": "delete"}}
     tracker.apply({"tables": {**DOCUMENT["tables"], "lists": {**lists, "columns": columns}}})
     put(tracker, "owner", "tell", ONE, on=["lists.delete"])
-    for who, depth in (("alice", 3), ("bob", call_depth.LONGEST)):
+    for who, depth in (("alice", 3), ("bob", call_depth.MAX_DEPTH)):
         made = tracker.post("key", "/rows/lists", {"name": who, "owner_id": tracker.users[who]})
         assert made.status == 201, made.json
-        header = {call_depth.HEADER: call_depth.signed(depth, place.environment_id)}
+        header = {call_depth.HEADER: call_depth.sign(depth, place.environment_id)}
         assert tracker.call("owner", "DELETE", f"/users/{tracker.users[who]}", headers=header).status == 204
-    assert [(run.depth, run.status) for run in happen(place)] == [(3, "succeeded"), (call_depth.LONGEST, "failed")]
+    assert [(run.depth, run.status) for run in run_events(place)] == [
+        (3, "succeeded"),
+        (call_depth.MAX_DEPTH, "failed"),
+    ]
 
 
-def test_everything_is_not_the_end_of_runs(tracker: Tracker, place: Place) -> None:
+def test_everything_is_not_the_end_of_runs(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", ONE, on=["*"])
     write(tracker)
     for _ in range(3):
-        happen(place)
+        run_events(place)
     assert [orjson.loads(run.input)["type"] for run in runs(place)] == ["lists.insert"]
     ends = OutboxEvent.objects.using(place.cluster).filter(type__startswith="function.run.")
-    assert ends.count() == 0, "nobody hears of it"
+    assert ends.count() == 0, "it is not triggered"
     tracker.post("owner", "/webhooks", {"url": "https://example.com/rows", "events": ["*.*", "*.insert"]})
     write(tracker)
-    happen(place)
+    run_events(place)
     assert (len(runs(place)), ends.count()) == (2, 0)
     tracker.post("owner", "/webhooks", {"url": "https://example.com/all", "events": ["*"]})
     write(tracker)
-    happen(place)
+    run_events(place)
     assert [event.type for event in ends] == ["function.run.succeeded"]
     assert len(runs(place)) == 3
 
 
-def test_everything_is_each_write_and_each_system_event(tracker: Tracker, place: Place) -> None:
+def test_everything_is_each_write_and_each_system_event(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", ONE, on=["*"])
     assert interests(place) == {
         ("*", "insert"), ("*", "update"), ("*", "delete"),
@@ -349,44 +330,44 @@ def test_everything_is_each_write_and_each_system_event(tracker: Tracker, place:
     [row_id] = write(tracker)
     assert tracker.patch("key", f"/rows/lists/{row_id}", {"name": "Other"}).status == 200
     assert tracker.delete("key", f"/rows/lists/{row_id}").status == 204
-    heard_of = [orjson.loads(run.input)["type"] for run in happen(place)]
+    heard_of = [orjson.loads(run.input)["type"] for run in run_events(place)]
     assert heard_of == ["lists.insert", "lists.update", "lists.delete"]
 
 
-def test_a_chain_of_rows_is_cut_and_says_so(tracker: Tracker, place: Place) -> None:
+def test_a_chain_of_rows_is_cut_and_says_so(tracker: Tracker, place: EnvironmentRef) -> None:
     hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
     tracker.post("owner", "/webhooks", hook)
     tracker.tokens["further"] = ""
     own_key(tracker, "further", *ALL_SCOPES, "rows:write")
     put(tracker, "further", "further", FURTHER, on=["lists.insert"])
     write(tracker)
-    for _ in range(call_depth.LONGEST + 4):
-        happen(place)
+    for _ in range(call_depth.MAX_DEPTH + 4):
+        run_events(place)
     made = runs(place)
     assert [(run.depth, run.status) for run in made] == [
-        *((depth, "succeeded") for depth in range(call_depth.LONGEST)), (call_depth.LONGEST, "failed"),
+        *((depth, "succeeded") for depth in range(call_depth.MAX_DEPTH)), (call_depth.MAX_DEPTH, "failed"),
     ]  # fmt: skip
     assert (made[-1].error["reason"], made[-1].attempts, made[-1].phase) == ("chain_cut", 0, "ended")
-    assert len(tracker.get("key", "/rows/lists").json["data"]) == 1 + call_depth.LONGEST
+    assert len(tracker.get("key", "/rows/lists").json["data"]) == 1 + call_depth.MAX_DEPTH
     assert OutboxEvent.objects.using(place.cluster).filter(type="function.run.failed").count() == 1
 
 
-def test_what_role_server_may_not_read_is_told_to_nobody(tracker: Tracker, place: Place) -> None:
+def test_rows_hidden_from_role_server_are_not_sent(tracker: Tracker, place: EnvironmentRef) -> None:
     table = DOCUMENT["tables"]["lists"]
     server = {"read": {"where": {"name": {"$ne": "hidden"}}, "columns": ["name"]}, "insert": {}, "update": {}}
     tracker.apply({"tables": {**DOCUMENT["tables"], "lists": {**table, "rules": {**table["rules"], "server": server}}}})
     put(tracker, "owner", "tell", on=["lists.insert"])
     write(tracker, "hidden", "shown")
-    (run,) = happen(place)
+    (run,) = run_events(place)
     assert orjson.loads(run.input)["data"]["record"].keys() == {"id", "name"}
     assert orjson.loads(run.input)["data"]["record"]["name"] == "shown"
     assert waiting(place) == 0
 
 
-def test_a_failure_is_tried_again_as_the_policy_says(tracker: Tracker, place: Place) -> None:
+def test_a_failure_is_tried_again_as_the_policy_says(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "fails", "export default () => { throw new Error('no') }", on=["lists.insert"], attempts=2)
     write(tracker)
-    (run,) = happen(place)
+    (run,) = run_events(place)
     assert (run.phase, run.attempts) == ("queued", 1)
     Run.objects.using(place.cluster).update(claimed_until=None)
     assert Worker(place.cluster).run() == 1
@@ -397,7 +378,7 @@ def test_a_failure_is_tried_again_as_the_policy_says(tracker: Tracker, place: Pl
 # ── Once, whatever happens ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_one_run_for_each_event_however_many_relay_and_queue(tracker: Tracker, place: Place) -> None:
+def test_one_run_for_each_event_however_many_relay_and_queue(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     ids = write(tracker, *(f"list {number}" for number in range(300)))
 
@@ -415,30 +396,30 @@ def test_one_run_for_each_event_however_many_relay_and_queue(tracker: Tracker, p
     assert sorted(orjson.loads(run.input)["data"]["id"] for run in runs(place)) == sorted(ids)
 
 
-def test_an_event_is_settled_and_heard_together_or_not_at_all(tracker: Tracker, place: Place) -> None:
+def test_an_event_is_settled_and_heard_together_or_not_at_all(tracker: Tracker, place: EnvironmentRef) -> None:
     using = place.cluster
     tracker.post("owner", "/webhooks", {"url": "https://example.com/hook", "events": ["lists.insert"]})
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     write(tracker)
-    for table, when in (("functions_heard", "BEFORE INSERT"), ("rows_outboxevent", "BEFORE UPDATE")):
+    for table, when in (("functions_pendingevent", "BEFORE INSERT"), ("rows_outboxevent", "BEFORE UPDATE")):
         with refusing(using, table, when), pytest.raises(OperationalError):
             relay_batch(using)
         assert (waiting(place), Delivery.objects.using(using).count()) == (0, 0)
         assert OutboxEvent.objects.using(using).filter(relayed_at=None).count() == 1
     relay(using)
     assert (waiting(place), Delivery.objects.using(using).count()) == (1, 1)
-    for table, when in (("functions_run", "BEFORE INSERT"), ("functions_heard", "BEFORE DELETE")):
+    for table, when in (("functions_run", "BEFORE INSERT"), ("functions_pendingevent", "BEFORE DELETE")):
         with refusing(using, table, when):
             assert event_triggers.queue(using) == 0
         assert (waiting(place), runs(place)) == (1, [])
     assert [event_triggers.queue(using) for _ in range(2)] == [1, 0]
     # As if the process had died before either mark: what was done is not done again.
     OutboxEvent.objects.using(using).update(relayed_at=None)
-    (run,) = happen(place)
+    (run,) = run_events(place)
     assert (waiting(place), run.status) == (0, "succeeded")
 
 
-def test_what_cannot_be_written_fails_alone_and_visibly(tracker: Tracker, place: Place) -> None:
+def test_what_cannot_be_written_fails_alone_and_visibly(tracker: Tracker, place: EnvironmentRef) -> None:
     using = place.cluster
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     write(tracker, "good", "poison", "better")
@@ -458,13 +439,13 @@ def test_what_cannot_be_written_fails_alone_and_visibly(tracker: Tracker, place:
 
 
 def test_what_no_input_can_be_made_of_ends_visibly(
-    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = place.cluster
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     write(tracker, "small", "large" * 20, "gone", "odd")
     relay(using)
-    monkeypatch.setattr(event_triggers, "LARGEST", 330)
+    monkeypatch.setattr(event_triggers, "MAX_INPUT_BYTES", 330)
     OutboxEvent.objects.using(using).filter(data__contains='"gone"').delete()
     OutboxEvent.objects.using(using).filter(data__contains='"odd"').update(data="no JSON")
     assert event_triggers.queue(using) == 1
@@ -475,7 +456,7 @@ def test_what_no_input_can_be_made_of_ends_visibly(
     assert waiting(place) == 0
 
 
-def test_what_changes_meanwhile(tracker: Tracker, place: Place) -> None:
+def test_what_changes_meanwhile(tracker: Tracker, place: EnvironmentRef) -> None:
     """Between the event and its run: what is deployed then is what runs, if it runs on that event still."""
     using = place.cluster
     for name in ("deleted", "deaf", "without", "newer", "back"):
@@ -497,7 +478,7 @@ def test_what_changes_meanwhile(tracker: Tracker, place: Place) -> None:
     assert waiting(place) == 0
 
 
-def test_a_queued_run_of_a_deleted_function_does_not_begin(tracker: Tracker, place: Place) -> None:
+def test_a_queued_run_of_a_deleted_function_does_not_begin(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", on=["lists.insert"])
     write(tracker)
     relay(place.cluster)
@@ -506,7 +487,7 @@ def test_a_queued_run_of_a_deleted_function_does_not_begin(tracker: Tracker, pla
     assert (Worker(place.cluster).run(), runs(place)) == (0, [])
 
 
-def test_a_deployment_at_that_moment_is_waited_for(tracker: Tracker, place: Place) -> None:
+def test_a_deployment_at_that_moment_is_waited_for(tracker: Tracker, place: EnvironmentRef) -> None:
     """Its function is not taken for a deleted one."""
     using = place.cluster
     put(tracker, "owner", "tell", on=["lists.insert"])
@@ -534,7 +515,7 @@ def _is_waited_for(using: str) -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def test_a_table_that_is_renamed_is_another_one(tracker: Tracker, place: Place) -> None:
+def test_a_table_that_is_renamed_is_another_one(tracker: Tracker, place: EnvironmentRef) -> None:
     """As for webhooks: patterns are names."""
     put(tracker, "owner", "tell", on=["secrets.insert", "riddles.insert"])
     list_id = write(tracker)[0]
@@ -546,37 +527,42 @@ def test_a_table_that_is_renamed_is_another_one(tracker: Tracker, place: Place) 
     riddles = {**DOCUMENT["tables"]["secrets"], "renamed_from": "secrets"}
     tracker.apply({"tables": {**tables, "riddles": riddles}})
     assert tracker.post("key", "/rows/riddles", {"body": "after", "task_id": task_id}).status == 201
-    assert [orjson.loads(run.input)["data"]["record"]["body"] for run in happen(place)] == ["after"]
+    assert [orjson.loads(run.input)["data"]["record"]["body"] for run in run_events(place)] == ["after"]
     assert waiting(place) == 0
 
 
-def test_a_nudge_that_is_lost_costs_one_period(tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_notification_costs_one_period(
+    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(tasks, "_see_to_it", seen.append)
+    monkeypatch.setattr(tasks, "_run_until_stopped", seen.append)
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
-    tasks.queue_heard(place.cluster)
+    tasks.queue_pending_events(place.cluster)
     write(tracker)
     relay(place.cluster)
     assert seen == []
-    tasks.queue_heard(place.cluster)
+    tasks.queue_pending_events(place.cluster)
     assert seen == [place.cluster]
     assert [run.phase for run in runs(place)] == ["queued"]
 
 
-def test_while_the_control_database_is_away_nothing_is_lost_and_webhooks_go_on(tracker: Tracker, place: Place) -> None:
+def test_events_survive_control_database_outage_and_webhooks_continue(tracker: Tracker, place: EnvironmentRef) -> None:
     using = place.cluster
     tracker.post("owner", "/webhooks", {"url": "https://example.com/hook", "events": ["lists.insert"]})
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     write(tracker)
     control_name = connections["default"].settings_dict["NAME"]
-    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control_name):
+    with (
+        embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser,
+        database_unavailable(superuser, control_name),
+    ):
         assert relay(using) == 1
         assert Delivery.objects.using(using).count() == 1
         with pytest.raises(OperationalError):
             event_triggers.queue(using)
         assert (waiting(place), runs(place)) == (1, [])
     connections["default"].close()
-    (run,) = happen(place)
+    (run,) = run_events(place)
     assert run.status == "succeeded"
 
 
@@ -584,9 +570,9 @@ def test_while_the_control_database_is_away_nothing_is_lost_and_webhooks_go_on(t
 
 
 def test_many_wait_in_order_and_few_of_them_are_queued(
-    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_triggers, "ROOM", 4)
+    monkeypatch.setattr(event_triggers, "MAX_QUEUED", 4)
     put(tracker, "owner", "tell", "export default ({data}: any) => data.record.name", on=["lists.insert"])
     names = [f"list {number:02}" for number in range(14)]
     for name in names:
@@ -602,8 +588,10 @@ def test_many_wait_in_order_and_few_of_them_are_queued(
     assert waiting(place) == 0
 
 
-def test_of_large_ones_fewer_are_queued(tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_triggers, "ROOM", 20)
+def test_of_large_ones_fewer_are_queued(
+    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_triggers, "MAX_QUEUED", 20)
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     for _ in range(4):
         write(tracker)
@@ -621,11 +609,11 @@ def test_of_large_ones_fewer_are_queued(tracker: Tracker, place: Place, monkeypa
     assert (waiting(place), queued.count()) == (0, 5)
 
 
-def test_a_flood_holds_up_neither_the_environment_s_calls_nor_its_neighbours(
-    tracker: Tracker, place: Place, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
+def test_flood_of_events_delays_neither_own_calls_nor_other_tenants(
+    tracker: Tracker, place: EnvironmentRef, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = place.cluster
-    monkeypatch.setattr(event_triggers, "ROOM", 20)
+    monkeypatch.setattr(event_triggers, "MAX_QUEUED", 20)
     neighbour: Tracker = make_tracker(DOCUMENT, name="Other")
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     put(neighbour, "owner", "tell", ONE, on=["lists.insert"])
@@ -639,13 +627,13 @@ def test_a_flood_holds_up_neither_the_environment_s_calls_nor_its_neighbours(
     of_ours = [started for started in began if started.environment_id == place.environment_id]
     assert [started.run_id for started in of_ours[:2]] == own, "calls come first"
     assert [started.trigger for started in of_ours] == ["call"] * 2 + ["event"] * HALF
-    assert len(began) - len(of_ours) == 1, "the neighbour waits for nobody"
+    assert len(began) - len(of_ours) == 1, "the neighbour does not wait"
     late = tracker.post("owner", "/functions/tell/invoke", body).json["run_id"]
     for started in of_ours[:2]:
-        completion.end(started, Ending("succeeded", 1, "1"))
+        completion.end(started, RunResult("succeeded", 1, "1"))
     found = run_queue.claim(using)
     assert found is not None
-    assert found[0].run_id == late, "half of the seats are never theirs"
+    assert found[0].run_id == late, "half of the slots are never theirs"
     assert run_queue.claim(using) is None
 
 
@@ -661,8 +649,8 @@ def slow_to_read(make_tracker: Any) -> Tracker:
     return made
 
 
-def test_events_that_take_long_are_decided_a_few_at_a_time_and_after_the_others(
-    tracker: Tracker, place: Place, make_tracker: Any
+def test_slow_events_are_evaluated_in_small_batches_after_others(
+    tracker: Tracker, place: EnvironmentRef, make_tracker: Any
 ) -> None:
     using = place.cluster
     slow = slow_to_read(make_tracker)
@@ -675,40 +663,40 @@ def test_events_that_take_long_are_decided_a_few_at_a_time_and_after_the_others(
     assert 1 < event_triggers.queue(using) < 20
     assert len(runs(place, environment_id=place.environment_id)) == 1
     made = runs(place, environment_id=slow.environment_id)
-    left = Heard.objects.using(using).filter(environment_id=slow.environment_id)
+    left = PendingEvent.objects.using(using).filter(environment_id=slow.environment_id)
     assert len(made) == 40 - left.count(), "one run for each that is gone"
     assert len({run.event_id for run in made}) == len(made)
     assert not left.filter(event_id__in=[run.event_id for run in made]).exists()
 
 
 def test_what_a_function_heard_that_is_gone_is_not_decided(
-    place: Place, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
+    place: EnvironmentRef, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = place.cluster
     slow = slow_to_read(make_tracker)
     relay(using)
     assert slow.delete("owner", "/functions/tell").status in (200, 204)
-    monkeypatch.setattr(event_triggers, "_fate_of", None)  # whoever asks fails
+    monkeypatch.setattr(event_triggers, "_decide", None)  # whoever asks fails
     assert event_triggers.queue(using) == 0
     assert waiting(place) == 0
     assert list(event_triggers._costly[using]) == []
 
 
 def test_a_function_is_deleted_while_its_events_are_decided(
-    place: Place, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
+    place: EnvironmentRef, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not locked for so long, and has no run after it is gone."""
     using = place.cluster
     slow = slow_to_read(make_tracker)
     relay(using)
-    decide, answers = event_triggers._fate_of, []
+    decide, answers = event_triggers._decide, []
 
     def decide_meanwhile(*args: Any, **more: Any) -> Any:
         if not answers:
             answers.extend(side_by_side(1, lambda: slow.delete("owner", "/functions/tell").status))
         return decide(*args, **more)
 
-    monkeypatch.setattr(event_triggers, "_fate_of", decide_meanwhile)
+    monkeypatch.setattr(event_triggers, "_decide", decide_meanwhile)
     assert event_triggers.queue(using) == 0
     assert answers[0] in (200, 204)
     assert runs(place) == []
@@ -717,9 +705,9 @@ def test_a_function_is_deleted_while_its_events_are_decided(
 
 
 def test_a_bulk_write_of_thousands_is_heard_in_bounded_turns(
-    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhooks.delivery.relay.TAKEN_PER_TURN", 10)
+    monkeypatch.setattr("webhooks.delivery.relay.MAX_EVENTS_PER_PASS", 10)
     for number in range(4):
         put(tracker, "owner", f"f{number}", ONE, on=["lists.insert"])
     write(tracker, *(f"list {number}" for number in range(10)))
@@ -731,79 +719,84 @@ def test_a_bulk_write_of_thousands_is_heard_in_bounded_turns(
 
 @pytest.mark.parametrize("statistics", [False, True])
 def test_what_waits_costs_no_more_the_more_there_is(
-    tracker: Tracker, place: Place, make_tracker: Any, statistics: bool
+    tracker: Tracker, place: EnvironmentRef, make_tracker: Any, statistics: bool
 ) -> None:
-    """Neither one's own nor a neighbour's, and the environment's own calls and visitors are not walked over."""
+    """Neither its own nor another tenant's, and the environment's own and anonymous calls are not read."""
     using = place.cluster
     neighbour: Tracker = make_tracker(DOCUMENT, name="Other")
     for each in (tracker, neighbour):
         put(each, "owner", "sum", ONE, on=["lists.insert"])
         write(each)
     relay(using)
-    [first] = Heard.objects.using(using).filter(environment_id=place.environment_id)
+    [first] = PendingEvent.objects.using(using).filter(environment_id=place.environment_id)
     for environment_id in (neighbour.environment_id, place.environment_id):
         with connections[using].cursor() as cursor:
             cursor.execute(
-                "INSERT INTO platform.functions_heard (environment_id, function_id, event_id, sequence)"
+                "INSERT INTO platform.functions_pendingevent (environment_id, function_id, event_id, sequence)"
                 " SELECT %s, %s, 'evt_' || n, 1000000 + n FROM generate_series(1, 20000) n ON CONFLICT DO NOTHING",
                 [environment_id, first.function_id + environment_id[-1]],
             )
     if statistics:
         with connections[using].cursor() as cursor:
-            cursor.execute("SET statement_timeout = 0; ANALYZE platform.functions_heard; RESET statement_timeout")
+            cursor.execute(
+                "SET statement_timeout = 0; ANALYZE platform.functions_pendingevent; RESET statement_timeout"
+            )
     pile_up(place, 20_000, "key")
-    with touched(using, "platform.functions_heard") as of_heard, touched(using, "platform.functions_run") as of_runs:
+    with (
+        count_touched_rows(using, "platform.functions_pendingevent") as of_heard,
+        count_touched_rows(using, "platform.functions_run") as of_runs,
+    ):
         assert event_triggers.queue(using) == 2
-    assert of_heard.read < 2 * event_triggers.ROUNDS * 6 * event_triggers.ROOM
-    assert of_runs.read < 2 * event_triggers.ROUNDS * 3 * event_triggers.ROOM
+    assert of_heard.read < 2 * event_triggers.ROUNDS * 6 * event_triggers.MAX_QUEUED
+    assert of_runs.read < 2 * event_triggers.ROUNDS * 3 * event_triggers.MAX_QUEUED
     assert len(runs(place)) == 2
     calls = 1
-    while waiting(place) > 40_002 - 2 * event_triggers.ROUNDS * (event_triggers.ROOM - 1):
+    while waiting(place) > 40_002 - 2 * event_triggers.ROUNDS * (event_triggers.MAX_QUEUED - 1):
         event_triggers.queue(using)
         calls += 1
     assert calls <= 2 * event_triggers.ROUNDS, (
-        "what nobody wants goes batch by batch, and by many of them where there is time"
+        "unwanted events are handled in batches, and in many of them while there is time"
     )
 
 
-def test_a_suspended_project_s_wait(tracker: Tracker, place: Place) -> None:
+def test_a_suspended_project_s_wait(tracker: Tracker, place: EnvironmentRef) -> None:
     using = place.cluster
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     write(tracker)
     projects.suspend_project(tracker.project.pk, reason="abuse", actor=audit.SYSTEM)
-    suspension.forget(using)
+    suspension.evict(using)
     assert relay(using) == 1
     assert event_triggers.queue(using) == 0
     suspension._known[using] = suspension._Known([], 1e12)  # a process that was not told yet
     assert event_triggers.queue(using) == 0
     assert (waiting(place), runs(place)) == (1, [])
     projects.resume_project(tracker.project.pk, actor=audit.SYSTEM)
-    suspension.forget(using)
+    suspension.evict(using)
     assert [event_triggers.queue(using) for _ in range(2)] == [1, 0]
 
 
-def test_nothing_stays_of_an_environment_that_goes(tracker: Tracker, place: Place, make_tracker: Any) -> None:
+def test_nothing_stays_of_an_environment_that_goes(tracker: Tracker, place: EnvironmentRef, make_tracker: Any) -> None:
     neighbour: Tracker = make_tracker(DOCUMENT, name="Other")
     for each in (tracker, neighbour):
         put(each, "owner", "tell", ONE, on=["lists.insert"])
         write(each)
     relay(place.cluster)
-    assert Heard in orphaned_rows._in_regions
+    assert PendingEvent in orphaned_rows._in_regions
     for _ in range(2):
         signal_handlers.forget_environment(environment_id=place.environment_id, cluster=place.cluster)
-    left = Heard.objects.using(place.cluster).values_list("environment_id", flat=True)
+    left = PendingEvent.objects.using(place.cluster).values_list("environment_id", flat=True)
     assert list(left) == [neighbour.environment_id]
 
 
 # ── As whom ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_runs_as_who_deployed_last_and_with_no_right_more(tracker: Tracker, place: Place) -> None:
+def test_it_runs_as_who_deployed_last_and_with_no_right_more(tracker: Tracker, place: EnvironmentRef) -> None:
     weak = own_key(tracker, "weak", *ALL_SCOPES)
     strong = own_key(tracker, "strong", *ALL_SCOPES, "rows:write")
     assert put(tracker, "weak", "further", FURTHER, on=["lists.insert"]).json["on_as"] == weak
     write(tracker)
-    (refused,) = happen(place)
+    (refused,) = run_events(place)
     assert (refused.status, refused.error["reason"]) == ("failed", "user_error")
     assert shown(tracker, "further")["on_stopped"] is None, "a refusal in the code stops nothing"
     assert put(tracker, "strong", "further", FURTHER).json["on_as"] == strong
@@ -820,7 +813,7 @@ def test_it_runs_as_who_deployed_last_and_with_no_right_more(tracker: Tracker, p
     ],
 )  # fmt: skip
 def test_who_may_not_hear_names_none_and_deploys_nothing_under_them(
-    tracker: Tracker, place: Place, on: list[str], missing: str
+    tracker: Tracker, place: EnvironmentRef, on: list[str], missing: str
 ) -> None:
     own_key(tracker, "deployer", *(scope for scope in ALL_SCOPES if scope != missing))
     refused = put(tracker, "deployer", "tell", on=on)
@@ -842,7 +835,7 @@ def test_row_events_need_no_scope_of_webhooks(tracker: Tracker) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "expired", "may not invoke", "may not read"])
-def test_it_stops_when_its_key_is_gone(tracker: Tracker, place: Place, how: str) -> None:
+def test_it_stops_when_its_key_is_gone(tracker: Tracker, place: EnvironmentRef, how: str) -> None:
     key_id = own_key(tracker, "deployer", *ALL_SCOPES)
     put(tracker, "deployer", "tell", on=["lists.insert"])
     put(tracker, "owner", "other", ONE, on=["lists.*"])
@@ -855,7 +848,7 @@ def test_it_stops_when_its_key_is_gone(tracker: Tracker, place: Place, how: str)
     else:
         lost = "functions:invoke" if how == "may not invoke" else "rows:read"
         key.update(scopes=[scope for scope in ALL_SCOPES if scope != lost])
-    happen(place)
+    run_events(place)
     assert {run.error["reason"] for run in runs(place, function__name="tell")} == {"caller_gone"}
     stopped = shown(tracker, "tell")
     assert (stopped["on"], stopped["on_stopped"], stopped["on_as"]) == (["lists.insert"], "caller_gone", key_id)
@@ -867,20 +860,20 @@ def test_it_stops_when_its_key_is_gone(tracker: Tracker, place: Place, how: str)
     )  # fmt: skip
     count = len(runs(place, function__name="tell"))
     write(tracker, "unheard")
-    happen(place)
+    run_events(place)
     assert len(runs(place, function__name="tell")) == count
     # Deployed anew it stays stopped; named again it goes on.
     assert put(tracker, "owner", "tell").json["on_stopped"] == "caller_gone"
     assert put(tracker, "owner", "tell", on=["lists.insert"]).json["on_stopped"] is None
     write(tracker, "heard")
-    assert happen(place)[-1].status == "succeeded"
+    assert run_events(place)[-1].status == "succeeded"
     assert len(runs(place, function__name="tell")) == count + 1
     put(tracker, "owner", "tell", on=None)
     assert tracker.delete("owner", "/functions/other").status == 204
     assert interests(place) == set()
 
 
-def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(tracker: Tracker, place: Place) -> None:
+def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(tracker: Tracker, place: EnvironmentRef) -> None:
     key_id = own_key(tracker, "deployer", *ALL_SCOPES)
     put(tracker, "deployer", "tell", on=["lists.insert"])
     write(tracker)
@@ -897,7 +890,7 @@ def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(tracker: Tr
 # ── Copies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_branch_has_them_stopped(tracker: Tracker, place: Place) -> None:
+def test_a_branch_has_them_stopped(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", on=["lists.insert"])
     made = tracker.api.post(
         f"/v1/projects/{tracker.project.pk}/environments",
@@ -918,7 +911,7 @@ def test_a_branch_has_them_stopped(tracker: Tracker, place: Place) -> None:
     assert interests(branch) == set()
     there("POST", "/rows/lists", json={"name": "x", "owner_id": tracker.users["alice"]})
     write(tracker)
-    assert {run.environment_id for run in happen(place)} == {place.environment_id}
+    assert {run.environment_id for run in run_events(place)} == {place.environment_id}
     assert there("PUT", "/functions/tell", json={"source": TELL})["on_stopped"] == "copied"
     again = there("PUT", "/functions/tell", json={"source": TELL, "on": ["lists.insert"]})
     assert (again["on_stopped"], interests(branch)) == (None, {("lists", "insert")})

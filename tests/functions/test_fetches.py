@@ -9,13 +9,12 @@ import pytest
 from django.db import connections
 
 from functions.models import Run
-from functions.runtime.asides import MOST_AT_ONCE
-from tests.api.receiver import Behave, Receiver, answer
-from tests.figures import within
+from functions.runtime.async_replies import MOST_AT_ONCE
 from tests.functions.conftest import RecordingHost, RunCode
-from tests.functions.test_api import deploy, invoke
-from tests.functions.test_hostile import run_body
 from tests.rows.conftest import Tracker
+from tests.support.functions import deploy, invoke, run_body
+from tests.support.receiver import Behave, Receiver, answer
+from tests.support.timing import within
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -26,7 +25,7 @@ def _loopback(settings: Any) -> None:
 
 
 class Together:
-    """Answers nobody until `count` requests are there, and keeps how many there were at most."""
+    """Answers no request until `count` requests have arrived, and stores their maximum number."""
 
     def __init__(self, count: int) -> None:
         self._barrier = threading.Barrier(count, timeout=30)
@@ -103,7 +102,7 @@ def test_rows_do_not_wait_for_what_is_fetched(tracker: Tracker) -> None:
     assert got.json["output"] == ["held", True], run
 
 
-def test_what_nobody_waits_for_is_fetched_before_the_run_is_over(tracker: Tracker) -> None:
+def test_unawaited_fetches_finish_before_the_run_ends(tracker: Tracker) -> None:
     begun, released, ended = threading.Event(), threading.Event(), threading.Event()
 
     def held(connection: socket.socket) -> object:
@@ -125,7 +124,7 @@ def test_what_nobody_waits_for_is_fetched_before_the_run_is_over(tracker: Tracke
     assert got[0].json["output"] == "gone on"
 
 
-def test_what_nobody_waits_for_has_no_more_time_than_the_run(tracker: Tracker) -> None:
+def test_unawaited_fetches_have_no_more_time_than_the_run(tracker: Tracker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         body = f"ctx.fetch('http://127.0.0.1:{silent.getsockname()[1]}/'); return 'gone on'"
         got, run = run_body(tracker, body, allowed_hosts=["127.0.0.1"], timeout_ms=500)
@@ -138,7 +137,7 @@ def test_what_nobody_waits_for_has_no_more_time_than_the_run(tracker: Tracker) -
         assert invoke(tracker, "f").json["output"] == "gone on", "by another process"
 
 
-def test_a_burst_that_nobody_waits_for_is_fetched_whole(tracker: Tracker) -> None:
+def test_burst_of_unawaited_fetches_is_completed(tracker: Tracker) -> None:
     """Most of it is not even sent to the host when the code returns."""
     with Receiver(answer()) as receiver:
         body = f"""for (let n = 0; n < 40; n++) ctx.fetch("{receiver.url("/")}" + n); return 'gone on'"""

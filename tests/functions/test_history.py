@@ -13,21 +13,21 @@ from hypothesis import strategies as some
 from functions.models import Function, Run
 from functions.runs import completion, leases, start
 from functions.runs import retention as run_retention
-from functions.runs.sampled_sizes import ROW, UNIT, weighed
+from functions.runs.sampled_sizes import ROW, UNIT, sampled_size
 from platform_site.http.fields import timestamp
 from platform_site.identity import ids
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
 from projects.directory.environments import place_of
-from tests.away import cut_off
-from tests.functions.test_api import SUM, deploy, invoke
-from tests.functions.test_console import FUNCTIONS, console, of, page  # noqa: F401 - a fixture
-from tests.functions.test_queue import key_of
-from tests.functions.test_visitors import a_history, gather_statistics, statistics
 from tests.projects.conftest import key_for, publishable_key_for
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
-from tests.webhooks.touched import touched
+from tests.support.console import FUNCTIONS, of, page
+from tests.support.console import console as console
+from tests.support.function_queue import gather_statistics, key_of, record_past_runs, statistics
+from tests.support.functions import SUM, deploy, invoke
+from tests.support.row_statistics import count_touched_rows
+from tests.support.tracker import DOCUMENT
+from tests.support.unavailable import terminate_connection
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -49,17 +49,17 @@ def busy(tracker: Tracker) -> Tracker:
 _piles = count(1)
 
 
-def kept(place: Place, name: str) -> list[Run]:
+def kept(place: EnvironmentRef, name: str) -> list[Run]:
     found = Run.objects.using(place.cluster).filter(function__name=name, environment_id=place.environment_id)
     return list(found.order_by("created_at", "id"))
 
 
-def pile_up(place: Place, name: str, many: int, weight: int | None, *, phase: str = "ended") -> None:
+def pile_up(place: EnvironmentRef, name: str, many: int, weight: int | None, *, phase: str = "ended") -> None:
     """So many runs that have ended, the oldest an hour ago, each of which stands for so many bytes."""
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
             "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
-            "       input, logs, walls, caller_kind, caller_id, depth, concurrency, attempts, weight, created_at)"
+            "       input, logs, sandbox_layers, caller_kind, caller_id, depth, concurrency, attempts, weight, created_at)"
             " SELECT %s || lpad(n::text, 8, '0'), f.environment_id, f.id, 1, 'running', %s, true,"
             "        '{}', '[]', '{}', 'key', 'key_x', 0, 1, 0, %s, now() - interval '1 hour' + n * interval '1 ms'"
             "   FROM platform.functions_function f, generate_series(1, %s) n"
@@ -71,7 +71,7 @@ def pile_up(place: Place, name: str, many: int, weight: int | None, *, phase: st
 # ── Weighed ──
 
 
-def test_a_large_run_stands_for_what_it_has(busy: Tracker, place: Place) -> None:
+def test_a_large_run_stands_for_what_it_has(busy: Tracker, place: EnvironmentRef) -> None:
     for who in ("server", "alice"):
         assert invoke(busy, "first", {"text": LARGE}, who=who).status == 200
     for run in kept(place, "first"):
@@ -80,9 +80,9 @@ def test_a_large_run_stands_for_what_it_has(busy: Tracker, place: Place) -> None
         assert UNIT < told < run.weight < told + 500, "and its log"
 
 
-def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, place: Place) -> None:
+def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, place: EnvironmentRef) -> None:
     using = place.cluster
-    cancelled, lost = (start.begin(place, key_of(place), "sum", "{}", is_async=True).run_id for _ in range(2))
+    cancelled, lost = (start.start_run(place, key_of(place), "sum", "{}", is_async=True).run_id for _ in range(2))
     found = Run.objects.using(using)
     found.filter(pk__in=(cancelled, lost)).update(input="x" * (2 * UNIT))
     completion.request_cancel(using, cancelled)
@@ -94,26 +94,26 @@ def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, place:
     assert [run.weight for run in kept(place, "sum")] == [ROW + 2 * UNIT] * 2
 
 
-def test_one_that_has_not_ended_is_not(busy: Tracker, place: Place) -> None:
-    begun = start.begin(place, key_of(place), "sum", "{}")
+def test_one_that_has_not_ended_is_not(busy: Tracker, place: EnvironmentRef) -> None:
+    begun = start.start_run(place, key_of(place), "sum", "{}")
     Run.objects.using(place.cluster).filter(pk=begun.run_id).update(input="x" * (2 * UNIT))
     completion.request_cancel(place.cluster, begun.run_id)
     [run] = kept(place, "sum")
     assert (run.phase, run.weight) == ("executing", None)
 
 
-def test_of_small_ones_so_many_are_weighed_that_the_sum_is_right(place: Place) -> None:
+def test_of_small_ones_so_many_are_weighed_that_the_sum_is_right(place: EnvironmentRef) -> None:
     many, size = 1_000_000, 2_000
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
-            f"SELECT count(weight), sum(weight), count(theirs) FROM (SELECT {weighed(str(size), kind('key'))} AS weight,"  # noqa: S608
-            f" {weighed(str(2 * UNIT), kind('anonymous'))} AS theirs FROM generate_series(1, {many})) sample"
+            f"SELECT count(weight), sum(weight), count(theirs) FROM (SELECT {sampled_size(str(size), kind('key'))} AS weight,"  # noqa: S608
+            f" {sampled_size(str(2 * UNIT), kind('anonymous'))} AS theirs FROM generate_series(1, {many})) sample"
         )
         weighed_ones, total, theirs = cursor.fetchone()
     right = many * (ROW + size)
     assert abs(total - right) < 0.12 * right, "six times the deviation"
     assert weighed_ones == total // UNIT, "an entry for each UNIT"
-    assert theirs == 0, "visitors' are bounded otherwise"
+    assert theirs == 0, "anonymous runs have other limits"
 
 
 def kind(name: str) -> str:
@@ -132,9 +132,9 @@ def test_each_keeps_as_much_as_makes_the_budget_together(weights: list[int], bud
 
 
 def test_a_storm_pushes_out_its_own_history_and_no_others(
-    console: Client,  # noqa: F811
+    console: Client,
     busy: Tracker,
-    place: Place,
+    place: EnvironmentRef,
     make_tracker: Any,
 ) -> None:
     other: Tracker = make_tracker(DOCUMENT, name="Other")
@@ -167,7 +167,7 @@ def test_a_storm_pushes_out_its_own_history_and_no_others(
 
 
 def test_what_was_cut_off_after_its_batches_is_said_all_the_same(
-    busy: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+    busy: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_retention, "BATCH", 4)
     pile_up(place, "sum", 24, BUDGET // 16)
@@ -177,7 +177,7 @@ def test_what_was_cut_off_after_its_batches_is_said_all_the_same(
         if "DELETE" in sql:
             deletions.append(sql)
             if len(deletions) == 3:
-                cut_off(connections[place.cluster])
+                terminate_connection(connections[place.cluster])
         return execute(sql, *further)
 
     with connections[place.cluster].execute_wrapper(cut_at_the_third), pytest.raises(OperationalError):
@@ -188,13 +188,13 @@ def test_what_was_cut_off_after_its_batches_is_said_all_the_same(
     assert busy.get("owner", "/functions/sum").json["runs_since"] is not None
 
 
-def test_what_is_long_ago_is_not_said_any_more(busy: Tracker, place: Place) -> None:
+def test_what_is_long_ago_is_not_said_any_more(busy: Tracker, place: EnvironmentRef) -> None:
     found = Function.objects.using(place.cluster).filter(name="sum", environment_id=place.environment_id)
-    found.update(runs_since=timezone.now() - run_retention.KEPT)
+    found.update(runs_since=timezone.now() - run_retention.RETENTION)
     assert busy.get("owner", "/functions/sum").json["runs_since"] is None
 
 
-def test_the_largest_plan_shortens_later(busy: Tracker, place: Place) -> None:
+def test_the_largest_plan_shortens_later(busy: Tracker, place: EnvironmentRef) -> None:
     pile_up(place, "sum", 20, BUDGET // 8)
     busy.project.plan = "pro"
     busy.project.save()
@@ -203,17 +203,17 @@ def test_the_largest_plan_shortens_later(busy: Tracker, place: Place) -> None:
 
 
 @statistics
-def test_a_look_reads_the_sample_and_what_goes(busy: Tracker, place: Place, statistics: bool) -> None:
-    a_history(place)
+def test_a_look_reads_the_sample_and_what_goes(busy: Tracker, place: EnvironmentRef, statistics: bool) -> None:
+    record_past_runs(place)
     pile_up(place, "sum", 5_000, None)
     pile_up(place, "other", 30, BUDGET // 60)
     if statistics:
         gather_statistics(place.cluster)
-    with touched(place.cluster, "platform.functions_run") as cost:
+    with count_touched_rows(place.cluster, "platform.functions_run") as cost:
         assert run_retention.shorten(place.cluster) == 0
     assert cost.read <= 35
     pile_up(place, "first", 90, BUDGET // 60)
-    with touched(place.cluster, "platform.functions_run") as cost:
+    with count_touched_rows(place.cluster, "platform.functions_run") as cost:
         gone = run_retention.shorten(place.cluster)
     assert gone in (60, 61)
     assert cost.read <= 400

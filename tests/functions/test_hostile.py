@@ -1,5 +1,5 @@
 """Functions that attack what runs them, through the API: whatever they do, their run ends and is written down, the next
-call is served, and nobody else is read, written or called. Threats T20 to T25, findings 1 to 3.
+call is served, and no other data or host is read, written or called.
 """
 
 import re
@@ -14,29 +14,19 @@ from functions.models import Run
 from functions.runtime.channel import MAX_FRAME_BYTES
 from platform_site import outbound
 from platform_site.identity import call_depth
-from platform_site.postgres.prepared import opened_door
-from tests.api.receiver import Receiver, answer
-from tests.client import Answer
-from tests.figures import within
-from tests.functions.test_api import SUM, deploy, invoke
+from platform_site.postgres.prepared import row_access
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
-from tests.serving import wait_for
+from tests.support.client import Answer
+from tests.support.concurrency import waiting_for_locks
+from tests.support.functions import SUM, deploy, invoke, run_body
+from tests.support.receiver import Receiver, answer
+from tests.support.service import wait_for
+from tests.support.timing import within
+from tests.support.tracker import DOCUMENT
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
-
-
-def run_body(tracker: Tracker, body: str, who: str = "owner", **settings: Any) -> tuple[Answer, dict[str, Any]]:
-    """Deploy and invoke a function of that body; its answer, and its run as it was written down."""
-    made = deploy(tracker, "f", f"export default async (input: any, ctx: any) => {{ {body} }}", **settings)
-    assert made.status in (200, 201), made.json
-    got = invoke(tracker, "f", who=who)
-    run_id = got.json.get("run_id") or got.json["error"]["run_id"]
-    run: dict[str, Any] = tracker.get("owner", f"/functions/f/runs/{run_id}").json
-    assert run["phase"] == "ended"
-    return got, run
 
 
 def test_text_that_postgresql_cannot_keep_ends_no_worse_than_any_other(tracker: Tracker) -> None:
@@ -48,14 +38,28 @@ def test_text_that_postgresql_cannot_keep_ends_no_worse_than_any_other(tracker: 
     assert tracker.get("owner", "/functions/f/runs").status == 200
 
 
+def test_an_integer_above_two_to_the_53_survives_get_and_update(tracker: Tracker) -> None:
+    big = 2**53 + 1
+    body = (
+        f"const owner_id = '{tracker.users['alice']}';"
+        " const list = await ctx.rows.insert('lists', {name: 'Home', owner_id});"
+        f" const made = await ctx.rows.insert('tasks', {{title: 'big', list_id: list.id, owner_id, priority: {big}n}});"
+        " const row = await ctx.rows.get('tasks', made.id);"
+        " await ctx.rows.update('tasks', row.id, {title: 'bigger', priority: row.priority + 1n});"
+        " return (await ctx.rows.get('tasks', row.id)).priority;"
+    )
+    got, run = run_body(tracker, body)
+    assert (got.json.get("output"), run.get("output")) == (big + 1, big + 1), got.json
+
+
 @pytest.mark.parametrize(
     ("output", "status"),
     [
         ("'\\ud800'", "failed"),  # half a surrogate pair
         ("{['\\udfff']: 1}", "failed"),
-        ("(JSON as any).rawJSON('1e400')", "failed"),  # a number that nobody reads
+        ("(JSON as any).rawJSON('1e400')", "failed"),  # a number that is not read
         ("(() => { let a: any = 1; for (let i = 0; i < 2000; i++) a = [a]; return a })()", "failed"),
-        ("10n", "failed"),
+        ("10n", "succeeded"),
         ("100000000000000000000", "succeeded"),  # beyond 64 bits
         ("-0", "succeeded"),
         ("{toJSON() { throw new Error('no') }}", "failed"),
@@ -106,7 +110,10 @@ QUESTIONS = [
     "ctx.rows.updateMany('tasks', {where: {}, cursor: {}}, {})",
     "ctx.rows.removeMany('tasks')",
     "ctx.rows.removeMany('tasks', [])",
-    "ctx.rows.removeMany('tasks', {where: {}, limit: 10n})",
+    "ctx.rows.removeMany('tasks', {where: {}, limit: 10.5})",
+    "ctx.rows.list('tasks', {count: 'some'})",
+    "ctx.rows.list('tasks', {count: true})",
+    "ctx.rows.list('tasks', {count: ['exact']})",
     "ctx.rows.removeMany('tasks', {where: {}, limit: 1e9})",
     "ctx.rows.update('tasks', 'x', null)",
     "ctx.rows.update('tasks', {$ne: ''}, {})",
@@ -140,7 +147,7 @@ QUESTIONS = [
 
 
 def test_a_question_of_any_kind_gets_a_refusal_with_a_code(tracker: Tracker) -> None:
-    """As an app user: nothing here is granted, nothing is an error of ours, and no question ends the call."""
+    """As an app user: nothing here is granted, nothing is an internal error, and no question ends the call."""
     tries = ",".join(f"async () => {question}" for question in QUESTIONS)
     body = f"""const said: string[] = [];
         for (const ask of [{tries}]) {{
@@ -186,7 +193,7 @@ INNER = ["127.0.0.1", "localhost", "169.254.169.254", "10.0.0.1", "192.168.0.1",
 
 
 def test_an_allowed_host_is_still_no_way_to_an_inner_address(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner may write any name into allowed_hosts; the guarded client looks at the address it connects to."""
+    """The owner may write any name into allowed_hosts; the guarded client checks the IP address it connects to."""
     with Receiver() as canary:
         addresses = [f"http://{host}:{canary.port}/" for host in INNER]
         hosts = [f"{host}:{canary.port}" for host in INNER] + INNER
@@ -229,8 +236,8 @@ def test_what_one_tenant_sends_to_a_host_swallows_nothing_of_anothers(
     make_tracker: Any,
     settings: Any,
 ) -> None:
-    """A host that takes a body for the next request, and answers on a connection that stays open: what stands in that
-    body must not become the head of somebody else's request, whose headers it would keep for its sender."""
+    """A host that takes a body for the next request, and answers on a connection that stays open: the content of that
+    body must not become the head of another caller's request, whose headers it would keep for its sender."""
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
     theirs = make_tracker(DOCUMENT, "Theirs")
     with Receiver(answer("200 OK", b"{}"), reads_bodies_of={b"POST"}) as receiver:
@@ -261,7 +268,7 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
         assert call_depth.depth_of({call_depth.META: carried_on}, tracker.environment_id) == 1
         assert invoke(tracker, "f", headers={"X-Platform-Depth": carried_on}).status == 200
         assert Run.objects.using(tracker.project.cluster).latest("created_at").depth == 1
-    deep = invoke(tracker, "f", headers={"X-Platform-Depth": call_depth.signed(8, tracker.environment_id)})
+    deep = invoke(tracker, "f", headers={"X-Platform-Depth": call_depth.sign(8, tracker.environment_id)})
     assert (deep.status, deep.error) == (409, "conflict")
 
 
@@ -269,9 +276,9 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
 def test_the_length_of_a_chain_is_not_a_users_to_say(tracker: Tracker, make_tracker: Any, made_up: str) -> None:
     """By a high one a user would keep what a function writes for them from every webhook."""
     if made_up == "another's":
-        made_up = call_depth.signed(7, make_tracker(DOCUMENT, "Theirs").environment_id)
+        made_up = call_depth.sign(7, make_tracker(DOCUMENT, "Theirs").environment_id)
     elif made_up == "its own, raised":
-        made_up = "7" + call_depth.signed(1, tracker.environment_id)[1:]
+        made_up = "7" + call_depth.sign(1, tracker.environment_id)[1:]
     using = tracker.project.cluster
     home = tracker.post("owner", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     hook = {"url": "https://hooks.example.com/", "events": ["tasks.insert"]}
@@ -287,7 +294,7 @@ def test_the_length_of_a_chain_is_not_a_users_to_say(tracker: Tracker, make_trac
 
 
 def test_what_is_fetched_arrives_whole_or_not_at_all(tracker: Tracker, settings: Any) -> None:
-    """In both directions: no type's name for a body, no spelling of ours for a header, no silent end after 1 MB."""
+    """In both directions: no default content type for a body, no rewritten headers, no silent end after 1 MB."""
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
     exactly = 1024 * 1024
 
@@ -330,7 +337,7 @@ def test_what_is_fetched_arrives_whole_or_not_at_all(tracker: Tracker, settings:
 
 
 def test_a_request_is_what_fetch_makes_of_it(tracker: Tracker, settings: Any) -> None:
-    """Bodies bring their type along, a Request is one, cookies are told apart."""
+    """Bodies have their content type, a Request works, cookies are separate."""
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
     cookies = (
         b"200 OK\r\nSet-Cookie: a=1; Expires=Wed, 21 Oct 2026 07:28:00 GMT\r\nSet-Cookie: b=2\r\nX-Two: 1\r\nX-Two: 2"
@@ -388,17 +395,8 @@ def held(tracker: Tracker, list_id: str) -> tuple[str, list[str]]:
     return f'SELECT 1 FROM "{tracker.environment_id}".lists WHERE id = %s FOR UPDATE', [list_id]  # noqa: S608
 
 
-def waiting_for_locks(using: str) -> int:
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")  # else a transaction sees what it saw before
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        return int(cursor.fetchone()[0])
-
-
 def test_a_statement_that_would_outlast_the_call_is_cancelled(tracker: Tracker) -> None:
-    """A row is locked by somebody else for longer than the call may take: neither the caller nor PostgreSQL waits."""
+    """A row is locked by another session for longer than the call may take: neither the caller nor PostgreSQL waits."""
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     source = """export default async (_: any, ctx: any) => {
         try { await ctx.rows.update('lists', _.id, {name: 'late'}) } catch {}
@@ -414,7 +412,7 @@ def test_a_statement_that_would_outlast_the_call_is_cancelled(tracker: Tracker) 
         answers.append(tracker.get("key", f"/rows/lists/{home}"))  # its thread goes on with another connection
         connections.close_all()
 
-    with opened_door(), transaction.atomic(using=using), connections[using].cursor() as cursor:
+    with row_access(), transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(*held(tracker, home))
         thread = threading.Thread(target=call)
         thread.start()
@@ -445,7 +443,7 @@ def test_a_statement_of_a_cancelled_run_is_cancelled(tracker: Tracker) -> None:
         answers.append(tracker.post("owner", f"/functions/late/runs/{run_id}/cancel", None))
         connections.close_all()
 
-    with opened_door(), transaction.atomic(using=using), connections[using].cursor() as cursor:
+    with row_access(), transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(*held(tracker, home))
         thread = threading.Thread(target=call)
         thread.start()

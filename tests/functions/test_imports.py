@@ -12,8 +12,8 @@ import pytest
 from functions.runtime import imports
 from functions.runtime.errors import LoadFailed
 from functions.runtime.launch import deno
-from tests.figures import within
 from tests.functions.conftest import RunCode
+from tests.support.timing import within
 
 EVERY = [*imports.ALLOWED, *imports.OURS]
 IMPORT_EVERY = "".join(f'import * as m{number} from "node:{name}"; ' for number, name in enumerate(EVERY))
@@ -291,7 +291,7 @@ def test_a_module_that_comes_up_late_brings_nobody_a_process(run_code: RunCode) 
     assert run_code(LATE, names).output == [names, "old", True, []]
 
 
-def test_a_warm_process_is_used_again_after_the_modules_that_are_loaded_ahead(run_code: RunCode) -> None:
+def test_warm_process_is_reused_after_preloaded_modules(run_code: RunCode) -> None:
     source = (
         'import { createHash } from "node:crypto"; let n = 0; export default () => { createHash("md5"); return ++n }'
     )
@@ -365,7 +365,7 @@ LEFT = """
     }"""
 
 
-def test_what_a_call_left_running_in_nodes_modules_says_nothing_in_the_log_of_the_next(run_code: RunCode) -> None:
+def test_leftover_work_in_node_modules_does_not_log_in_the_next_call(run_code: RunCode) -> None:
     assert run_code(LEFT, "first").output == "first"
     for who in ("second", "third"):
         outcome = run_code(LEFT, who)

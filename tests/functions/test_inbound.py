@@ -1,4 +1,4 @@
-"""Inbound addresses: a provider's webhooks reach a function by a URL that is a secret, and nobody else does.
+"""Inbound endpoints: a provider's webhooks reach a function by a secret URL, and no other request does.
 
 Through the API with real rows and real Deno; tests/functions/test_inbound_over_http.py has what only a socket can send.
 """
@@ -24,20 +24,16 @@ from accounts.tokens import token_format
 from accounts.users import service as user_service
 from functions.deploy.backup import Functions
 from functions.inbound import dispatch
-from functions.models import Function, InboundAddress, Run
-from functions.tasks import prove_addresses
+from functions.models import Function, InboundEndpoint, Run
+from functions.tasks import verify_endpoints
 from functions.triggers import inbound_endpoints, inbound_tokens
 from functions.worker import Worker
 from platform_site.embedded import valkey as embedded_valkey
 from platform_site.identity import call_depth, ids
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.redis import client as redis_client
 from projects import services as projects
 from projects.models import Member
-from tests.client import Answer
-from tests.emptying import flush_redis
-from tests.functions.test_api import deploy, invoke
-from tests.functions.test_schedules import own_key
 from tests.projects.conftest import (
     RoundTrips,
     environment_of,
@@ -47,8 +43,12 @@ from tests.projects.conftest import (
     trips,  # noqa: F401 - a fixture
 )
 from tests.rows.conftest import Tracker
-from tests.rows.test_execution import terminate_own_backend
-from tests.security.test_trail import listening
+from tests.support.client import Answer
+from tests.support.flush import flush_redis
+from tests.support.functions import deploy, invoke, own_key
+from tests.support.inbound import create_endpoint, inbound_runs, listed, make, send
+from tests.support.log_lines import listening
+from tests.support.unavailable import terminate_own_backend
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -57,34 +57,10 @@ LISTS = 'export default async (_, ctx) => (await ctx.rows.list("lists")).data.le
 ADD = 'export default async ({body}, ctx) => ctx.rows.insert("lists", JSON.parse(body))'
 
 
-def make(tracker: Tracker, name: str, who: str = "owner", **body: Any) -> Answer:
-    return tracker.post(who, f"/functions/{name}/inbound", body)
-
-
-def address(tracker: Tracker, name: str, who: str = "owner", **body: Any) -> str:
-    """The path of a new address of the function."""
-    made = make(tracker, name, who, **body)
-    assert made.status == 201, made.json
-    return str(made.json["url"]).removeprefix(configured.BASE_URL)
-
-
-def listed(tracker: Tracker, name: str) -> list[dict[str, Any]]:
-    return list(tracker.get("owner", f"/functions/{name}/inbound").json["data"])
-
-
-def send(tracker: Tracker, path: str, body: bytes = b"{}", **how: Any) -> Answer:
-    """As a provider does: without a token and a header of ours."""
-    return tracker.api.request("POST", path, body=body, **how)
-
-
-def inbound_runs(tracker: Tracker) -> list[Run]:
-    return list(Run.objects.using(tracker.project.cluster).filter(trigger="inbound").order_by("created_at", "id"))
-
-
 def same_refusal(*answers: Answer) -> None:
     """All of them are the 404 that tells nothing."""
     for answer in answers:
-        assert (answer.status, answer.json["error"]["message"]) == (404, "There is no such address."), answer.json
+        assert (answer.status, answer.json["error"]["message"]) == (404, "There is no such endpoint."), answer.json
         assert not {name for name in answer.headers if name.lower().startswith("x-run")}
 
 
@@ -96,7 +72,7 @@ def _nobody_was_met_before() -> None:
 # ── Making one, and what comes by it ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracker, place: Place) -> None:
+def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracker, place: EnvironmentRef) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell", label="Stripe")
@@ -111,10 +87,10 @@ def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracke
     assert listed(tracker, "tell") == [shown]
     token = url.rpartition("/")[2]
     assert url == f"{configured.BASE_URL}/v1/inbound/{token}"
-    row = InboundAddress.objects.using(place.cluster).get()
+    row = InboundEndpoint.objects.using(place.cluster).get()
     assert bytes(row.token_hash) == hashlib.sha256(token.encode()).digest()
     with connections[place.cluster].cursor() as cursor:
-        cursor.execute("SELECT a::text FROM platform.functions_inboundaddress a")
+        cursor.execute("SELECT a::text FROM platform.functions_inboundendpoint a")
         assert token not in str(cursor.fetchall())
 
     got = send(tracker, f"/v1/inbound/{token}", b'{"id": "evt_1"}', headers={"X-Request-Id": "provider-1"})
@@ -143,7 +119,7 @@ def test_an_address_is_shown_once_and_what_comes_by_it_is_queued(tracker: Tracke
 
 def test_the_function_is_told_the_request_as_it_came_and_no_credential(tracker: Tracker) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell", **{"async": False})
+    path = create_endpoint(tracker, "tell", **{"async": False})
     body = '{"a":1,  "ä": "\\u00e4",\n"b": 1e400}'.encode()
     got = send(
         tracker,
@@ -195,7 +171,7 @@ def test_the_function_is_told_the_request_as_it_came_and_no_credential(tracker: 
 )
 def test_text_comes_as_text(tracker: Tracker, body: bytes) -> None:
     deploy(tracker, "tell", TELL)
-    got = send(tracker, address(tracker, "tell", **{"async": False}), body).json
+    got = send(tracker, create_endpoint(tracker, "tell", **{"async": False}), body).json
     assert (got["body"].encode(), "body_base64" in got) == (body, False)
 
 
@@ -203,14 +179,14 @@ def test_text_comes_as_text(tracker: Tracker, body: bytes) -> None:
 def test_anything_else_comes_in_base64(tracker: Tracker, body: bytes) -> None:
     deploy(tracker, "tell", TELL)
     for content_type in ("application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-        got = send(tracker, address(tracker, "tell", **{"async": False}), body, content_type=content_type).json
+        got = send(tracker, create_endpoint(tracker, "tell", **{"async": False}), body, content_type=content_type).json
         assert (base64.b64decode(got["body_base64"]), "body" in got) == (body, False)
         assert got["headers"]["content-type"] == content_type
 
 
 def test_the_largest_body_arrives_and_a_larger_one_does_not(tracker: Tracker) -> None:
     deploy(tracker, "size", "export default ({body, body_base64}) => [body?.length, body_base64?.length]")
-    path = address(tracker, "size", **{"async": False})
+    path = create_endpoint(tracker, "size", **{"async": False})
     most = configured.MAX_BODY_BYTES
     assert send(tracker, path, b'"' * most).json == [most, None]
     assert send(tracker, path, b"\x00" * most).json == [None, -(-most // 3) * 4]
@@ -231,7 +207,7 @@ def test_the_largest_body_arrives_and_a_larger_one_does_not(tracker: Tracker) ->
 )
 def test_who_waits_is_answered_with_the_output(tracker: Tracker, returns: str, content_type: str, body: bytes) -> None:
     deploy(tracker, "say", f"export default () => ({returns})")
-    got = send(tracker, address(tracker, "say", **{"async": False}))
+    got = send(tracker, create_endpoint(tracker, "say", **{"async": False}))
     assert (got.status, got.headers["Content-Type"], got.body) == (200, content_type, body)
     assert (got.headers["Cache-Control"], got.headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
     (run,) = inbound_runs(tracker)
@@ -241,19 +217,19 @@ def test_who_waits_is_answered_with_the_output(tracker: Tracker, returns: str, c
 def test_a_failure_makes_the_provider_send_again_and_tells_it_nothing(tracker: Tracker) -> None:
     deploy(tracker, "fail", 'export default () => { throw new Error("the secret is 42") }')
     deploy(tracker, "slow", "export default () => new Promise((r) => setTimeout(r, 60_000))", timeout_ms=100)
-    failed = send(tracker, address(tracker, "fail", **{"async": False}))
+    failed = send(tracker, create_endpoint(tracker, "fail", **{"async": False}))
     assert (failed.status, failed.error) == (502, "function_failed")
     assert b"secret" not in failed.body
-    late = send(tracker, address(tracker, "slow", **{"async": False}))
+    late = send(tracker, create_endpoint(tracker, "slow", **{"async": False}))
     assert (late.status, late.error) == (504, "function_timeout")
     first, second = inbound_runs(tracker)
     assert (failed.json["error"]["run_id"], late.json["error"]["run_id"]) == (first.pk, second.pk)
     assert first.error["message"] == "the secret is 42"
 
 
-def test_no_seat_is_429_and_leaves_no_run(tracker: Tracker, place: Place) -> None:
+def test_no_free_slot_is_429_and_leaves_no_run(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell", **{"async": False})
+    path = create_endpoint(tracker, "tell", **{"async": False})
     function = Function.objects.using(place.cluster).get()
     Run.objects.using(place.cluster).bulk_create(
         Run(
@@ -270,7 +246,7 @@ def test_no_seat_is_429_and_leaves_no_run(tracker: Tracker, place: Place) -> Non
 
 def test_get_waits_for_the_answer_whatever_the_address_says(tracker: Tracker) -> None:
     deploy(tracker, "hub", 'export default ({query}) => new URLSearchParams(query).get("hub.challenge")')
-    path = address(tracker, "hub")
+    path = create_endpoint(tracker, "hub")
     got = tracker.api.get(f"{path}?hub.mode=subscribe&hub.challenge=1158201444")
     assert (got.status, got.body) == (200, b"1158201444")
     assert [(run.is_async, json.loads(run.input)["method"]) for run in inbound_runs(tracker)] == [(False, "GET")]
@@ -278,7 +254,7 @@ def test_get_waits_for_the_answer_whatever_the_address_says(tracker: Tracker) ->
 
 def test_other_methods_run_nothing(tracker: Tracker) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     head = tracker.api.request("HEAD", path)
     assert (head.status, head.body) == (200, b"")
     assert tracker.api._client.head(path[:-1] + "x").status_code == 404
@@ -294,20 +270,20 @@ def test_other_methods_run_nothing(tracker: Tracker) -> None:
     assert "Access-Control-Allow-Origin" not in page.headers, "no page reads an answer"
 
 
-def test_a_get_is_not_sent_twice_by_ourselves(tracker: Tracker, place: Place) -> None:
+def test_a_get_is_not_sent_twice_by_ourselves(tracker: Tracker, place: EnvironmentRef) -> None:
     """Reads are run again where a connection turned out dead; what a GET sets off here is no reading, and goes on."""
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     assert tracker.api.get(path).status == 200
     terminate_own_backend()
     assert tracker.api.get(path).status == 200
     assert [run.status for run in inbound_runs(tracker)] == ["succeeded", "succeeded"]
 
 
-def test_a_run_that_postgresql_forgot_is_written_down_as_what_it_was(tracker: Tracker, place: Place) -> None:
+def test_a_run_that_postgresql_forgot_is_written_down_as_what_it_was(tracker: Tracker, place: EnvironmentRef) -> None:
     """As `endings.end` does where a crash took the beginning of a synchronous run."""
     deploy(tracker, "slow", "export default () => new Promise((r) => setTimeout(() => r(1), 1_500))")
-    path = address(tracker, "slow", **{"async": False})
+    path = create_endpoint(tracker, "slow", **{"async": False})
 
     def lose() -> None:
         deadline = time.monotonic() + 10
@@ -345,7 +321,7 @@ def signature(body: bytes, at: int, secret: str = PROVIDERS) -> str:
 
 def test_a_signature_over_the_raw_body_can_be_verified(tracker: Tracker) -> None:
     deploy(tracker, "signed", SIGNED, secrets={"SIGNING_SECRET": PROVIDERS})
-    path = address(tracker, "signed", **{"async": False})
+    path = create_endpoint(tracker, "signed", **{"async": False})
     body, now = '{"id":  "evt_ä"}'.encode(), int(time.time())
 
     def status(signed: str | None, sent: bytes = body) -> int:
@@ -371,12 +347,12 @@ def test_it_may_do_what_its_maker_may_and_no_more(tracker: Tracker) -> None:
     assert tracker.post("operator", "/rows/lists", orjson.loads(row)).status == 201
     own_key(tracker, "reading", "functions:deploy", "functions:invoke", "rows:read")
     own_key(tracker, "blind", "functions:deploy", "functions:invoke")
-    reading = {name: address(tracker, name, "reading", **{"async": False}) for name in ("lists", "add")}
-    blind = address(tracker, "lists", "blind", **{"async": False})
+    reading = {name: create_endpoint(tracker, name, "reading", **{"async": False}) for name in ("lists", "add")}
+    blind = create_endpoint(tracker, "lists", "blind", **{"async": False})
     assert send(tracker, reading["lists"]).json == 1
     assert send(tracker, blind).status == 502
     assert send(tracker, reading["add"], row).status == 502
-    assert send(tracker, address(tracker, "add", **{"async": False}), row).json["name"] == "One"
+    assert send(tracker, create_endpoint(tracker, "add", **{"async": False}), row).json["name"] == "One"
     assert len(tracker.get("operator", "/rows/lists").json["data"]) == 2
 
 
@@ -384,10 +360,10 @@ def gone_key(tracker: Tracker, key_id: str) -> None:
     user_service.revoke_key(ServerKey.objects.get(pk=key_id), actor=audit.SYSTEM)
 
 
-def test_with_its_maker_an_address_ends_and_its_owner_is_told(tracker: Tracker, place: Place) -> None:
+def test_with_its_maker_an_address_ends_and_its_owner_is_told(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     key_id = own_key(tracker, "maker", "functions:deploy", "functions:invoke")
-    path, other = address(tracker, "tell", "maker"), address(tracker, "tell")
+    path, other = create_endpoint(tracker, "tell", "maker"), create_endpoint(tracker, "tell")
     assert send(tracker, path).status == 202
     assert Worker(place.cluster).run() == 1
     queued = send(tracker, path).json["run_id"]
@@ -401,7 +377,7 @@ def test_with_its_maker_an_address_ends_and_its_owner_is_told(tracker: Tracker, 
     Worker(place.cluster).run()
     ended = Run.objects.using(place.cluster).get(pk=queued)
     assert (ended.status, ended.error["reason"]) == ("failed", "caller_gone")
-    assert "whoever made its inbound address" in ended.error["message"]
+    assert "the run-as identity of its inbound endpoint" in ended.error["message"]
     assert len(inbound_runs(tracker)) == 3
 
 
@@ -410,7 +386,7 @@ def test_it_ends_with_the_membership_and_comes_back_with_it(tracker: Tracker) ->
     dev = user_service.create_user(pool_id=None, email="dev@example.com", password=None, actor=audit.SYSTEM)
     member = Member.objects.create(project=tracker.project, user=dev, role=Member.Role.DEVELOPER)
     tracker.tokens["dev"] = token_of(dev)
-    path = address(tracker, "tell", "dev")
+    path = create_endpoint(tracker, "tell", "dev")
     assert send(tracker, path).status == 202
     Member.objects.filter(pk=member.pk).update(role=Member.Role.VIEWER)
     same_refusal(send(tracker, path))
@@ -421,9 +397,9 @@ def test_it_ends_with_the_membership_and_comes_back_with_it(tracker: Tracker) ->
     same_refusal(send(tracker, path))
 
 
-def test_code_that_somebody_deploys_never_has_the_rights_of_who_made_the_address(tracker: Tracker) -> None:
+def test_deployed_code_never_gets_the_rights_of_the_endpoint_creator(tracker: Tracker) -> None:
     deploy(tracker, "lists", "export default () => 0")
-    path = address(tracker, "lists", **{"async": False})
+    path = create_endpoint(tracker, "lists", **{"async": False})
     assert send(tracker, path).json == 0
     blind = own_key(tracker, "blind", "functions:deploy", "functions:invoke")
     assert tracker.call("blind", "PUT", "/functions/lists", json={"source": LISTS}).status == 200
@@ -440,17 +416,17 @@ def test_code_that_somebody_deploys_never_has_the_rights_of_who_made_the_address
         tracker.post("deployer", "/functions/lists/activate", {"version": 3}),
     ):
         assert (refused.status, refused.error) == (403, "forbidden")
-        assert "inbound addresses" in refused.json["error"]["message"]
+        assert "inbound endpoints" in refused.json["error"]["message"]
     assert tracker.get("owner", "/functions/lists").json["active_version"] == 2
     assert listed(tracker, "lists") == services_before
 
 
-def test_what_staff_activate_runs_on_as_before(tracker: Tracker, place: Place) -> None:
+def test_what_staff_activate_runs_on_as_before(tracker: Tracker, place: EnvironmentRef) -> None:
     from functions.deploy import service as functions
 
     deploy(tracker, "tell", TELL)
     deploy(tracker, "tell", TELL + "\n")
-    path, before = address(tracker, "tell"), listed(tracker, "tell")
+    path, before = create_endpoint(tracker, "tell"), listed(tracker, "tell")
     functions.activate(place, "tell", 1, actor=audit.SYSTEM)
     assert listed(tracker, "tell") == before
     assert send(tracker, path).status == 202
@@ -462,7 +438,7 @@ def test_a_function_for_users_alone_has_no_address(tracker: Tracker) -> None:
     assert (refused.status, refused.error) == (409, "conflict")
     for policy in ("key", "public", None):
         deploy(tracker, f"f-{policy or 'all'}", TELL, invoke=policy)
-        assert send(tracker, address(tracker, f"f-{policy or 'all'}")).status == 202
+        assert send(tracker, create_endpoint(tracker, f"f-{policy or 'all'}")).status == 202
     changed = deploy(tracker, "f-key", TELL, invoke="user")
     assert (changed.status, changed.fields) == (422, {"invoke": "has_addresses"})
     assert tracker.get("owner", "/functions/f-key").json["active_version"] == 1
@@ -471,7 +447,7 @@ def test_a_function_for_users_alone_has_no_address(tracker: Tracker) -> None:
 # ── Who may make, see and revoke one ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_may_make_see_and_revoke_one(tracker: Tracker, place: Place) -> None:
+def test_who_may_make_see_and_revoke_one(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
     at = f"/functions/tell/inbound/{made['id']}"
@@ -486,11 +462,11 @@ def test_who_may_make_see_and_revoke_one(tracker: Tracker, place: Place) -> None
         assert tracker.get(who, "/functions/tell/inbound").status == 403, who
     for who in ("viewer", "invoker"):
         assert [each["id"] for each in tracker.get(who, "/functions/tell/inbound").json["data"]] == [made["id"]]
-    assert InboundAddress.objects.using(place.cluster).count() == 1
-    assert tracker.delete("deployer", at).status == 204, "to take something away needs no right to invoke"
+    assert InboundEndpoint.objects.using(place.cluster).count() == 1
+    assert tracker.delete("deployer", at).status == 204, "removing needs no right to invoke"
 
 
-def test_a_stranger_to_the_environment_finds_none(tracker: Tracker) -> None:
+def test_other_tenants_find_no_endpoints(tracker: Tracker) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
     eve = user_service.create_user(pool_id=None, email="eve@example.com", password=None, actor=audit.SYSTEM)
@@ -518,14 +494,14 @@ def test_a_stranger_to_the_environment_finds_none(tracker: Tracker) -> None:
     "body",
     [{"label": "x" * 101}, {"label": 5}, {"label": None}, {"async": "yes"}, {"async": None}, {"token": "mine"}],
 )
-def test_what_is_no_address_is_refused(tracker: Tracker, place: Place, body: dict[str, Any]) -> None:
+def test_what_is_no_address_is_refused(tracker: Tracker, place: EnvironmentRef, body: dict[str, Any]) -> None:
     deploy(tracker, "tell", TELL)
     refused = make(tracker, "tell", **body)
     assert (refused.status, [*refused.fields]) == (422, [*body])
-    assert not InboundAddress.objects.using(place.cluster).exists()
+    assert not InboundEndpoint.objects.using(place.cluster).exists()
 
 
-def test_a_function_has_so_many_at_most(tracker: Tracker, place: Place) -> None:
+def test_a_function_has_so_many_at_most(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     assert tracker.call("owner", "POST", "/functions/tell/inbound").status == 201, "the body may be left out"
     ids_of = [make(tracker, "tell", label=f"n{number}").json["id"] for number in range(9)]
@@ -538,23 +514,23 @@ def test_a_function_has_so_many_at_most(tracker: Tracker, place: Place) -> None:
     assert make(tracker, "missing").status == 404
 
 
-def test_an_address_made_twice_under_one_key_is_one(tracker: Tracker, place: Place) -> None:
+def test_an_address_made_twice_under_one_key_is_one(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     first, again = (
         tracker.post("owner", "/functions/tell/inbound", {}, headers={"Idempotency-Key": "k-1234567890"})
         for _ in range(2)
     )
     assert (first.json, again.headers["Idempotency-Replayed"]) == (again.json, "true")
-    assert InboundAddress.objects.using(place.cluster).count() == 1
+    assert InboundEndpoint.objects.using(place.cluster).count() == 1
 
 
 # ── The end of one ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_revoked_address_is_gone_with_the_next_request(tracker: Tracker, place: Place) -> None:
+def test_a_revoked_address_is_gone_with_the_next_request(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell", label="old").json
-    path, other = made["url"].removeprefix(configured.BASE_URL), address(tracker, "tell")
+    path, other = made["url"].removeprefix(configured.BASE_URL), create_endpoint(tracker, "tell")
     assert (send(tracker, path).status, send(tracker, other).status) == (202, 202)
     assert tracker.delete("owner", f"/functions/tell/inbound/{made['id']}").status == 204
     same_refusal(send(tracker, path), tracker.api.get(path))
@@ -567,8 +543,8 @@ def test_a_revoked_address_is_gone_with_the_next_request(tracker: Tracker, place
     assert len(inbound_runs(tracker)) == 3
 
 
-def test_a_reader_of_the_old_state_cannot_bring_it_back(tracker: Tracker, place: Place) -> None:
-    """Whoever read the row before the commit fills Redis after it: the mark was there first."""
+def test_a_reader_of_the_old_state_cannot_bring_it_back(tracker: Tracker, place: EnvironmentRef) -> None:
+    """A reader of the old row fills Redis after the commit: the marker was there first."""
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
     path = made["url"].removeprefix(configured.BASE_URL)
@@ -576,13 +552,13 @@ def test_a_reader_of_the_old_state_cannot_bring_it_back(tracker: Tracker, place:
     late = inbound_endpoints.look_up(place, token_hash)
     assert late is not None
     tracker.delete("owner", f"/functions/tell/inbound/{made['id']}")
-    redis_client.fill(inbound_endpoints.cache_name(token_hash), inbound_endpoints.to_bytes(late))
+    redis_client.fill(inbound_endpoints.cache_key(token_hash), inbound_endpoints.to_bytes(late))
     same_refusal(send(tracker, path))
 
 
-def test_a_revocation_that_was_rolled_back_revokes_nothing(tracker: Tracker, place: Place) -> None:
+def test_a_revocation_that_was_rolled_back_revokes_nothing(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     function = Function.objects.using(place.cluster).get()
     with transaction.atomic(using=place.cluster):
         inbound_endpoints.delete_all(place.cluster, function.pk)
@@ -590,35 +566,35 @@ def test_a_revocation_that_was_rolled_back_revokes_nothing(tracker: Tracker, pla
     assert send(tracker, path).status == 202
 
 
-def test_it_goes_with_its_function_and_does_not_lead_to_another_of_its_name(tracker: Tracker, place: Place) -> None:
+def test_endpoint_is_removed_with_its_function_and_not_reused_by_name(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     assert send(tracker, path).status == 202
     assert tracker.delete("owner", "/functions/tell").status == 204
     same_refusal(send(tracker, path))
     deploy(tracker, "tell", TELL)
     same_refusal(send(tracker, path), tracker.api.get(path))
-    assert not InboundAddress.objects.using(place.cluster).exists()
+    assert not InboundEndpoint.objects.using(place.cluster).exists()
     assert listed(tracker, "tell") == []
 
 
-def test_the_release_before_deletes_functions_that_have_some(tracker: Tracker, place: Place) -> None:
-    """It knows nothing of addresses: PostgreSQL takes them along."""
+def test_the_release_before_deletes_functions_that_have_some(tracker: Tracker, place: EnvironmentRef) -> None:
+    """It has no code for endpoints: PostgreSQL deletes them with it."""
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     Function.objects.using(place.cluster).update(environment_id=None)  # it has a long history
     same_refusal(send(tracker, path))
     with transaction.atomic(using=place.cluster), connections[place.cluster].cursor() as cursor:
         for table in ("version", "secret", "run"):
             cursor.execute(f"DELETE FROM platform.functions_{table}")  # noqa: S608
         cursor.execute("DELETE FROM platform.functions_function")
-    assert not InboundAddress.objects.using(place.cluster).exists()
+    assert not InboundEndpoint.objects.using(place.cluster).exists()
     same_refusal(send(tracker, path))
 
 
-def test_it_goes_with_its_project_and_pauses_with_it(tracker: Tracker, place: Place) -> None:
+def test_it_goes_with_its_project_and_pauses_with_it(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     assert send(tracker, path).status == 202
     projects.suspend_project(tracker.project.pk, reason="abuse", actor=audit.SYSTEM)
     paused = send(tracker, path)
@@ -630,9 +606,9 @@ def test_it_goes_with_its_project_and_pauses_with_it(tracker: Tracker, place: Pl
     same_refusal(send(tracker, path))
 
 
-def test_a_branch_has_none(tracker: Tracker, place: Place) -> None:
+def test_a_branch_has_none(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     made = tracker.api.post(
         f"/v1/projects/{tracker.project.pk}/environments",
         token=tracker.tokens["owner"],
@@ -645,7 +621,7 @@ def test_a_branch_has_none(tracker: Tracker, place: Place) -> None:
     assert [run.environment_id for run in inbound_runs(tracker)] == [place.environment_id]
 
 
-def test_a_backup_has_none(tracker: Tracker, place: Place) -> None:
+def test_a_backup_has_none(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell", label="only-in-the-address").json
     written = json.dumps({name: list(records) for name, records in Functions().dump(place).items()})
@@ -656,7 +632,7 @@ def test_a_backup_has_none(tracker: Tracker, place: Place) -> None:
 
 def test_one_that_is_known_is_found_by_one_trip_to_redis(tracker: Tracker, trips: RoundTrips) -> None:  # noqa: F811
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     assert send(tracker, path).status == 202
     trips.reset()
     assert send(tracker, path).status == 202
@@ -669,7 +645,7 @@ def test_one_that_is_known_is_found_by_one_trip_to_redis(tracker: Tracker, trips
 
 
 def forged(environment_id: str) -> str:
-    """Made up by somebody who knows the form of tokens, and not the platform's keys."""
+    """Made by an attacker who knows the form of tokens, and not the platform's keys."""
     return f"/v1/inbound/{token_format.make('hk_' + environment_id.removeprefix('env_'), 32)}"
 
 
@@ -678,17 +654,17 @@ def gone(environment_id: str) -> str:
     return f"/v1/inbound/{inbound_tokens.make(environment_id)}"
 
 
-def of_the_release_before(place: Place, path: str) -> str:
-    """The address with a token that does not say that it was made here."""
+def with_unknown_mac(place: EnvironmentRef, path: str) -> str:
+    """The same endpoint with a token whose MAC no current key verifies."""
     old, token = forged(place.environment_id), path.rpartition("/")[2]
-    row = InboundAddress.objects.using(place.cluster).filter(token_hash=inbound_tokens.digest(token))
+    row = InboundEndpoint.objects.using(place.cluster).filter(token_hash=inbound_tokens.digest(token))
     assert row.update(token_hash=inbound_tokens.digest(old.rpartition("/")[2])) == 1
     return old
 
 
 def test_what_is_no_address_gets_one_answer(tracker: Tracker) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     token = path.rpartition("/")[2]
     other = environment_of(tracker.project, "development").pk
     moved = f"/v1/inbound/hk_{other.removeprefix('env_')}{token[29:]}"
@@ -703,7 +679,7 @@ def test_what_is_no_address_gets_one_answer(tracker: Tracker) -> None:
         send(tracker, "/v1/inbound/hk_"),
         send(tracker, "/v1/inbound/" + "a" * 5000),
         send(tracker, "/v1/inbound/%F0%9F%98%80"),
-        send(tracker, f"/v1/inbound/{InboundAddress.objects.using(tracker.project.cluster).get().pk}"),
+        send(tracker, f"/v1/inbound/{InboundEndpoint.objects.using(tracker.project.cluster).get().pk}"),
     )
     for wrong in (f"{path}/", f"{path}/x", "/v1/inbound", "/v1/inbound/", f"/v1/functions/tell/inbound{path[11:]}"):
         assert send(tracker, wrong).status in (401, 404, 405), wrong
@@ -712,11 +688,11 @@ def test_what_is_no_address_gets_one_answer(tracker: Tracker) -> None:
 
 
 def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker: Tracker, settings: Any) -> None:
-    """A provider sends for many from one address: what it goes on sending to one environment's dead addresses is that
+    """A provider sends for many tenants from one IP address: what it still sends to one environment's deleted endpoints is that
     environment's business."""
     settings.RATE_LIMIT_FACTOR = 1000
     deploy(tracker, "tell", TELL)
-    met = address(tracker, "tell")
+    met = create_endpoint(tracker, "tell")
     eve = user_service.create_user(pool_id=None, email="eve@example.com", password=None, actor=audit.SYSTEM)
     theirs = environment_of(make_project(eve, "Theirs")).pk
     hers = {"token": token_of(eve), "environment": theirs}
@@ -730,7 +706,7 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
     assert (dead[:120], dead[120]) == ([404] * 120, 429)
     limited = send(tracker, forged(tracker.environment_id), remote_addr=provider)
     assert (limited.error, int(limited.headers["Retry-After"]) > 0) == ("rate_limited", True)
-    name = inbound_endpoints.cache_name(inbound_tokens.digest(met.rpartition("/")[2]))
+    name = inbound_endpoints.cache_key(inbound_tokens.digest(met.rpartition("/")[2]))
     assert embedded_valkey.client(configured.LAYOUT).delete(name) == 1, "as after a minute of silence"
     assert send(tracker, met, remote_addr=provider).status == 202, "what works goes on"
     assert send(tracker, neighbour, remote_addr=provider).status == 202
@@ -738,10 +714,10 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
 
 
 def as_after_a_deployment(path: str) -> None:
-    """No process has met the address, and it was silent for a minute."""
+    """No process has used the endpoint, and it was idle for a minute."""
     dispatch._proven.clear()
     embedded_valkey.client(configured.LAYOUT).delete(
-        inbound_endpoints.cache_name(inbound_tokens.digest(path.rpartition("/")[2]))
+        inbound_endpoints.cache_key(inbound_tokens.digest(path.rpartition("/")[2]))
     )
 
 
@@ -750,9 +726,9 @@ def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
     settings: Any,
     trips: RoundTrips,  # noqa: F811
 ) -> None:
-    """Whoever makes a provider send to URLs that they made up uses up nothing that an address is checked against."""
+    """An attacker who makes a provider send to invented URLs uses up nothing that an endpoint is checked against."""
     deploy(tracker, "tell", TELL)
-    fresh, met = address(tracker, "tell"), address(tracker, "tell")
+    fresh, met = create_endpoint(tracker, "tell"), create_endpoint(tracker, "tell")
     assert send(tracker, met).status == 202
     provider = "203.0.113.9"
     settings.RATE_LIMIT_FACTOR = 1
@@ -767,7 +743,7 @@ def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
     assert len(inbound_runs(tracker)) == 3
     trips.reset()
     assert send(tracker, forged(tracker.environment_id), remote_addr=provider).status == 429
-    assert trips.statements == [], "nobody makes PostgreSQL work by guessing"
+    assert trips.statements == [], "guessing causes no work for PostgreSQL"
 
 
 def test_when_redis_was_emptied_guesses_keep_no_address_out(
@@ -776,7 +752,7 @@ def test_when_redis_was_emptied_guesses_keep_no_address_out(
     trips: RoundTrips,  # noqa: F811
 ) -> None:
     deploy(tracker, "tell", TELL)
-    path, queued = address(tracker, "tell", **{"async": False}), address(tracker, "tell")
+    path, queued = create_endpoint(tracker, "tell", **{"async": False}), create_endpoint(tracker, "tell")
     flush_redis()
     dispatch._proven.clear()
     settings.RATE_LIMIT_FACTOR = 1
@@ -790,14 +766,14 @@ def test_when_redis_was_emptied_guesses_keep_no_address_out(
     assert [each.status for each in answers] == [200, 202], [each.json for each in answers]
 
 
-def test_what_is_revoked_asks_the_database_so_often_and_counts_for_its_environment_alone(
+def test_checks_of_revoked_endpoints_are_limited_per_environment(
     tracker: Tracker,
-    place: Place,
+    place: EnvironmentRef,
     settings: Any,
     trips: RoundTrips,  # noqa: F811
 ) -> None:
     deploy(tracker, "tell", TELL)
-    path, old = address(tracker, "tell"), of_the_release_before(place, address(tracker, "tell"))
+    path, old = create_endpoint(tracker, "tell"), with_unknown_mac(place, create_endpoint(tracker, "tell"))
     flush_redis()
     settings.RATE_LIMIT_FACTOR = 1
     for environment_id in (environment_of(tracker.project, "development").pk, ids.new("env")):
@@ -809,39 +785,39 @@ def test_what_is_revoked_asks_the_database_so_often_and_counts_for_its_environme
     assert [send(tracker, each).status for each in (path, old)] == [202, 202]
 
 
-def test_a_token_whose_key_was_dropped_is_as_one_from_before_there_were_any(
-    tracker: Tracker, place: Place, settings: Any
+def test_token_with_dropped_key_is_treated_like_an_old_token(
+    tracker: Tracker, place: EnvironmentRef, settings: Any
 ) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     token, keys = path.rpartition("/")[2], list(configured.ENCRYPTION_KEYS)
     settings.ENCRYPTION_KEYS = ["ab" * 32, *keys]
-    assert inbound_tokens.is_ours(token)
+    assert inbound_tokens.is_valid(token)
     settings.ENCRYPTION_KEYS = ["ab" * 32]
-    assert not inbound_tokens.is_ours(token)
+    assert not inbound_tokens.is_valid(token)
     settings.RATE_LIMIT_FACTOR = 1
     unknown = [send(tracker, forged(tracker.environment_id)).status for _ in range(121)]
     assert unknown == [404] * 120 + [429]
     settings.ENCRYPTION_KEYS = ["ab" * 32, *keys[1:]]
-    assert not inbound_tokens.is_ours(token)
+    assert not inbound_tokens.is_valid(token)
     assert send(tracker, path).status == 202, "its proof is in Redis"
 
 
-def test_no_part_of_a_token_can_be_changed(place: Place) -> None:
+def test_no_part_of_a_token_can_be_changed(place: EnvironmentRef) -> None:
     token = inbound_tokens.make(place.environment_id)
-    assert (inbound_tokens.environment_of(token), inbound_tokens.is_ours(token)) == (place.environment_id, True)
-    assert re.fullmatch(r"hk_[0-9a-z]{26}[0-9A-Za-z]{38}", token), "as the release before reads them"
+    assert (inbound_tokens.environment_of(token), inbound_tokens.is_valid(token)) == (place.environment_id, True)
+    assert re.fullmatch(r"hk_[0-9a-z]{26}[0-9A-Za-z]{38}", token)
     for at in range(len("hk_"), len(token) - 6):
         other = "1" if token[at] == "0" else "0"
         changed = token_format.checked(token[:at] + other + token[at + 1 : -6])
-        assert inbound_tokens.environment_of(changed) is None or not inbound_tokens.is_ours(changed), at
-    assert not inbound_tokens.is_ours(forged(place.environment_id).rpartition("/")[2])
+        assert inbound_tokens.environment_of(changed) is None or not inbound_tokens.is_valid(changed), at
+    assert not inbound_tokens.is_valid(forged(place.environment_id).rpartition("/")[2])
 
 
-def test_redis_is_told_again_which_addresses_there_are(tracker: Tracker, place: Place, settings: Any) -> None:
+def test_redis_is_told_again_which_addresses_there_are(tracker: Tracker, place: EnvironmentRef, settings: Any) -> None:
     deploy(tracker, "tell", TELL)
     made = [make(tracker, "tell").json for _ in range(2)]
-    path, revoked = (of_the_release_before(place, each["url"].removeprefix(configured.BASE_URL)) for each in made)
+    path, revoked = (with_unknown_mac(place, each["url"].removeprefix(configured.BASE_URL)) for each in made)
     assert tracker.delete("owner", f"/functions/tell/inbound/{made[1]['id']}").status == 204
     for each in (path, revoked):
         embedded_valkey.client(configured.LAYOUT).delete(
@@ -851,23 +827,23 @@ def test_redis_is_told_again_which_addresses_there_are(tracker: Tracker, place: 
     unknown = [send(tracker, forged(tracker.environment_id)).status for _ in range(121)]
     assert unknown == [404] * 120 + [429]
     assert send(tracker, path).status == 429, "it could be any"
-    prove_addresses(place.cluster)
+    verify_endpoints(place.cluster)
     assert send(tracker, path).status == 202
     assert send(tracker, revoked).status == 429
 
 
-def test_what_is_not_there_is_looked_up_once(tracker: Tracker, place: Place, trips: RoundTrips) -> None:  # noqa: F811
+def test_what_is_not_there_is_looked_up_once(tracker: Tracker, place: EnvironmentRef, trips: RoundTrips) -> None:  # noqa: F811
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
     revoked, unknown = made["url"].removeprefix(configured.BASE_URL), forged(tracker.environment_id)
-    InboundAddress.objects.using(place.cluster).all().delete()  # and its proof is still there
+    InboundEndpoint.objects.using(place.cluster).all().delete()  # and its proof is still there
     for path in (revoked, unknown):
         same_refusal(send(tracker, path))
         trips.reset()
         same_refusal(send(tracker, path), tracker.api.get(path))
         assert trips.statements == []
-    name = inbound_endpoints.proof_name(inbound_tokens.digest(revoked.rpartition("/")[2]))
-    assert embedded_valkey.client(configured.LAYOUT).get(name) != inbound_endpoints.PROVEN
+    name = inbound_endpoints.verification_key(inbound_tokens.digest(revoked.rpartition("/")[2]))
+    assert embedded_valkey.client(configured.LAYOUT).get(name) != inbound_endpoints.VERIFIED
 
 
 def test_a_revoked_address_is_bounded_like_any_that_is_not_there(
@@ -894,7 +870,7 @@ def test_a_revoked_address_is_bounded_like_any_that_is_not_there(
 
 def test_each_client_has_a_share_of_its_own(tracker: Tracker, settings: Any) -> None:
     deploy(tracker, "tell", TELL)
-    path, other = address(tracker, "tell"), address(tracker, "tell")
+    path, other = create_endpoint(tracker, "tell"), create_endpoint(tracker, "tell")
     settings.RATE_LIMIT_FACTOR = 0.01  # of 300
     leaked = [send(tracker, path, remote_addr="198.51.100.7") for _ in range(4)]
     assert [answer.status for answer in leaked] == [202, 202, 202, 429]
@@ -907,22 +883,22 @@ def test_each_client_has_a_share_of_its_own(tracker: Tracker, settings: Any) -> 
 
 def test_a_circle_is_cut_and_a_made_up_depth_is_none(tracker: Tracker) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
 
     def with_depth(value: str) -> Answer:
         return send(tracker, path, headers={call_depth.HEADER: value})
 
-    assert with_depth(call_depth.signed(3, tracker.environment_id)).status == 202
-    assert with_depth(call_depth.signed(3, ids.new("env"))).status == 202
+    assert with_depth(call_depth.sign(3, tracker.environment_id)).status == 202
+    assert with_depth(call_depth.sign(3, ids.new("env"))).status == 202
     assert with_depth("7.29948640.q83vEjRWeJCrze8SNFZ4kA").status == 202
-    cut = with_depth(call_depth.signed(call_depth.LONGEST, tracker.environment_id))
+    cut = with_depth(call_depth.sign(call_depth.MAX_DEPTH, tracker.environment_id))
     assert (cut.status, cut.error) == (409, "conflict")
     assert [run.depth for run in inbound_runs(tracker)] == [3, 0, 0]
 
 
-def test_the_token_is_in_no_line_and_no_figure(tracker: Tracker, place: Place) -> None:
+def test_the_token_is_in_no_line_and_no_figure(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     token = path.rpartition("/")[2]
     with listening() as lines:
         named = send(tracker, path, headers={"X-Request-Id": token, "Referer": f"https://x.example{path}"})
@@ -945,15 +921,15 @@ def test_the_token_is_in_no_line_and_no_figure(tracker: Tracker, place: Place) -
     assert all(token not in run.input and token != run.request_id for run in inbound_runs(tracker))
 
 
-def test_a_use_that_cannot_be_noted_refuses_nothing(tracker: Tracker, place: Place) -> None:
+def test_a_use_that_cannot_be_noted_refuses_nothing(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
+    path = create_endpoint(tracker, "tell")
     with connections[place.cluster].cursor() as cursor:
-        cursor.execute("ALTER TABLE platform.functions_inboundaddress RENAME COLUMN uses TO uses_")
+        cursor.execute("ALTER TABLE platform.functions_inboundendpoint RENAME COLUMN uses TO uses_")
         try:
             assert send(tracker, path).status == 202
         finally:
-            cursor.execute("ALTER TABLE platform.functions_inboundaddress RENAME COLUMN uses_ TO uses")
+            cursor.execute("ALTER TABLE platform.functions_inboundendpoint RENAME COLUMN uses_ TO uses")
     assert len(inbound_runs(tracker)) == 1
 
 
@@ -968,10 +944,10 @@ def test_without_redis_it_answers_and_a_revoked_one_does_not(tracker: Tracker) -
     same_refusal(send(tracker, path))
 
 
-def test_a_record_of_another_release_is_looked_up_anew(tracker: Tracker, place: Place) -> None:
+def test_a_record_of_another_release_is_looked_up_anew(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "tell", TELL)
-    path = address(tracker, "tell")
-    name = inbound_endpoints.cache_name(inbound_tokens.digest(path.rpartition("/")[2]))
+    path = create_endpoint(tracker, "tell")
+    name = inbound_endpoints.cache_key(inbound_tokens.digest(path.rpartition("/")[2]))
     for kept in (b"[]", b"{}", b"junk", b"\xff", orjson.dumps(["inb_x", "tell", True, "key", "key_x", "gold"])):
         redis_client.put({name: kept}, 60)
         assert send(tracker, path).status == 202

@@ -1,4 +1,4 @@
-"""An inbound address of the whole service, over real sockets: what providers, and those who are none, can send there."""
+"""An inbound endpoint of the whole service, over real sockets: what providers and other clients can send there."""
 
 import json
 import socket
@@ -7,14 +7,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving import Up, wait_for
+from tests.support.service import Up, wait_for
 
 TELL = "export default (input) => input"
 
 
 @pytest.fixture(scope="module")
 def address(served: Up) -> str:
-    """The URL of a new address of a new function, whose callers wait."""
+    """The URL of a new endpoint of a new function, whose callers wait."""
     with httpx.Client(base_url=served.base_url, headers={"X-Environment": _environment(served)}) as owner:
         grant = {"grant_type": "password", "email": served.facts["account"]["email"]}
         grant["password"] = served.facts["account"]["password"]

@@ -1,4 +1,4 @@
-"""What a function answers at an inbound address in words of its own: status, type and body as providers want them, and
+"""Custom responses of functions at inbound endpoints: status, type and body as providers want them, and
 nothing by which a tenant acts on the platform's own host. In the real runtime."""
 
 import base64
@@ -10,11 +10,11 @@ import pytest
 from functions.execution.custom_response import CONTENT_POLICY
 from functions.models import Run
 from functions.worker import Worker
-from platform_site.identity.callers import Place
-from tests.client import Answer
-from tests.functions.test_api import deploy, invoke
-from tests.functions.test_inbound import address, inbound_runs, listed, send
+from platform_site.identity.callers import EnvironmentRef
 from tests.rows.conftest import Tracker
+from tests.support.client import Answer
+from tests.support.functions import deploy, invoke
+from tests.support.inbound import create_endpoint, inbound_runs, listed, send
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -25,9 +25,9 @@ PLAIN, TWIML = "text/plain; charset=utf-8", '<?xml version="1.0"?><Response><Mes
 
 @pytest.fixture
 def path(tracker: Tracker) -> str:
-    """Of an address whose function answers what it is sent."""
+    """Of an endpoint whose function returns its input."""
     deploy(tracker, "say", SAY)
-    return address(tracker, "say", **{"async": False})
+    return create_endpoint(tracker, "say", **{"async": False})
 
 
 def said(tracker: Tracker, path: str, response: Any) -> Answer:
@@ -87,7 +87,7 @@ def test_providers_that_want_their_own_value_again_get_it(tracker: Tracker) -> N
         "asana",
         'export default ({headers}) => ({$response: {headers: {"X-Hook-Secret": headers["x-hook-secret"]}}})',
     )
-    got = send(tracker, address(tracker, "asana", **{"async": False}), headers={"X-Hook-Secret": "b537207f"})
+    got = send(tracker, create_endpoint(tracker, "asana", **{"async": False}), headers={"X-Hook-Secret": "b537207f"})
     assert (got.status, got.headers["X-Hook-Secret"]) == (200, "b537207f")
 
 
@@ -236,7 +236,7 @@ def test_what_cannot_be_sent_is_the_runs_own_failure(tracker: Tracker, path: str
 )
 def test_what_is_half_a_response_is_none(tracker: Tracker, returns: str) -> None:
     deploy(tracker, "half", f"export default () => ({returns})")
-    got = send(tracker, address(tracker, "half", **{"async": False}))
+    got = send(tracker, create_endpoint(tracker, "half", **{"async": False}))
     assert (got.status, got.error) == (502, "function_failed"), returns
 
 
@@ -251,31 +251,31 @@ def test_what_is_half_a_response_is_none(tracker: Tracker, returns: str) -> None
 )
 def test_what_only_names_one_is_an_output(tracker: Tracker, returns: str, body: bytes) -> None:
     deploy(tracker, "plain", f"export default () => ({returns})")
-    got = send(tracker, address(tracker, "plain", **{"async": False}))
+    got = send(tracker, create_endpoint(tracker, "plain", **{"async": False}))
     assert (got.status, got.body) == (200, body)
     assert {name: got.headers[name] for name in FRONT} == FRONT
 
 
-def test_it_is_an_output_wherever_nobody_waits_at_an_address(tracker: Tracker, place: Place) -> None:
-    """The invocation of the contract is what it was; of a queued run nobody is answered, whatever it says."""
+def test_it_is_an_output_wherever_nobody_waits_at_an_address(tracker: Tracker, place: EnvironmentRef) -> None:
+    """The documented invocation is unchanged; a queued run sends no response, whatever it returns."""
     source = 'export default () => ({$response: {status: 302, headers: {location: "https://example.com"}}})'
     deploy(tracker, "away", source)
     called = invoke(tracker, "away")
     output = {"$response": {"status": 302, "headers": {"location": "https://example.com"}}}
     assert (called.status, called.json["status"], called.json["output"]) == (200, "succeeded", output)
     assert "Location" not in called.headers
-    queued = send(tracker, address(tracker, "away"))
+    queued = send(tracker, create_endpoint(tracker, "away"))
     assert (queued.status, [*queued.json]) == (202, ["run_id"])
     assert Worker(place.cluster).run() == 1
     detail = tracker.get("owner", f"/functions/away/runs/{queued.json['run_id']}").json
     assert (detail["status"], detail["output"]) == ("succeeded", output)
-    challenge = tracker.api.get(address(tracker, "away"))
+    challenge = tracker.api.get(create_endpoint(tracker, "away"))
     assert (challenge.status, challenge.error) == (502, "function_failed"), "a GET waits"
 
 
-def test_its_size_is_an_outputs(tracker: Tracker, place: Place) -> None:
+def test_its_size_is_an_outputs(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "large", "export default ({query}) => ({$response: {body: 'x'.repeat(Number(query))}})")
-    path = address(tracker, "large")
+    path = create_endpoint(tracker, "large")
     largest = tracker.api.get(f"{path}?250000")
     assert (largest.status, len(largest.body)) == (200, 250_000)
     assert tracker.api.get(f"{path}?300000").error == "function_failed"

@@ -8,12 +8,13 @@ from django.test import Client
 
 from functions.models import Run
 from platform_site.identity import ids
-from platform_site.identity.callers import Place
-from tests.functions.test_api import SUM, deploy, invoke
-from tests.functions.test_console import RUNS, console, page  # noqa: F401 - `console` is a fixture
-from tests.functions.test_visitors import gather_statistics, statistics
+from platform_site.identity.callers import EnvironmentRef
 from tests.rows.conftest import Tracker
-from tests.webhooks.touched import touched
+from tests.support.console import RUNS, page
+from tests.support.console import console as console
+from tests.support.function_queue import gather_statistics, statistics
+from tests.support.functions import SUM, deploy, invoke
+from tests.support.row_statistics import count_touched_rows
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -24,7 +25,7 @@ RARE = [("call", "failed"), ("call", "running"), ("inbound", "succeeded"), ("sch
 
 
 def write_down(
-    place: Place,
+    place: EnvironmentRef,
     count: int,
     trigger: str,
     status: str,
@@ -32,11 +33,11 @@ def write_down(
     minutes: int = 10,
     caller: tuple[str, str] = ("key", "key_x"),
 ) -> None:
-    """So many runs of `sum`, the last of them so long ago, for who is named by kind and id."""
+    """So many runs of `sum`, the last of them so long ago, for a caller of this kind and id."""
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
             "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
-            "       trigger, event_id, input, logs, walls, caller_kind, caller_id, depth, concurrency, attempts,"
+            "       trigger, event_id, input, logs, sandbox_layers, caller_kind, caller_id, depth, concurrency, attempts,"
             "       created_at)"
             " SELECT %(prefix)s::text || lpad(n::text, 8, '0'), f.environment_id, f.id, 1, %(status)s::text,"
             "        CASE WHEN %(status)s::text = 'running' THEN 'queued' ELSE 'ended' END, true, %(trigger)s::text,"
@@ -58,7 +59,7 @@ def write_down(
         )
 
 
-def test_each_listed_run_says_how_it_came_about(tracker: Tracker, place: Place) -> None:
+def test_each_listed_run_says_how_it_came_about(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     called = invoke(tracker, "sum", {"a": 1, "b": 2}).json["run_id"]
     for trigger in TRIGGERS:
@@ -75,7 +76,7 @@ def test_each_listed_run_says_how_it_came_about(tracker: Tracker, place: Place) 
         assert {name: detail[name] for name in run} == run
 
 
-def test_status_and_trigger_are_wanted_together(tracker: Tracker, place: Place) -> None:
+def test_status_and_trigger_are_wanted_together(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     for number, (trigger, status) in enumerate(product(TRIGGERS, STATUSES)):
         write_down(place, 2, trigger, status, minutes=number + 1)
@@ -110,8 +111,8 @@ def test_a_trigger_that_there_is_not_is_refused(tracker: Tracker, value: str) ->
 @statistics
 def test_a_page_of_few_among_many_reads_its_page(
     tracker: Tracker,
-    place: Place,
-    console: Client,  # noqa: F811
+    place: EnvironmentRef,
+    console: Client,
     statistics: bool,
 ) -> None:
     """Whichever are few, by trigger, by status or both; by the API and in the console; also before PostgreSQL knows of
@@ -125,7 +126,7 @@ def test_a_page_of_few_among_many_reads_its_page(
         gather_statistics(place.cluster)
     for trigger, status in product([None, *TRIGGERS], [None, *STATUSES]):
         query = "&".join(f"{name}={value}" for name, value in (("trigger", trigger), ("status", status)) if value)
-        with touched(place.cluster, "platform.functions_run") as cost:
+        with count_touched_rows(place.cluster, "platform.functions_run") as cost:
             got = tracker.get("owner", f"{PATH}?{query}" if query else PATH)
         expected = sum(
             3 for way in RARE if trigger in (None, way[0]) and status in (None, way[1])
@@ -136,16 +137,16 @@ def test_a_page_of_few_among_many_reads_its_page(
             f"{RUNS}?environment={place.environment_id}&{query}",
             f"{RUNS}?environment={place.environment_id}&function=sum&{query}",
         ):
-            with touched(place.cluster, "platform.functions_run") as cost:
+            with count_touched_rows(place.cluster, "platform.functions_run") as cost:
                 page(console, path)
             assert cost.read <= 51 * 5, path
 
 
 @statistics
 def test_a_user_with_few_runs_among_those_of_many_reads_them_alone(
-    tracker: Tracker, place: Place, statistics: bool
+    tracker: Tracker, place: EnvironmentRef, statistics: bool
 ) -> None:
-    """So nobody who signed up makes PostgreSQL walk over a busy function's history, once for each request."""
+    """So no app user makes PostgreSQL read a busy function's history with each request."""
     deploy(tracker, "sum", SUM)
     own = [invoke(tracker, "sum", {"a": 1, "b": 2}, who="alice").json["run_id"] for _ in range(3)]
     gather_statistics(place.cluster)
@@ -157,7 +158,7 @@ def test_a_user_with_few_runs_among_those_of_many_reads_them_alone(
     for trigger, status in product([None, *TRIGGERS], [None, *STATUSES]):
         query = "&".join(f"{name}={value}" for name, value in (("trigger", trigger), ("status", status)) if value)
         for who, runs in (("alice", own[::-1]), ("bob", [])):
-            with touched(place.cluster, "platform.functions_run") as cost:
+            with count_touched_rows(place.cluster, "platform.functions_run") as cost:
                 got = tracker.get(who, f"{PATH}?{query}")
             is_theirs = trigger in (None, "call") and status in (None, "succeeded")
             assert [run["id"] for run in got.json["data"]] == (runs if is_theirs else []), (who, query)

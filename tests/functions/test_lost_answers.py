@@ -1,6 +1,6 @@
 """A run whose beginning was committed, and the connection to PostgreSQL was lost before that was known: it goes on.
 
-Nobody else would execute it, and it would keep a seat of its plan for as long as its lease.
+No other worker would execute it, and it would keep a concurrency slot for as long as its lease.
 """
 
 import secrets
@@ -15,13 +15,13 @@ from functions.models import Run
 from functions.runs import start
 from functions.runs.start import Started
 from functions.worker import Worker
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import availability
-from tests.client import Answer
-from tests.faults.cuts import Cuts, How, postgres_behind
-from tests.functions.test_api import SUM, deploy
-from tests.functions.test_queue import key_of
 from tests.rows.conftest import Tracker
+from tests.support.client import Answer
+from tests.support.connection_cuts import Cuts, How, postgres_behind
+from tests.support.function_queue import key_of
+from tests.support.functions import SUM, deploy
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -33,9 +33,7 @@ each_kind = pytest.mark.parametrize("is_async", [False, True])
 
 @pytest.fixture
 def cuts(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuts]:
-    monkeypatch.setattr(
-        availability, "SILENT_SECONDS", 60.0
-    )  # a machine that is busy elsewhere is no database that is away
+    monkeypatch.setattr(availability, "SILENT_SECONDS", 60.0)  # a busy machine is not an unavailable database
     deploy(tracker, "sum", SUM)
     with postgres_behind() as made:
         yield made
@@ -102,12 +100,12 @@ def test_so_does_one_whose_source_was_being_read(tracker: Tracker, cuts: Cuts, h
     assert {run.phase for run in all_runs(tracker)} == {"ended"}
 
 
-def test_what_is_found_again_is_what_was_begun(tracker: Tracker, place: Place, cuts: Cuts) -> None:
+def test_what_is_found_again_is_what_was_begun(tracker: Tracker, place: EnvironmentRef, cuts: Cuts) -> None:
     deploy(tracker, "sum", SUM, secrets={"TOKEN": "s3cr3t"}, allowed_hosts=["api.example.com"])
     begun: list[Started] = []
 
     def begin() -> Started:
-        begun.append(start.begin(place, key_of(place), "sum", '{"a": 1}', depth=2))
+        begun.append(start.start_run(place, key_of(place), "sum", '{"a": 1}', depth=2))
         Run.objects.using(place.cluster).update(phase="ended", slot=None, claimed_until=None)
         return begun[-1]
 

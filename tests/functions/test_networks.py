@@ -1,4 +1,5 @@
-"""One client network has not all that visitors may have: seats, threads, places in the queue, and the next turn."""
+"""One client network does not get all that anonymous callers may have: slots, threads, queue places, and the next
+start."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,27 +12,24 @@ from functions.deploy import service as deploy_service
 from functions.execution import request_concurrency
 from functions.models import Run
 from functions.quotas import client_networks
-from functions.quotas.client_networks import ALLOWED, Recent, Visit, has_share, open_to_all, visit
+from functions.quotas.client_networks import (
+    FREE_SECONDS,
+    AnonymousCall,
+    RecentUsage,
+    anonymous_call_of,
+    has_share,
+    slots_for_all_networks,
+)
 from platform_site.http import client_ip
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
-from tests.client import Answer
-from tests.functions.test_api import deploy, invoke
-from tests.functions.test_queue import FREE, claimed
-from tests.functions.test_visitors import (
-    cancel_until_done,
-    end,
-    pile_up,
-    queue,
-    taken,
-    visitor_of,
-)
-from tests.functions.test_visitors import (
-    open_to_all as open_tracker,  # noqa: F401 - a fixture
-)
 from tests.rows.conftest import Tracker
-from tests.serving import wait_for
-from tests.webhooks.touched import touched
+from tests.support.client import Answer
+from tests.support.function_queue import FREE, anonymous_caller, cancel_until_done, claimed, end, pile_up, queue, taken
+from tests.support.function_queue import open_to_all as open_to_all
+from tests.support.functions import deploy, invoke
+from tests.support.row_statistics import count_touched_rows
+from tests.support.service import wait_for
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -40,10 +38,12 @@ HERE, THERE = "127.0.0.1", "203.0.113.9"
 
 
 @pytest.fixture
-def crowded(open_tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Tracker:  # noqa: F811
-    """With threads for everybody who waits."""
-    monkeypatch.setattr(request_concurrency, "room", request_concurrency.WaitingRoom(seats=100, seats_each=100))
-    return open_tracker
+def crowded(open_to_all: Tracker, monkeypatch: pytest.MonkeyPatch) -> Tracker:
+    """With a thread for each waiting caller."""
+    monkeypatch.setattr(
+        request_concurrency, "limiter", request_concurrency.ConcurrencyLimiter(slots=100, slots_each=100)
+    )
+    return open_to_all
 
 
 def called(tracker: Tracker, remote_addr: str = HERE, **how: Any) -> Answer:
@@ -53,7 +53,9 @@ def called(tracker: Tracker, remote_addr: str = HERE, **how: Any) -> Answer:
 # ── Seats ──
 
 
-def test_one_network_takes_half_of_the_visitors_seats_and_another_finds_one(crowded: Tracker, place: Place) -> None:
+def test_one_network_takes_half_the_anonymous_slots_and_another_gets_one(
+    crowded: Tracker, place: EnvironmentRef
+) -> None:
     executing = Run.objects.using(place.cluster).filter(phase="executing")
 
     def call(_: int) -> Answer:
@@ -75,14 +77,14 @@ def test_one_network_takes_half_of_the_visitors_seats_and_another_finds_one(crow
     assert called(crowded).status == 200
 
 
-def test_of_more_seats_it_takes_half_and_others_one_each(place: Place, crowded: Tracker) -> None:
-    """On a larger plan, and whoever else sits there counts as taken."""
-    team = Place(**{**{name: getattr(place, name) for name in place.__slots__}, "plan": "team"})
+def test_network_takes_half_of_more_slots_and_others_one_each(place: EnvironmentRef, crowded: Tracker) -> None:
+    """On a larger plan, and slots of other callers count as taken."""
+    team = EnvironmentRef(**{**{name: getattr(place, name) for name in place.__slots__}, "plan": "team"})
     visitors, half = PLANS["team"].function_concurrency // 2, PLANS["team"].function_concurrency // 4
 
     def sit(network: int) -> bool:
         try:
-            deploy_service.begin(team, visitor_of(team), "sum", "{}", visit=Visit(network))
+            deploy_service.start_call(team, anonymous_caller(team), "sum", "{}", anonymous=AnonymousCall(network))
         except deploy_service.start.TooManyRuns:
             return False
         return True
@@ -91,33 +93,36 @@ def test_of_more_seats_it_takes_half_and_others_one_each(place: Place, crowded: 
     for network in range(2, 2 + half):
         assert sit(network)
         assert not sit(network)
-    assert not sit(99), "all of the visitors' half is taken"
+    assert not sit(99), "the anonymous half is taken"
     assert taken(place) == [*range(1, visitors + 1)]
 
 
-def test_who_sat_for_long_leaves_a_seat_to_those_who_did_not(
-    crowded: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+def test_heavy_network_leaves_a_slot_to_light_ones(
+    crowded: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(crowded, "nap", "export default () => new Promise((resolve) => setTimeout(resolve, 300))", invoke="public")
-    first, second = (deploy_service.begin(place, visitor_of(place), "sum", "{}", visit=Visit(n)) for n in (1, 2))
+    first, second = (
+        deploy_service.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(n))
+        for n in (1, 2)
+    )
     end(place.cluster, second.run_id)
     assert invoke(crowded, "nap", who="visitor", remote_addr=HERE).status == 200
-    monkeypatch.setattr(client_networks, "ALLOWED", 0.2)
-    assert taken(place) == [2], "who is light takes the seats that are for the light"
+    monkeypatch.setattr(client_networks, "FREE_SECONDS", 0.2)
+    assert taken(place) == [2], "a light caller takes the slots reserved for light callers"
     assert called(crowded).status == 200, "it has the others"
-    second = deploy_service.begin(place, visitor_of(place), "sum", "{}", visit=Visit(2))
+    second = deploy_service.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(2))
     end(place.cluster, first.run_id)
     assert taken(place) == [1]
     assert called(crowded).status == 429
     assert called(crowded, THERE).status == 200
-    monkeypatch.setattr(client_networks, "ALLOWED", ALLOWED)
+    monkeypatch.setattr(client_networks, "FREE_SECONDS", FREE_SECONDS)
     assert called(crowded).status == 200
 
 
-def test_what_a_network_sat_is_forgotten_at_a_second_a_minute() -> None:
+def test_network_usage_decays_by_one_second_per_minute() -> None:
     now = 1000.0
-    recent = Recent(clock=lambda: now)
-    recent.book(1, ALLOWED)
+    recent = RecentUsage(clock=lambda: now)
+    recent.book(1, FREE_SECONDS)
     assert not recent.is_heavy(1)
     recent.book(1, 1)
     assert recent.is_heavy(1)
@@ -131,7 +136,7 @@ def test_what_a_network_sat_is_forgotten_at_a_second_a_minute() -> None:
 
 def test_what_is_remembered_of_networks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_networks, "_NETWORKS", 10)
-    recent = Recent(clock=lambda: 0.0)
+    recent = RecentUsage(clock=lambda: 0.0)
     for network in range(100):
         recent.book(network, 10)
     assert [network for network in range(100) if recent.is_heavy(network)] == [*range(90, 100)]
@@ -144,43 +149,43 @@ def test_it_takes_more_networks_than_half_of_the_places_to_fill_them(most: int) 
         own = 0
         while has_share(most, filled, own):
             filled, own = filled + 1, own + 1
-        assert own, "whoever has none finds one while there is any"
+        assert own, "a caller without a slot gets one while one is free"
         count += 1
     assert count == most // 2 + 1
-    assert open_to_all(1) == 1
-    assert 1 <= open_to_all(most) < most
+    assert slots_for_all_networks(1) == 1
+    assert 1 <= slots_for_all_networks(most) < most
 
 
 # ── Threads ──
 
 
-def test_who_waits_for_queued_runs_leaves_threads_to_other_networks(
-    open_tracker: Tracker,  # noqa: F811
-    place: Place,
+def test_waiting_network_leaves_threads_to_others(
+    open_to_all: Tracker,
+    place: EnvironmentRef,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room = request_concurrency.WaitingRoom(seats=100, seats_each=8)
-    monkeypatch.setattr(request_concurrency, "room", room)
-    mine = visit(place.environment_id, HERE)
-    with room.seat(place.environment_id, visit=mine), room.seat(place.environment_id, visit=mine):
-        refused = called(open_tracker)
+    room = request_concurrency.ConcurrencyLimiter(slots=100, slots_each=8)
+    monkeypatch.setattr(request_concurrency, "limiter", room)
+    mine = anonymous_call_of(place.environment_id, HERE)
+    with room.slot(place.environment_id, anonymous=mine), room.slot(place.environment_id, anonymous=mine):
+        refused = called(open_to_all)
         assert (refused.status, refused.error) == (429, "rate_limited")
-        assert called(open_tracker, THERE).status == 200
-        assert invoke(open_tracker, "sum", {"a": 1, "b": 1}, who="server").status == 200
-        heavy = Visit(7, is_heavy=True)
-        with room.seat(place.environment_id, visit=Visit(6)):
-            with pytest.raises(request_concurrency.Full), room.seat(place.environment_id, visit=heavy):
+        assert called(open_to_all, THERE).status == 200
+        assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 200
+        heavy = AnonymousCall(7, is_heavy=True)
+        with room.slot(place.environment_id, anonymous=AnonymousCall(6)):
+            with pytest.raises(request_concurrency.Full), room.slot(place.environment_id, anonymous=heavy):
                 pass
-            assert called(open_tracker, THERE).status == 200
-    assert called(open_tracker).status == 200
+            assert called(open_to_all, THERE).status == 200
+    assert called(open_to_all).status == 200
     assert not room._networks
-    assert not room._visits
+    assert not room._anonymous
 
 
 # ── The queue ──
 
 
-def test_of_the_queue_one_network_has_half_and_others_one_each(crowded: Tracker, place: Place) -> None:
+def test_of_the_queue_one_network_has_half_and_others_one_each(crowded: Tracker, place: EnvironmentRef) -> None:
     kept = Run.objects.using(place.cluster)
     once = {"headers": {"Idempotency-Key": "once"}}
     answers = [queue(crowded, "visitor", remote_addr=HERE).status for _ in range(MOST // 2 + 1)]
@@ -199,7 +204,7 @@ def test_of_the_queue_one_network_has_half_and_others_one_each(crowded: Tracker,
     assert not kept.filter(caller_kind="key", network__isnull=False).exists()
 
 
-def test_a_newcomer_waits_behind_one_of_each_network_and_nobody_for_nothing(crowded: Tracker, place: Place) -> None:
+def test_new_network_waits_behind_one_run_of_each_other_network(crowded: Tracker, place: EnvironmentRef) -> None:
     def queued(remote_addr: str, count: int) -> list[str]:
         return [str(queue(crowded, "visitor", remote_addr=remote_addr).json["run_id"]) for _ in range(count)]
 
@@ -213,7 +218,7 @@ def test_a_newcomer_waits_behind_one_of_each_network_and_nobody_for_nothing(crow
     assert began == [own, many[0], newcomer, two[0], many[1], two[1], *many[2:]]
 
 
-def test_a_site_of_many_addresses_is_one_network(crowded: Tracker, place: Place) -> None:
+def test_a_site_of_many_addresses_is_one_network(crowded: Tracker, place: EnvironmentRef) -> None:
     pile_up(place, MOST // 2)
     assert queue(crowded, "visitor", remote_addr="2001:db8:1:1::1").status == 202
     assert queue(crowded, "visitor", remote_addr="2001:db8:1:ffff::2").status == 429
@@ -226,18 +231,18 @@ def test_a_site_of_many_addresses_is_one_network(crowded: Tracker, place: Place)
     assert (site("203.0.113.9"), site("::ffff:203.0.113.9"), site("")) == (THERE, THERE, client_ip.UNKNOWN)
 
 
-def test_no_address_can_be_read_from_a_network_and_environments_number_their_own() -> None:
-    assert visit("env_a", HERE).network == visit("env_a", HERE).network
-    assert visit("env_a", HERE).network != visit("env_b", HERE).network
-    assert -(2**63) <= visit("env_a", HERE).network < 2**63
+def test_network_ids_reveal_no_ip_address_and_differ_by_environment() -> None:
+    assert anonymous_call_of("env_a", HERE).network == anonymous_call_of("env_a", HERE).network
+    assert anonymous_call_of("env_a", HERE).network != anonymous_call_of("env_b", HERE).network
+    assert -(2**63) <= anonymous_call_of("env_a", HERE).network < 2**63
 
 
 # ── What it costs ──
 
 
-def test_a_share_is_looked_up_in_the_statement_that_makes_the_run(crowded: Tracker, place: Place) -> None:
+def test_a_share_is_looked_up_in_the_statement_that_makes_the_run(crowded: Tracker, place: EnvironmentRef) -> None:
     pile_up(place, 5_000, "key")
     pile_up(place, 5_000)
-    with touched(place.cluster, "platform.functions_run") as cost:
-        deploy_service.begin(place, visitor_of(place), "sum", "{}", visit=Visit(1))
+    with count_touched_rows(place.cluster, "platform.functions_run") as cost:
+        deploy_service.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(1))
     assert cost.read <= 3 * FREE

@@ -1,4 +1,5 @@
-"""Seats, turns, cancelling and leases: who may execute, when, and for how long. Against real PostgreSQL and Deno."""
+"""Concurrency slots, queues, cancelling and leases: which run executes, when, and for how long. With PostgreSQL and
+Deno."""
 
 import io
 import os
@@ -21,29 +22,24 @@ from functions.models import Run
 from functions.runs import completion, leases, start, statement_batching
 from functions.runs import lease_renewer as watching
 from functions.runs import queue as run_queue
-from functions.runs.completion import Ending
+from functions.runs.completion import RunResult
 from functions.runs.start import Started
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
-from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, Place
+from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import place_of
-from tests.away import away
-from tests.functions.test_api import SUM, deploy, invoke
-from tests.functions.test_hostile import waiting_for_locks
 from tests.projects.conftest import environment_of, make_project
 from tests.rows.conftest import Tracker
-from tests.serving import wait_for
+from tests.support.concurrency import waiting_for_locks
+from tests.support.function_queue import FREE, claimed, key_of
+from tests.support.functions import SUM, deploy, invoke
+from tests.support.service import wait_for
+from tests.support.unavailable import database_unavailable
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 ENDLESS = "export default () => { while (true) {} }"
-FREE = 4
-"""Seats of the plan `free`."""
-
-
-def key_of(place: Place) -> Caller:
-    return Caller("key", "key_x", frozenset(ENVIRONMENT_SCOPES), plan=place.plan, place=place)
 
 
 def in_threads(count: int, work: Any) -> list[Any]:
@@ -63,30 +59,28 @@ def in_threads(count: int, work: Any) -> list[Any]:
         return [each.result(60) for each in [threads.submit(begin) for _ in range(count)]]
 
 
-def claimed(using: str) -> Started | None:
-    found = run_queue.claim(using)
-    return found and found[0]
-
-
-def test_ten_at_once_take_exactly_the_seats_of_the_plan(tracker: Tracker, place: Place) -> None:
+def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    began = in_threads(10, lambda: deploy_service.begin(place, key_of(place), "sum", "{}"))
+    began = in_threads(10, lambda: deploy_service.start_call(place, key_of(place), "sum", "{}"))
     assert sum(isinstance(each, Started) for each in began) == FREE
     assert sum(isinstance(each, TooManyRuns) for each in began) == 10 - FREE
     assert Run.objects.using(place.cluster).count() == FREE, "what is refused is no run"
     refused = invoke(tracker, "sum", {"a": 1, "b": 1})
     assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "1")
     ending = next(each for each in began if isinstance(each, Started))
-    completion.end(ending, Ending("succeeded", 1, "1"))
+    completion.end(ending, RunResult("succeeded", 1, "1"))
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
 
 
-def test_a_queued_run_whose_caller_nobody_can_look_up_loses_no_try(tracker: Tracker, place: Place) -> None:
+def test_a_queued_run_whose_caller_nobody_can_look_up_loses_no_try(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     queued = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 2}, "async": True})
     kept = Run.objects.using(place.cluster).filter(pk=queued.json["run_id"])
     control = connections["default"].settings_dict["NAME"]
-    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
+    with (
+        embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser,
+        database_unavailable(superuser, control),
+    ):
         with pytest.raises(OperationalError):
             Worker(place.cluster).run()
         assert kept.values_list("phase", "attempts", "slot", "started_at").get() == ("queued", 0, None, None)
@@ -96,10 +90,10 @@ def test_a_queued_run_whose_caller_nobody_can_look_up_loses_no_try(tracker: Trac
 
 
 def test_a_queued_run_waits_for_a_process_that_has_the_key_of_its_secrets(
-    tracker: Tracker, place: Place, settings: Any, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, place: EnvironmentRef, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever changes keys seals with a new one before each process knows it: what was accepted is not lost by that.
-    Not for ever, as no run is; and a call that somebody waits for fails at once."""
+    """During a key rotation, data is encrypted with a new key before each process knows it: accepted runs are not lost.
+    Not for ever, like any run; and a call that a client waits for fails at once."""
     known, new = settings.ENCRYPTION_KEYS, "ab" * 32
     source = "export default (_: unknown, ctx: any) => ctx.secrets.TOKEN"
     deploy(tracker, "tell", source, secrets={"TOKEN": "hush"})
@@ -126,20 +120,20 @@ def test_a_queued_run_waits_for_a_process_that_has_the_key_of_its_secrets(
     call_command("rotate_encryption_keys", stdout=io.StringIO())
 
 
-def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_its_end(
-    tracker: Tracker, place: Place
+def test_synchronous_run_lost_in_postgresql_crash_is_recorded_at_its_end(
+    tracker: Tracker, place: EnvironmentRef
 ) -> None:
     deploy(tracker, "sum", SUM)
     hook = {"url": "https://example.com/hook", "events": ["function.run.succeeded"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
     kept = Run.objects.using(place.cluster)
-    ending = Ending("succeeded", 7, '{"sum":5}', None, (), ("limits", "landlock"))
+    ending = RunResult("succeeded", 7, '{"sum":5}', None, (), ("limits", "landlock"))
     whole = (
         "status",
         "phase",
         "output",
         "input",
-        "walls",
+        "sandbox_layers",
         "caller_id",
         "trigger",
         "address_id",
@@ -148,22 +142,24 @@ def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_
         "slot",
         "environment_id",
     )
-    started = [start.begin(place, key_of(place), "sum", '{"a":2}', address_id="inb_x") for _ in range(2)]
+    started = [start.start_run(place, key_of(place), "sum", '{"a":2}', address_id="inb_x") for _ in range(2)]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
     assert [completion.end(each, ending) for each in started] == [(True, True), (True, True)]
     forgotten, remembered = (kept.values(*whole).get(pk=each.run_id) for each in started)
     assert forgotten == remembered
     # Once, and not if it is gone because its function is.
     assert completion.end(started[0], ending) == (False, False)
-    last = start.begin(place, key_of(place), "sum", "{}")
+    last = start.start_run(place, key_of(place), "sum", "{}")
     deploy_service.delete_function(place, "sum", actor=key_of(place))
     assert completion.end(last, ending) == (False, False)
     assert not kept.filter(environment_id=place.environment_id).exists()
 
 
-def test_a_run_that_a_crash_forgot_is_still_ours_until_its_function_is_gone(tracker: Tracker, place: Place) -> None:
+def test_run_lost_in_a_crash_is_recorded_unless_its_function_is_deleted(
+    tracker: Tracker, place: EnvironmentRef
+) -> None:
     deploy(tracker, "sum", SUM)
-    forgotten, remembered, taken = (start.begin(place, key_of(place), "sum", "{}") for _ in range(3))
+    forgotten, remembered, taken = (start.start_run(place, key_of(place), "sum", "{}") for _ in range(3))
     kept = Run.objects.using(place.cluster)
     kept.filter(pk=forgotten.run_id).delete()
     kept.filter(pk=taken.run_id).update(attempts=2)
@@ -173,12 +169,12 @@ def test_a_run_that_a_crash_forgot_is_still_ours_until_its_function_is_gone(trac
     assert leases.renew(place.cluster, [forgotten, remembered, taken]) == set()
 
 
-def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: Place) -> None:
+def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     with connections[place.cluster].cursor() as cursor:
         cursor.execute("SET synchronous_commit = on")  # what tests go without
         try:
-            start.begin(place, key_of(place), "sum", "{}")
+            start.start_run(place, key_of(place), "sum", "{}")
             cursor.execute("SELECT pg_current_wal_insert_lsn()")
             (lsn,) = cursor.fetchone()
             statement_batching.make_durable(place.cluster)
@@ -188,22 +184,20 @@ def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: 
             assert cursor.fetchone() == ("on",)
             # With an Idempotency-Key it shares a transaction with the record, and that is never lost.
             with transaction.atomic(using=place.cluster):
-                start.begin(place, key_of(place), "sum", "{}")
+                start.start_run(place, key_of(place), "sum", "{}")
                 cursor.execute("SHOW synchronous_commit")
                 assert cursor.fetchone() == ("on",)
         finally:
             cursor.execute("RESET synchronous_commit")
 
 
-def test_a_function_goes_while_it_is_called_and_its_callers_are_told_that_it_is_not_there(
-    tracker: Tracker, place: Place
-) -> None:
-    """Whoever commits in the midst of the deletion: neither is refused for the other's sake, and no run is left."""
+def test_function_deleted_during_calls_returns_not_found_to_callers(tracker: Tracker, place: EnvironmentRef) -> None:
+    """A commit during the deletion: neither is refused because of the other, and no run is left."""
     deploy(tracker, "sum", SUM, secrets={"A": "b"})
 
     def begin(is_async: bool) -> Any:
         try:
-            return start.begin(place, key_of(place), "sum", "{}", is_async=is_async)
+            return start.start_run(place, key_of(place), "sum", "{}", is_async=is_async)
         except NoSuchFunction as error:
             return error
         finally:
@@ -222,20 +216,20 @@ def test_a_function_goes_while_it_is_called_and_its_callers_are_told_that_it_is_
     assert not Run.objects.using(place.cluster).exists()
 
 
-def test_queued_runs_wait_for_seats_of_their_own(tracker: Tracker, place: Place) -> None:
+def test_queued_runs_have_separate_slots(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     for _ in range(FREE):
-        deploy_service.begin(place, key_of(place), "sum", "{}")
+        deploy_service.start_call(place, key_of(place), "sum", "{}")
     for _ in range(FREE + 2):
         deploy_service.enqueue(place, key_of(place), "sum", "{}")
     mine = [claimed(place.cluster) for _ in range(FREE + 2)]
     assert [each is not None for each in mine] == [True] * FREE + [False] * 2
     assert mine[0] is not None
-    completion.end(mine[0], Ending("succeeded", 1, "1"))
+    completion.end(mine[0], RunResult("succeeded", 1, "1"))
     assert claimed(place.cluster) is not None
 
 
-def test_many_workers_claim_each_run_once(tracker: Tracker, place: Place) -> None:
+def test_many_workers_claim_each_run_once(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     team = place_of(environment_of(make_project(tracker.project.created_by, "Team", plan="team")).pk)
     assert team is not None
@@ -249,12 +243,12 @@ def test_many_workers_claim_each_run_once(tracker: Tracker, place: Place) -> Non
         return mine
 
     claims = [run_id for mine in in_threads(6, work) for run_id in mine]
-    # One that finds the last of them locked by a neighbour leaves; the sweep would send another.
+    # One that finds the last of them locked by another one stops; the periodic job would send another.
     claims += work()
     assert sorted(claims) == sorted(queued)
 
 
-def test_environments_take_turns(tracker: Tracker, place: Place) -> None:
+def test_environments_take_turns(tracker: Tracker, place: EnvironmentRef) -> None:
     other = place_of(environment_of(make_project(tracker.project.created_by, "Other")).pk)
     assert other is not None
     deploy(tracker, "sum", SUM)
@@ -266,7 +260,7 @@ def test_environments_take_turns(tracker: Tracker, place: Place) -> None:
     assert order == [place.environment_id, other.environment_id, place.environment_id]
 
 
-def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, place: Place) -> None:
+def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     waits, comes = (deploy_service.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
     Run.objects.using(place.cluster).filter(pk=waits).update(claimed_until="2999-01-01T00:00:00Z")
@@ -276,7 +270,7 @@ def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, place: Pla
     assert claimed(place.cluster) is None
 
 
-def test_a_long_run_holds_up_no_other_and_is_cancelled(tracker: Tracker, place: Place) -> None:
+def test_a_long_run_holds_up_no_other_and_is_cancelled(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "endless", ENDLESS, timeout_ms=10_000)
     deploy(tracker, "sum", SUM)
     worker = Worker(place.cluster)
@@ -303,9 +297,9 @@ def test_a_long_run_holds_up_no_other_and_is_cancelled(tracker: Tracker, place: 
 
 
 @pytest.fixture
-def executing(tracker: Tracker, place: Place, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def executing(tracker: Tracker, place: EnvironmentRef, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An endless synchronous run in a thread of its own, watched closely; the answer is put into the list."""
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "RENEW_SECONDS", 0.05)
     settings.FUNCTION_LEASE = timedelta(seconds=3)
     deploy(tracker, "endless", ENDLESS, timeout_ms=10_000)
     answers: list[Any] = []
@@ -322,14 +316,14 @@ def executing(tracker: Tracker, place: Place, settings: Any, monkeypatch: pytest
     thread.join(20)
 
 
-def test_a_run_of_another_process_is_cancelled(executing: Any, place: Place) -> None:
+def test_a_run_of_another_process_is_cancelled(executing: Any, place: EnvironmentRef) -> None:
     run, answers = executing
     assert completion.request_cancel(place.cluster, run.pk) == (True, False)  # all that the other process does
     wait_for("it ends", lambda: answers, 15)
     assert (answers[0].status, answers[0].json["error"]) == (200, "Cancelled: the run was cancelled")
 
 
-def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker, place: Place) -> None:
+def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     deploy_service.enqueue(place, key_of(place), "sum", "{}")
     started = claimed(place.cluster)  # by a process that does not look
@@ -344,12 +338,12 @@ def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker
     asked_at = run.get().cancel_requested_at
     assert tracker.post("owner", path, {}).json["phase"] == "executing"
     assert run.get().cancel_requested_at == asked_at
-    completion.end(started, Ending("succeeded", 1, "1"))
+    completion.end(started, RunResult("succeeded", 1, "1"))
     assert tracker.post("owner", path, {}).status == 409
     assert AuditEntry.objects.filter(action="run.cancelled").count() == 1
 
 
-def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, place: Place) -> None:
+def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, place: EnvironmentRef) -> None:
     run, _ = executing
     rows = Run.objects.using(place.cluster).filter(pk=run.pk)
     wait_for("its lease is renewed", lambda: rows.get().claimed_until > run.claimed_until + timedelta(seconds=1))
@@ -357,7 +351,7 @@ def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, place: Pla
     completion.request_cancel(place.cluster, run.pk)
 
 
-def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place: Place) -> None:
+def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place: EnvironmentRef) -> None:
     run, answers = executing
     rows = Run.objects.using(place.cluster).filter(pk=run.pk)
     rows.update(attempts=7)
@@ -366,7 +360,9 @@ def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place:
     rows.update(phase="ended", status="failed", slot=None)
 
 
-def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(tracker: Tracker, place: Place) -> None:
+def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(
+    tracker: Tracker, place: EnvironmentRef
+) -> None:
     deploy(tracker, "sum", SUM, attempts=3)
     for is_asked, is_again in ((False, True), (True, False)):
         deploy_service.enqueue(place, key_of(place), "sum", "{}")
@@ -374,10 +370,10 @@ def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(tracker
         assert started is not None
         if is_asked:
             assert completion.request_cancel(place.cluster, started.run_id) == (True, False)
-        assert run_queue.try_again(started, timedelta(minutes=1)) is is_again
+        assert run_queue.retry_later(started, timedelta(minutes=1)) is is_again
 
 
-def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Tracker, place: Place) -> None:
+def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Tracker, place: EnvironmentRef) -> None:
     from rows.outbox.models import OutboxEvent
 
     deploy(tracker, "sum", SUM)
@@ -397,19 +393,19 @@ def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Trac
 
 
 def test_requests_that_wait_never_take_every_thread(
-    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow calls of one environment leave room for its neighbours' calls, and all of them for everything else."""
+    """Slow calls of one environment leave slots for other tenants' calls, and all of them for everything else."""
     deploy(tracker, "sum", SUM)
-    room = request_concurrency.WaitingRoom(seats=3, seats_each=2)
-    monkeypatch.setattr(request_concurrency, "room", room)
-    with room.seat(place.environment_id), room.seat("env_other"):
+    room = request_concurrency.ConcurrencyLimiter(slots=3, slots_each=2)
+    monkeypatch.setattr(request_concurrency, "limiter", room)
+    with room.slot(place.environment_id), room.slot("env_other"):
         assert invoke(tracker, "sum", {"a": 1, "b": 1}).status == 200
-        with room.seat("env_other"), pytest.raises(request_concurrency.Full), room.seat("env_third"):
+        with room.slot("env_other"), pytest.raises(request_concurrency.Full), room.slot("env_third"):
             pass
-        with pytest.raises(request_concurrency.Full), room.seat("env_other"), room.seat("env_other"):
+        with pytest.raises(request_concurrency.Full), room.slot("env_other"), room.slot("env_other"):
             pass
-        with room.seat(place.environment_id):
+        with room.slot(place.environment_id):
             refused = invoke(tracker, "sum", {"a": 1, "b": 1})
             assert (refused.status, refused.error) == (429, "rate_limited")
             assert int(refused.headers["Retry-After"]) >= 1
@@ -419,7 +415,7 @@ def test_requests_that_wait_never_take_every_thread(
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).status == 200
 
 
-def test_a_backlog_beyond_the_seats_takes_no_more_threads_the_longer_it_is(tracker: Tracker, place: Place) -> None:
+def test_longer_backlog_takes_no_more_threads(tracker: Tracker, place: EnvironmentRef) -> None:
     """Each thread has a connection to the region and one to the control database."""
     deploy(tracker, "sum", SUM)
     for _ in range(250):

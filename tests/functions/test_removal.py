@@ -16,21 +16,22 @@ from functions.deploy import service as deploy_service
 from functions.execution import executor
 from functions.models import Function, Run, Secret, Version
 from functions.runs import completion, leases, start
-from functions.runs.completion import Ending
-from platform_site.identity.callers import Place
+from functions.runs.completion import RunResult
+from platform_site.identity.callers import EnvironmentRef
 from projects import tasks as projects
-from tests.functions.test_api import SUM, deploy, invoke
-from tests.functions.test_console import FUNCTIONS, RUNS, console, of, page  # noqa: F401 - a fixture
-from tests.functions.test_queue import claimed, key_of
 from tests.rows.conftest import Tracker
-from tests.serving import wait_for
+from tests.support.console import FUNCTIONS, RUNS, of, page
+from tests.support.console import console as console
+from tests.support.function_queue import claimed, key_of
+from tests.support.functions import SUM, deploy, invoke
+from tests.support.service import wait_for
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 LONG = 3 * function_deletion.BATCH + 7
 _HISTORY = """
 INSERT INTO platform.functions_run
-       (id, environment_id, function_id, version, status, phase, is_async, input, logs, walls, caller_kind, caller_id,
+       (id, environment_id, function_id, version, status, phase, is_async, input, logs, sandbox_layers, caller_kind, caller_id,
         depth, attempts, created_at, ended_at)
 SELECT 'run_' || lpad(n::text, 26, '0'), %s, %s, 1, 'succeeded', 'ended', false, '{}', '[]', '{}', 'key', 'key_x',
        0, 1, now() + n * %s * interval '1 ms', now()
@@ -39,15 +40,15 @@ SELECT 'run_' || lpad(n::text, 26, '0'), %s, %s, 1, 'succeeded', 'ended', false,
 
 
 @pytest.fixture
-def using(place: Place) -> str:
+def using(place: EnvironmentRef) -> str:
     return place.cluster
 
 
-def function_of(place: Place, name: str) -> Function:
+def function_of(place: EnvironmentRef, name: str) -> Function:
     return deploy_service.function_of(place, name)
 
 
-def with_history(place: Place, name: str, *, newer: bool = False) -> Function:
+def with_history(place: EnvironmentRef, name: str, *, newer: bool = False) -> Function:
     """LONG runs that have ended, older than those that are there or newer."""
     function = function_of(place, name)
     with connections[place.cluster].cursor() as cursor:
@@ -70,7 +71,7 @@ def rows_of_statements(using: str) -> Iterator[list[int]]:
 
 
 def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
-    tracker: Tracker, place: Place, using: str
+    tracker: Tracker, place: EnvironmentRef, using: str
 ) -> None:
     deploy(tracker, "sum", SUM, secrets={"TOKEN": "hunter2"})
     deploy(tracker, "other", SUM)
@@ -116,8 +117,8 @@ def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
     assert set(Run.objects.using(using).values_list("pk", flat=True)) == {kept, new}
 
 
-def test_nothing_that_waits_of_it_begins_and_its_neighbours_do_not_wait_for_it(
-    tracker: Tracker, place: Place, using: str
+def test_queued_runs_of_deleted_function_never_start_and_delay_no_others(
+    tracker: Tracker, place: EnvironmentRef, using: str
 ) -> None:
     deploy(tracker, "sum", SUM)
     deploy(tracker, "other", SUM)
@@ -134,28 +135,28 @@ def test_nothing_that_waits_of_it_begins_and_its_neighbours_do_not_wait_for_it(
     assert list(Run.objects.using(using).values_list("pk", flat=True)) == [behind]
 
 
-def test_what_executes_of_it_is_ended_and_leaves_nothing(tracker: Tracker, place: Place, using: str) -> None:
+def test_what_executes_of_it_is_ended_and_leaves_nothing(tracker: Tracker, place: EnvironmentRef, using: str) -> None:
     deploy(tracker, "sum", SUM)
-    executing, forgotten = (start.begin(place, key_of(place), "sum", '{"a":1}') for _ in range(2))
+    executing, forgotten = (start.start_run(place, key_of(place), "sum", '{"a":1}') for _ in range(2))
     with_history(place, "sum", newer=True)
     Run.objects.using(using).filter(pk=forgotten.run_id).delete()  # as a crash of PostgreSQL does
     assert leases.renew(using, [executing, forgotten]) == {executing.run_id, forgotten.run_id}
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).filter(pk=executing.run_id).exists()
     assert leases.renew(using, [executing, forgotten]) == set()
-    assert completion.end(forgotten, Ending("succeeded", 1, "1")) == (False, False)
-    completion.end(executing, Ending("failed", 1))  # its process was told, and says how it went
+    assert completion.end(forgotten, RunResult("succeeded", 1, "1")) == (False, False)
+    completion.end(executing, RunResult("failed", 1))  # its process was notified, and reports the result
     tasks.remove_deleted(using)
     assert not Run.objects.using(using).exists()
 
 
 def test_the_process_of_a_run_is_ended_when_its_function_goes(
-    tracker: Tracker, place: Place, using: str, settings: Any
+    tracker: Tracker, place: EnvironmentRef, using: str, settings: Any
 ) -> None:
-    """Through the door, while it executes, although its row is not removed yet."""
+    """Over HTTP, while it executes, although its row is not removed yet."""
     settings.FUNCTION_LEASE = timedelta(seconds=2)
     deploy(tracker, "endless", "export default () => { while (true) {} }", timeout_ms=10_000)
-    started = deploy_service.begin(place, key_of(place), "endless", "{}")
+    started = deploy_service.start_call(place, key_of(place), "endless", "{}")
     with_history(place, "endless", newer=True)
     assert tracker.call("owner", "DELETE", "/functions/endless").status == 204
     assert Run.objects.using(using).filter(pk=started.run_id).exists()
@@ -167,8 +168,8 @@ def test_the_process_of_a_run_is_ended_when_its_function_goes(
     assert (ended.ending.error or {})["reason"] == "cancelled"
 
 
-def test_a_run_that_began_in_the_moment_of_the_deletion_is_removed_by_the_next_sweep(
-    tracker: Tracker, place: Place, using: str, monkeypatch: pytest.MonkeyPatch
+def test_run_that_starts_during_deletion_is_removed_by_the_periodic_job(
+    tracker: Tracker, place: EnvironmentRef, using: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(tracker, "sum", SUM)
     old = with_history(place, "sum")
@@ -194,9 +195,9 @@ def test_a_run_that_began_in_the_moment_of_the_deletion_is_removed_by_the_next_s
 
 def test_what_is_gone_is_on_no_page_of_the_console_and_in_no_replay(
     tracker: Tracker,
-    place: Place,
+    place: EnvironmentRef,
     using: str,
-    console: Client,  # noqa: F811
+    console: Client,
 ) -> None:
     deploy(tracker, "sum", SUM)
     keyed = {"headers": {"Idempotency-Key": "once"}}
@@ -213,7 +214,9 @@ def test_what_is_gone_is_on_no_page_of_the_console_and_in_no_replay(
     assert run_id not in page(console, f"{RUNS}?environment={place.environment_id}")
 
 
-def test_with_its_environment_it_goes_as_well(tracker: Tracker, place: Place, using: str, settings: Any) -> None:
+def test_with_its_environment_it_goes_as_well(
+    tracker: Tracker, place: EnvironmentRef, using: str, settings: Any
+) -> None:
     settings.DELETION_GRACE_SECONDS = 0
     deploy(tracker, "sum", SUM, secrets={"TOKEN": "hunter2"})
     deploy(tracker, "small", SUM)

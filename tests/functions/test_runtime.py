@@ -16,8 +16,8 @@ from functions.execution import executor
 from functions.runtime.errors import LoadFailed
 from functions.runtime.pool import Busy, Pool, Program
 from functions.runtime.process import Call, Process
-from tests.figures import within
 from tests.functions.conftest import RecordingHost, RunCode
+from tests.support.timing import within
 
 IDENTITY = "export default (input) => input"
 
@@ -25,6 +25,43 @@ IDENTITY = "export default (input) => input"
 @pytest.mark.parametrize("value", [None, True, 0, -1.5, "", "ünï 😀", [], [1, [2]], {}, {"a": {"b": None}}])
 def test_every_kind_of_json_goes_in_and_comes_out(run_code: RunCode, value: Any) -> None:
     assert run_code(IDENTITY, value).output == value
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, 2**63 - 1, [{"n": 2**53 + 1}, 1, "9007199254740993"]])
+def test_an_integer_above_two_to_the_53_keeps_its_digits(run_code: RunCode, value: Any) -> None:
+    outcome = run_code(IDENTITY, value)
+    assert (outcome.error, outcome.output) == (None, value)
+
+
+def test_only_an_integer_that_a_number_cannot_hold_is_a_bigint(run_code: RunCode) -> None:
+    source = "export default (all: unknown[]) => [...all.map((one) => typeof one), JSON.stringify({n: 2n ** 60n})]"
+    values = [2**53 - 1, 2**53 + 1, 1e300, 0.1234567890123456789, "9007199254740993"]
+    assert run_code(source, values).output == [
+        "number", "bigint", "number", "number", "string", '{"n":1152921504606846976}',
+    ]  # fmt: skip
+
+
+def test_the_code_that_replaces_exec_and_tojson_sees_no_frame(run_code: RunCode) -> None:
+    source = """const seen: unknown[] = [];
+        RegExp.prototype.exec = RegExp.prototype.test = function (text: unknown) { seen.push(text); return null };
+        JSON.parse = (text: unknown) => { seen.push(text); return null };
+        export default async (_: unknown, ctx: any) => {
+            await ctx.rows.list("tasks", {limit: 1, big: 2n ** 60n});
+            return seen.length;
+        }"""
+    assert run_code(source, 2**60).output == 0
+
+
+@pytest.mark.parametrize("value", [2**60, "1152921504606846976"])
+def test_no_frame_is_left_in_the_static_properties_of_regexp(run_code: RunCode, value: Any) -> None:
+    source = """const R = RegExp as any;
+        const seen = () => [R.input, R.lastMatch, R.leftContext, R.rightContext];
+        export default async (_: unknown, ctx: any) => {
+            const first = seen();
+            await ctx.rows.list("tasks", {limit: 1, big: 2n ** 60n});
+            return [...first, ...seen()];
+        }"""
+    assert set(run_code(source, [value, "of this call"]).output) == {""}
 
 
 def test_a_large_input_goes_in_whole(run_code: RunCode) -> None:
@@ -97,7 +134,7 @@ def test_a_burst_of_questions_is_answered_however_much_there_is_to_say(
     assert len(outcome.logs) == 200
 
 
-def test_a_large_input_goes_in_where_the_platform_has_thousands_of_descriptors(run_code: RunCode) -> None:
+def test_large_input_is_passed_with_thousands_of_open_descriptors(run_code: RunCode) -> None:
     """`select` takes none from 1,024 up, and a web process has one for each client."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2048)), hard))
@@ -123,7 +160,6 @@ def test_the_secrets_and_the_caller_are_given_and_frozen(run_code: RunCode) -> N
         ("throw new Error('broken')", "broken"),
         ("throw null", "threw null"),
         ("throw 'a string'", "a string"),
-        ("return 10n", "not JSON"),
         ("const a: any = {}; a.a = a; return a", "not JSON"),
         ("Promise.reject(new Error('unhandled')); await new Promise((done) => setTimeout(done, 20))", "unhandled"),
         ("Deno.exit(0)", "not a function"),
@@ -221,7 +257,7 @@ def test_an_output_beyond_the_limit_is_refused(run_code: RunCode) -> None:
 
 
 def test_no_frame_is_handed_to_the_prototypes_of_the_code(run_code: RunCode) -> None:
-    """Who takes a piece of a buffer asks the buffer's prototype for its kind, and hands it the buffer for that."""
+    """Slicing a buffer asks the buffer's prototype for its species, and passes the buffer to it."""
     source = """export default async (_: unknown, ctx: any) => {
         const seen: string[] = [], text = new TextDecoder(), kind = Object.getPrototypeOf(Uint8Array.prototype);
         const look = (bytes: any) => { const found = /"tag":"[0-9a-f]{32}"/.exec(text.decode(bytes)); if (found) seen.push(found[0]) };
@@ -465,7 +501,7 @@ def test_the_operations_of_deno_are_not_handed_to_code(run_code: RunCode) -> Non
     assert run_code(source).output == [[], 2, 2, 2]
 
 
-def test_a_warm_process_is_used_again_and_keeps_its_globals_for_its_own_version_only(run_code: RunCode) -> None:
+def test_warm_process_keeps_globals_only_for_its_own_version(run_code: RunCode) -> None:
     count = "globalThis.n = (globalThis.n ?? 0) + 1; export default () => ++globalThis.n"
     assert [run_code(count).output for _ in range(3)] == [2, 3, 4]
     assert run_code(count, owner="env_b").output == 2
@@ -530,7 +566,7 @@ def test_sources_are_kept_by_what_they_weigh(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(executor, "_SOURCES_KEPT_BYTES", 100)
     for key, size in (("a", 60), ("b", 30), ("b", 30), ("b", 30)):
         executor._keep_source(key, bytes(size))
-    assert list(kept) == ["a", "b"], "who read the same at the same time is counted once"
+    assert list(kept) == ["a", "b"], "concurrent readers of the same entry are counted once"
     executor._keep_source("c", bytes(40))
     assert list(kept) == ["b", "c"]
     executor._keep_source("d", bytes(101))
@@ -724,7 +760,7 @@ def test_a_cancellation_that_takes_its_time_is_not_the_next_runs(
         assert second.result().reason is None
 
 
-def test_of_two_processes_that_come_free_each_is_given_to_somebody_who_waits(
+def test_each_of_two_freed_processes_serves_a_waiting_call(
     host: RecordingHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pool, "QUEUE_SECONDS", 30.0)
@@ -774,6 +810,13 @@ def test_a_process_that_died_while_idle_is_replaced_unseen(pool: Pool, run_code:
     assert run_code(IDENTITY, 2).output == 2
 
 
+def test_nothing_of_a_module_runs_until_it_is_called(pool: Pool, run_code: RunCode) -> None:
+    source = "let ticks = 0; setInterval(() => ticks++, 1); export default () => ticks;"
+    pool.warm(Program(f"env_a:{hash(source)}", "env_a", source.encode(), 128))
+    time.sleep(Pool.PAUSE_AFTER / 2)
+    assert run_code(source).output == 0, "its process was not stopped yet, and did nothing"
+
+
 def test_idle_processes_end_and_leave_nothing_behind(host: RecordingHost) -> None:
     brief = Pool(size=2, idle_seconds=0.1, max_calls=10, wait_seconds=1)
     try:
@@ -789,12 +832,12 @@ def test_idle_processes_end_and_leave_nothing_behind(host: RecordingHost) -> Non
         brief.close()
 
 
-def test_the_walls_that_this_host_permits_are_reported(pool: Pool, run_code: RunCode) -> None:
+def test_available_sandbox_layers_are_reported(pool: Pool, run_code: RunCode) -> None:
     run_code(IDENTITY, 1)
-    walls = next(iter(pool._idle)).walls
-    assert {"limits", "no_new_privileges"} <= set(walls)
+    sandbox_layers = next(iter(pool._idle)).sandbox_layers
+    assert {"limits", "no_new_privileges"} <= set(sandbox_layers)
     if os.geteuid() == 0:
-        assert "uid" in walls
+        assert "uid" in sandbox_layers
 
 
 HANGING = b"await new Promise(() => setTimeout(() => {}, 60000));"
@@ -802,7 +845,7 @@ HANGING = b"await new Promise(() => setTimeout(() => {}, 60000));"
 
 @pytest.fixture
 def checking(pool: Pool) -> Pool:
-    """Tries modules out: who hangs has half a minute."""
+    """Tries modules out: a module that hangs has half a minute."""
     pool.wait_seconds, pool.load_seconds = 0.2, 30.0
     return pool
 
@@ -831,7 +874,7 @@ def test_modules_that_hang_while_they_are_tried_out_are_few_at_a_time(checking: 
     assert sum("longer than 1.5 s" in str(error) for error in raised if isinstance(error, LoadFailed)) == 2
 
 
-def test_environments_whose_modules_hang_turn_no_deployment_away_of_one_that_deployed_before(checking: Pool) -> None:
+def test_hanging_modules_block_no_environment_that_deployed_before(checking: Pool) -> None:
     good = Program("good", "env_good", b"export default () => 1;", 64)
     checking.wait_seconds = 10.0
     checking.check(good)
@@ -844,7 +887,7 @@ def test_environments_whose_modules_hang_turn_no_deployment_away_of_one_that_dep
         assert all(isinstance(each.exception(), LoadFailed) for each in tried)
 
 
-def test_modules_that_hang_give_way_to_an_environment_that_deploys_for_the_first_time(checking: Pool) -> None:
+def test_hanging_modules_give_way_to_a_first_deployment(checking: Pool) -> None:
     checking._checks.firm, checking.wait_seconds = 0.5, 30.0
     with ThreadPoolExecutor(2) as threads:
         tried = [threads.submit(checking.check, Program(f"hangs {each}", f"env_{each}", HANGING, 64)) for each in "ab"]

@@ -1,4 +1,4 @@
-"""Functions on a schedule: set with a deployment, run once when they are due, stopped when nobody stands behind them.
+"""Functions on a schedule: set with a deployment, run once when they are due, stopped without a valid run-as identity.
 Against real PostgreSQL and Deno; a due time is brought about by putting it into the past."""
 
 import json
@@ -22,25 +22,25 @@ from functions.deploy import service as deploy_service
 from functions.models import Function, Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
-from functions.runs.completion import Ending
+from functions.runs.completion import RunResult
 from functions.triggers import cron, schedules
 from functions.worker import Worker
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from platform_site.http.fields import timestamp
 from platform_site.identity import plans
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects import services as projects
 from projects.directory.environments import place_of
 from projects.models import Environment, Member
 from projects.provisioning import suspension
 from rows.models import OutboxEvent
-from rows.tasks import bring_trail
-from tests.away import away
-from tests.client import Answer
-from tests.functions.test_api import SUM, deploy, invoke
-from tests.projects.conftest import environment_of, key_for
+from rows.tasks import flush_audit_outbox
+from tests.projects.conftest import environment_of
 from tests.rows.conftest import Tracker
+from tests.support.client import Answer
+from tests.support.functions import SUM, deploy, invoke, own_key
+from tests.support.unavailable import database_unavailable
 from webhooks.delivery.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -53,10 +53,10 @@ COPIED = {"schedule": RARELY, "next_run_at": None, "schedule_stopped": "copied",
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_suspended(place: Place) -> Any:
-    suspension.forget(place.cluster)
+def _nobody_is_suspended(place: EnvironmentRef) -> Any:
+    suspension.evict(place.cluster)
     yield
-    suspension.forget(place.cluster)
+    suspension.evict(place.cluster)
 
 
 def put(tracker: Tracker, who: str, name: str, source: str = TELL, **more: Any) -> Answer:
@@ -67,11 +67,11 @@ def shown(tracker: Tracker, name: str) -> dict[str, Any]:
     return dict(tracker.get("owner", f"/functions/{name}").json)
 
 
-def stored(place: Place, name: str) -> Function:
+def stored(place: EnvironmentRef, name: str) -> Function:
     return Function.objects.using(place.cluster).get(environment_id=place.environment_id, name=name)
 
 
-def make_due(place: Place, name: str, ago: timedelta = timedelta(minutes=3)) -> datetime:
+def make_due(place: EnvironmentRef, name: str, ago: timedelta = timedelta(minutes=3)) -> datetime:
     """Put the next time of the function `ago`; returns it."""
     at = datetime.now(UTC) - ago
     waiting = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name)
@@ -79,21 +79,14 @@ def make_due(place: Place, name: str, ago: timedelta = timedelta(minutes=3)) -> 
     return at
 
 
-def scheduled(place: Place) -> list[Run]:
+def scheduled(place: EnvironmentRef) -> list[Run]:
     return list(Run.objects.using(place.cluster).filter(trigger="schedule").order_by("created_at"))
-
-
-def own_key(tracker: Tracker, who: str, *scopes: str) -> str:
-    """A new key under the name `who`; its id."""
-    known = set(ServerKey.objects.values_list("pk", flat=True))
-    tracker.tokens[who] = key_for(tracker.environment_id, *scopes)
-    return str(ServerKey.objects.exclude(pk__in=known).get().pk)
 
 
 # ── Setting it ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_schedule_is_set_kept_changed_and_taken_away(tracker: Tracker, place: Place) -> None:
+def test_a_schedule_is_set_kept_changed_and_taken_away(tracker: Tracker, place: EnvironmentRef) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     began = datetime.now(UTC)
     made = put(tracker, "owner", "report", schedule=" */15  8-18 * * MON-fri")
@@ -130,12 +123,16 @@ def test_a_schedule_is_set_kept_changed_and_taken_away(tracker: Tracker, place: 
         ("", None),
         ("0," * 5_000 + "0 * * * *", "at most 200"),
         ("٣ * * * *", "is no minute"),
+        ("CRON_TZ=Europe/Berlin 0 9 * * *", "is a time zone, and schedule times are UTC."),
+        ("0 9 * * * Europe/Berlin", "is a time zone, and schedule times are UTC."),
+        ("TZ=UTC @daily", "is a time zone, and schedule times are UTC."),
+        ("0 9 * * * CET", "is a time zone, and schedule times are UTC."),
         (5, None),
         (["* * * * *"], None),
     ],
 )
 def test_what_is_no_schedule_is_refused_and_nothing_is_deployed(
-    tracker: Tracker, place: Place, value: Any, says: str | None
+    tracker: Tracker, place: EnvironmentRef, value: Any, says: str | None
 ) -> None:
     put(tracker, "owner", "report", schedule="@hourly")
     before = shown(tracker, "report")
@@ -146,16 +143,16 @@ def test_what_is_no_schedule_is_refused_and_nothing_is_deployed(
     assert shown(tracker, "report") == before
 
 
-def test_a_nul_character_is_refused(tracker: Tracker, place: Place) -> None:
+def test_a_nul_character_is_refused(tracker: Tracker, place: EnvironmentRef) -> None:
     refused = put(tracker, "owner", "report", schedule="0\x00 * * * *")
     assert refused.status in {400, 422}
     assert not Function.objects.using(place.cluster).exists()
 
 
-def test_what_has_no_schedule_is_what_it_was(tracker: Tracker, place: Place) -> None:
+def test_what_has_no_schedule_is_what_it_was(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     assert schedules.queue_due(place.cluster) == 0
-    assert schedules.mend_future_times(place.cluster) == 0
+    assert schedules.repair_future_times(place.cluster) == 0
     run_id = invoke(tracker, "sum", {"a": 1, "b": 2}).json["run_id"]
     queued = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 2}, "async": True}).json["run_id"]
     assert [tracker.get("owner", f"/functions/sum/runs/{each}").json["trigger"] for each in (run_id, queued)] == [
@@ -164,7 +161,7 @@ def test_what_has_no_schedule_is_what_it_was(tracker: Tracker, place: Place) -> 
 
 
 def test_the_plan_says_how_many_run_by_a_schedule(
-    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = replace(plans.PLANS["free"], schedules_per_environment=1)
     monkeypatch.setattr(plans, "PLANS", {**plans.PLANS, "free": free})
@@ -179,7 +176,7 @@ def test_the_plan_says_how_many_run_by_a_schedule(
     assert put(tracker, "owner", "two", schedule="@hourly").status == 200
 
 
-def test_the_same_schedule_again_loses_no_time_that_is_due(tracker: Tracker, place: Place) -> None:
+def test_the_same_schedule_again_loses_no_time_that_is_due(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", schedule=RARELY)
     due_at = make_due(place, "tell")
     assert put(tracker, "owner", "tell", schedule=RARELY).json["next_run_at"] == timestamp(due_at)
@@ -189,7 +186,7 @@ def test_the_same_schedule_again_loses_no_time_that_is_due(tracker: Tracker, pla
 # ── When it is due ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_due_function_runs_and_says_what_for(tracker: Tracker, place: Place) -> None:
+def test_a_due_function_runs_and_says_what_for(tracker: Tracker, place: EnvironmentRef) -> None:
     owner = tracker.project.memberships.get(role="owner").user
     put(tracker, "owner", "tell", schedule=RARELY)
     put(tracker, "owner", "later", schedule="@yearly")
@@ -212,14 +209,14 @@ def test_a_due_function_runs_and_says_what_for(tracker: Tracker, place: Place) -
     assert [(each["trigger"], each["event_id"]) for each in listed] == [("schedule", None)]
 
 
-def test_the_example_of_the_guide_runs(tracker: Tracker, place: Place) -> None:
+def test_the_example_of_the_guide_runs(tracker: Tracker, place: EnvironmentRef) -> None:
     guide = (settings.BASE_DIR / "docs" / "how-to" / "functions.md").read_text()
     body = json.loads(guide.partition("/v1/functions/digest")[2].partition("-d '")[2].partition("}'\n")[0] + "}")
     assert tracker.call("owner", "PUT", "/functions/digest", json=body).status == 201
     assert run_due(tracker, place, "digest")["output"] == 0
 
 
-def test_a_due_time_makes_one_run_however_many_look(tracker: Tracker, place: Place) -> None:
+def test_a_due_time_makes_one_run_however_many_look(tracker: Tracker, place: EnvironmentRef) -> None:
     for number in range(8):
         put(tracker, "owner", f"f{number}", "export default () => 1", schedule=RARELY)
         make_due(place, f"f{number}")
@@ -241,7 +238,7 @@ def test_a_due_time_makes_one_run_however_many_look(tracker: Tracker, place: Pla
 
 
 def test_it_is_claimed_and_queued_together_or_not_at_all(
-    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tracker, "owner", "tell", schedule=RARELY)
     due_at = make_due(place, "tell")
@@ -260,7 +257,7 @@ def test_it_is_claimed_and_queued_together_or_not_at_all(
     assert schedules.queue_due(place.cluster) == 1
 
 
-def test_what_was_missed_is_made_up_for_once(tracker: Tracker, place: Place) -> None:
+def test_what_was_missed_is_made_up_for_once(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", schedule="*/10 * * * *")
     due_at = make_due(place, "tell", timedelta(hours=5))
     assert schedules.queue_due(place.cluster) == 1
@@ -270,7 +267,9 @@ def test_what_was_missed_is_made_up_for_once(tracker: Tracker, place: Place) -> 
 
 
 @pytest.mark.parametrize("phase", ["queued", "executing"])
-def test_it_is_passed_over_while_its_last_run_has_not_ended(tracker: Tracker, place: Place, phase: str) -> None:
+def test_it_is_passed_over_while_its_last_run_has_not_ended(
+    tracker: Tracker, place: EnvironmentRef, phase: str
+) -> None:
     using = place.cluster
     put(tracker, "owner", "tell", schedule=RARELY)
     make_due(place, "tell")
@@ -283,14 +282,14 @@ def test_it_is_passed_over_while_its_last_run_has_not_ended(tracker: Tracker, pl
     assert shown(tracker, "tell")["last_skipped_at"] == timestamp(passed)
     assert stored(place, "tell").next_run_at > datetime.now(UTC)  # type: ignore[operator]
     if started is not None:
-        completion.end(started[0], Ending("succeeded", 1, "1"))
+        completion.end(started[0], RunResult("succeeded", 1, "1"))
     else:
         assert Worker(using).run() == 1
     make_due(place, "tell")
     assert schedules.queue_due(using) == 1
 
 
-def test_a_call_does_not_keep_it_and_a_call_is_not_kept_by_it(tracker: Tracker, place: Place) -> None:
+def test_a_call_does_not_keep_it_and_a_call_is_not_kept_by_it(tracker: Tracker, place: EnvironmentRef) -> None:
     """What is called is not the schedule's; and the claim changes no key, which a call's run names."""
     using = place.cluster
     put(tracker, "owner", "tell", schedule=RARELY)
@@ -309,7 +308,7 @@ def test_a_call_does_not_keep_it_and_a_call_is_not_kept_by_it(tracker: Tracker, 
             assert other.submit(call).result(20).status == 200
 
 
-def test_one_that_is_being_deployed_is_left_to_the_next_look(tracker: Tracker, place: Place) -> None:
+def test_one_that_is_being_deployed_is_left_to_the_next_look(tracker: Tracker, place: EnvironmentRef) -> None:
     using = place.cluster
     put(tracker, "owner", "tell", schedule=RARELY)
     make_due(place, "tell")
@@ -327,7 +326,7 @@ def test_one_that_is_being_deployed_is_left_to_the_next_look(tracker: Tracker, p
     assert schedules.queue_due(using) == 1
 
 
-def test_a_suspended_project_s_wait_and_are_made_up_for_once(tracker: Tracker, place: Place) -> None:
+def test_a_suspended_project_s_wait_and_are_made_up_for_once(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", schedule=RARELY)
     due_at = make_due(place, "tell")
     projects.suspend_project(tracker.project.pk, reason="abuse", actor=audit.SYSTEM)
@@ -336,11 +335,11 @@ def test_a_suspended_project_s_wait_and_are_made_up_for_once(tracker: Tracker, p
     assert schedules.queue_due(place.cluster) == 0
     assert (scheduled(place), stored(place, "tell").next_run_at) == ([], due_at)
     projects.resume_project(tracker.project.pk, actor=audit.SYSTEM)
-    suspension.forget(place.cluster)
+    suspension.evict(place.cluster)
     assert [schedules.queue_due(place.cluster) for _ in range(2)] == [1, 0]
 
 
-def test_nothing_comes_of_a_deleted_function_or_environment(tracker: Tracker, place: Place) -> None:
+def test_nothing_comes_of_a_deleted_function_or_environment(tracker: Tracker, place: EnvironmentRef) -> None:
     using = place.cluster
     for name in ("gone", "left", "there"):
         put(tracker, "owner", name, schedule=RARELY)
@@ -362,14 +361,14 @@ def test_nothing_comes_of_a_deleted_function_or_environment(tracker: Tracker, pl
     assert schedules.queue_due(using) == 1
     (run,) = scheduled(place)
     assert run.function.name == "there"
-    # Deleted after it was queued: the run ends, and nobody is told that a schedule stopped.
+    # Deleted after it was queued: the run ends, and no notification says that a schedule stopped.
     Environment.objects.filter(pk=place.environment_id).update(status="deleting")
     assert Worker(using).run() == 1
     assert [run.error["reason"] for run in scheduled(place)] == ["caller_gone"]
     assert not AuditEntry.objects.filter(action="function.schedule_stopped").exists()
 
 
-def test_one_that_cannot_be_read_stops_and_keeps_nobody_from_running(tracker: Tracker, place: Place) -> None:
+def test_one_that_cannot_be_read_stops_and_keeps_nobody_from_running(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "odd", schedule=RARELY)
     put(tracker, "owner", "tell", schedule=RARELY)
     Function.objects.using(place.cluster).filter(name="odd").update(schedule="every now and then")
@@ -378,14 +377,14 @@ def test_one_that_cannot_be_read_stops_and_keeps_nobody_from_running(tracker: Tr
     assert schedules.queue_due(place.cluster) == 1
     odd = shown(tracker, "odd")
     assert (odd["next_run_at"], odd["schedule_stopped"]) == (None, "unreadable")
-    bring_trail(place.cluster)
+    flush_audit_outbox(place.cluster)
     entry = AuditEntry.objects.get(action="function.schedule_stopped")
     assert (entry.actor_kind, entry.environment_id, entry.detail["name"]) == ("system", place.environment_id, "odd")
     assert entry.detail["reason"] == "unreadable"
     assert put(tracker, "owner", "odd", schedule=RARELY).json["schedule_stopped"] is None
 
 
-def test_a_clock_that_was_set_back_puts_nothing_off(tracker: Tracker, place: Place) -> None:
+def test_a_clock_that_was_set_back_puts_nothing_off(tracker: Tracker, place: EnvironmentRef) -> None:
     using = place.cluster
     later = datetime.now(UTC) + timedelta(days=400)
     ran_at = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=50)
@@ -397,15 +396,15 @@ def test_a_clock_that_was_set_back_puts_nothing_off(tracker: Tracker, place: Pla
     for name, at in times.items():
         Function.objects.using(using).filter(name=name).update(next_run_at=at)
     rarely = stored(place, "rarely").next_run_at
-    tasks.mend_future_times(using)
+    tasks.repair_future_times(using)
     now = datetime.now(UTC)
     assert now - timedelta(minutes=1) < stored(place, "often").next_run_at <= now + timedelta(minutes=1)  # type: ignore[operator]
     kept = {"rarely": rarely, "soon": times["soon"], "daily": times["daily"]}
     assert {name: stored(place, name).next_run_at for name in kept} == kept
-    assert schedules.mend_future_times(using) == 0
+    assert schedules.repair_future_times(using) == 0
 
 
-def test_many_are_queued_in_batches(tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_are_queued_in_batches(tracker: Tracker, place: EnvironmentRef, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedules, "BATCH", 2)
     for number in range(5):
         put(tracker, "owner", f"f{number}", "export default () => 1", schedule=RARELY)
@@ -416,7 +415,7 @@ def test_many_are_queued_in_batches(tracker: Tracker, place: Place, monkeypatch:
 # ── As whom ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run_due(tracker: Tracker, place: Place, name: str) -> dict[str, Any]:
+def run_due(tracker: Tracker, place: EnvironmentRef, name: str) -> dict[str, Any]:
     """Let the function become due and run; the run."""
     make_due(place, name)
     assert schedules.queue_due(place.cluster) == 1
@@ -424,7 +423,7 @@ def run_due(tracker: Tracker, place: Place, name: str) -> dict[str, Any]:
     return dict(tracker.get("owner", f"/functions/{name}/runs/{scheduled(place)[-1].pk}").json)
 
 
-def test_it_runs_as_the_key_that_deployed_it_and_with_no_right_more(tracker: Tracker, place: Place) -> None:
+def test_it_runs_as_the_key_that_deployed_it_and_with_no_right_more(tracker: Tracker, place: EnvironmentRef) -> None:
     weak = own_key(tracker, "weak", "functions:deploy", "functions:invoke")
     strong = own_key(tracker, "strong", "functions:deploy", "functions:invoke", "rows:read")
     assert put(tracker, "weak", "lists", LISTS, schedule=RARELY).json["scheduled_as"] == weak
@@ -433,7 +432,7 @@ def test_it_runs_as_the_key_that_deployed_it_and_with_no_right_more(tracker: Tra
     assert shown(tracker, "lists")["next_run_at"] is not None, "a refusal in the code stops nothing"
     assert put(tracker, "strong", "lists", LISTS).json["scheduled_as"] == strong
     assert run_due(tracker, place, "lists")["output"] == 0
-    # Whoever deploys or activates other code gives it their rights and not those of who was there before.
+    # Deploying or activating other code gives it the rights of the caller and not those of the previous one.
     assert put(tracker, "weak", "lists", LISTS + "\n").json["scheduled_as"] == weak
     assert run_due(tracker, place, "lists")["status"] == "failed"
     put(tracker, "strong", "lists", LISTS)
@@ -442,7 +441,7 @@ def test_it_runs_as_the_key_that_deployed_it_and_with_no_right_more(tracker: Tra
     assert run_due(tracker, place, "lists")["status"] == "failed"
 
 
-def test_who_may_not_invoke_sets_none_and_deploys_nothing_under_one(tracker: Tracker, place: Place) -> None:
+def test_who_may_not_invoke_sets_none_and_deploys_nothing_under_one(tracker: Tracker, place: EnvironmentRef) -> None:
     own_key(tracker, "deployer", "functions:deploy")
     refused = put(tracker, "deployer", "lists", LISTS, schedule="@daily")
     assert (refused.status, refused.error) == (403, "forbidden")
@@ -456,7 +455,7 @@ def test_who_may_not_invoke_sets_none_and_deploys_nothing_under_one(tracker: Tra
     assert put(tracker, "deployer", "lists", LISTS, schedule=None).json["schedule"] is None
 
 
-def test_one_for_app_users_alone_has_no_schedule(tracker: Tracker, place: Place) -> None:
+def test_one_for_app_users_alone_has_no_schedule(tracker: Tracker, place: EnvironmentRef) -> None:
     refused = put(tracker, "owner", "tell", schedule="@daily", invoke="user")
     assert (refused.status, refused.fields) == (422, {"schedule": "for_users_only"})
     put(tracker, "owner", "tell", schedule="@daily")
@@ -466,7 +465,7 @@ def test_one_for_app_users_alone_has_no_schedule(tracker: Tracker, place: Place)
 
 
 @pytest.mark.parametrize("how", ["deleted", "expired", "without the scope"])
-def test_it_stops_when_its_key_is_gone(tracker: Tracker, place: Place, how: str) -> None:
+def test_it_stops_when_its_key_is_gone(tracker: Tracker, place: EnvironmentRef, how: str) -> None:
     key_id = own_key(tracker, "deployer", "functions:deploy", "functions:invoke")
     put(tracker, "deployer", "tell", schedule=RARELY)
     put(tracker, "owner", "other", schedule=RARELY)
@@ -478,7 +477,10 @@ def test_it_stops_when_its_key_is_gone(tracker: Tracker, place: Place, how: str)
     else:
         key.update(scopes=["functions:deploy"])
     run = run_due(tracker, place, "tell")
-    assert (run["status"], run["error"]) == ("failed", "CallerGone: whoever set its schedule may no longer act here")
+    assert (run["status"], run["error"]) == (
+        "failed",
+        "CallerGone: the run-as identity of its schedule may no longer act here",
+    )
     stopped = shown(tracker, "tell")
     assert (stopped["schedule"], stopped["next_run_at"], stopped["schedule_stopped"], stopped["scheduled_as"]) == (
         RARELY, None, "caller_gone", key_id,
@@ -497,7 +499,7 @@ def test_it_stops_when_its_key_is_gone(tracker: Tracker, place: Place, how: str)
     assert run_due(tracker, place, "tell")["status"] == "succeeded"
 
 
-def test_it_stops_when_a_member_leaves_or_becomes_a_viewer(tracker: Tracker, place: Place) -> None:
+def test_it_stops_when_a_member_leaves_or_becomes_a_viewer(tracker: Tracker, place: EnvironmentRef) -> None:
     viewer = tracker.project.memberships.get(role="viewer")
     viewer.role = Member.Role.DEVELOPER
     viewer.save()
@@ -515,7 +517,7 @@ def test_it_stops_when_a_member_leaves_or_becomes_a_viewer(tracker: Tracker, pla
     assert shown(tracker, "tell")["schedule_stopped"] == "caller_gone"
 
 
-def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(tracker: Tracker, place: Place) -> None:
+def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(tracker: Tracker, place: EnvironmentRef) -> None:
     key_id = own_key(tracker, "deployer", "functions:deploy", "functions:invoke")
     put(tracker, "deployer", "tell", schedule=RARELY)
     make_due(place, "tell")
@@ -529,21 +531,21 @@ def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(tracker: Tr
     assert not AuditEntry.objects.filter(action="function.schedule_stopped").exists()
 
 
-def test_a_queued_call_of_who_may_not_invoke_any_more_fails_and_stops_nothing(tracker: Tracker, place: Place) -> None:
+def test_queued_call_fails_after_its_caller_loses_the_right_to_invoke(tracker: Tracker, place: EnvironmentRef) -> None:
     key_id = own_key(tracker, "caller", "functions:invoke")
     put(tracker, "owner", "tell", schedule="@daily")
     run_id = tracker.post("caller", "/functions/tell/invoke", {"async": True}).json["run_id"]
     ServerKey.objects.filter(pk=key_id).update(scopes=["rows:read"])
     assert Worker(place.cluster).run() == 1
     error = tracker.get("owner", f"/functions/tell/runs/{run_id}").json["error"]
-    assert error == "CallerGone: whoever invoked it may no longer act here"
+    assert error == "CallerGone: the caller may no longer act here"
     assert shown(tracker, "tell")["next_run_at"] is not None
 
 
 # ── Copies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_branch_has_the_schedule_stopped(tracker: Tracker, place: Place) -> None:
+def test_a_branch_has_the_schedule_stopped(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", schedule=RARELY)
     put(tracker, "owner", "sum", SUM)
     made = tracker.api.post(
@@ -569,13 +571,16 @@ def test_a_branch_has_the_schedule_stopped(tracker: Tracker, place: Place) -> No
     assert (set_again["schedule_stopped"], set_again["next_run_at"] is not None) == (None, True)
 
 
-def test_while_the_control_database_is_away_nothing_is_lost(tracker: Tracker, place: Place) -> None:
-    """Nobody could say as whom to run, nor on which plan."""
+def test_nothing_is_lost_without_the_control_database(tracker: Tracker, place: EnvironmentRef) -> None:
+    """The run-as identity and the plan would be unknown."""
     using = place.cluster
     put(tracker, "owner", "tell", schedule=RARELY)
     due_at = make_due(place, "tell")
     control = connections["default"].settings_dict["NAME"]
-    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
+    with (
+        embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser,
+        database_unavailable(superuser, control),
+    ):
         with pytest.raises(OperationalError):
             schedules.queue_due(using)
         assert (scheduled(place), stored(place, "tell").next_run_at) == ([], due_at)
@@ -583,7 +588,7 @@ def test_while_the_control_database_is_away_nothing_is_lost(tracker: Tracker, pl
     assert schedules.queue_due(using) == 1
 
 
-def test_webhooks_hear_of_its_end(tracker: Tracker, place: Place) -> None:
+def test_webhooks_hear_of_its_end(tracker: Tracker, place: EnvironmentRef) -> None:
     hook = {"url": "https://example.com/hook", "events": ["function.run.succeeded"]}
     webhook_id = tracker.post("owner", "/webhooks", hook).json["id"]
     put(tracker, "owner", "tell", schedule=RARELY)

@@ -1,4 +1,5 @@
-"""What the settings of the runtime change (docs/reference/settings.md): over the API, with real Deno, each at another value."""
+"""What the settings of the runtime change (docs/reference/settings.md): over the API, with real Deno, each at another
+value."""
 
 import threading
 from collections.abc import Iterator
@@ -11,10 +12,10 @@ from django.db import connections
 from functions.execution import executor
 from functions.models import Run
 from functions.worker import Worker
-from platform_site.identity.callers import Place
-from tests.functions.test_api import deploy, invoke
+from platform_site.identity.callers import EnvironmentRef
 from tests.rows.conftest import Tracker
-from tests.serving import wait_for
+from tests.support.functions import deploy, invoke
+from tests.support.service import wait_for
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -41,7 +42,7 @@ def test_a_process_is_replaced_after_so_many_calls(tracker: Tracker, settings: L
     assert outputs(tracker, "count", 5) == [1, 2, 3, 1, 2]
 
 
-def test_a_process_that_nobody_calls_ends_in_its_time(tracker: Tracker, settings: LazySettings) -> None:
+def test_idle_process_ends_on_time(tracker: Tracker, settings: LazySettings) -> None:
     settings.FUNCTION_IDLE_SECONDS = 1
     deploy(tracker, "count", COUNT)
     assert outputs(tracker, "count", 2) == [1, 2]
@@ -92,7 +93,9 @@ def test_a_full_pool_is_waited_for_so_long(tracker: Tracker, settings: LazySetti
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_worker_has_so_many_hands(tracker: Tracker, place: Place, settings: LazySettings, threads: int) -> None:
+def test_a_worker_has_so_many_hands(
+    tracker: Tracker, place: EnvironmentRef, settings: LazySettings, threads: int
+) -> None:
     settings.FUNCTION_WORKER_THREADS = threads
     deploy(tracker, "endless", ENDLESS, timeout_ms=3000)
     deploy(tracker, "count", COUNT)
@@ -106,18 +109,18 @@ def test_a_worker_has_so_many_hands(tracker: Tracker, place: Place, settings: La
         finally:
             connections.close_all()
 
-    assert worker.run(lambda: True) == 0, "who stops begins nothing more"
+    assert worker.run(lambda: True) == 0, "a stopping worker begins nothing more"
     thread = threading.Thread(target=work)
     thread.start()
     while thread.is_alive():
         running = executor.pool().sizes()[1]
         if running == threads and running not in at_once:
             assert worker.run() == 0
-            assert thread.is_alive(), "with every hand full a nudge waits for none"
+            assert thread.is_alive(), "with all threads busy a notification waits for none"
         at_once.add(running)
         thread.join(0.01)
     assert (done, max(at_once)) == ([3], threads)
     assert Run.objects.using(place.cluster).filter(error__reason="timeout").count() == 3
-    for _ in range(threads + 1):  # whoever has ended gives the seat back
+    for _ in range(threads + 1):  # an ended call releases the slot
         assert tracker.post("owner", "/functions/count/invoke", {"async": True}).status == 202
         assert worker.run() == 1

@@ -14,14 +14,14 @@ from functions.models import Run
 from functions.runs import queue as run_queue
 from functions.runs import retention as run_retention
 from functions.worker import Worker
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects import services as projects
 from projects.models import Project
 from projects.provisioning import suspension
-from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
-from tests.serving import wait_for
+from tests.support.functions import SUM, deploy, invoke
+from tests.support.service import wait_for
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -40,7 +40,7 @@ def queued(tracker: Tracker, name: str = "sum") -> str:
     return str(got.json["run_id"])
 
 
-def test_a_queued_run_waits_and_runs_once(tracker: Tracker, place: Place) -> None:
+def test_a_queued_run_waits_and_runs_once(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
     using = place.cluster
@@ -58,9 +58,7 @@ def test_a_queued_run_waits_and_runs_once(tracker: Tracker, place: Place) -> Non
     assert Worker(using).run() == 0
 
 
-def test_a_run_that_was_claimed_before_its_worker_knew_goes_back_to_where_it_was(
-    tracker: Tracker, place: Place
-) -> None:
+def test_claimed_run_returns_to_the_queue_when_suspension_is_noticed(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
     using = place.cluster
@@ -77,7 +75,7 @@ def test_a_run_that_was_claimed_before_its_worker_knew_goes_back_to_where_it_was
     assert Run.objects.using(using).get(pk=run_id).attempts == 1
 
 
-def test_neighbours_have_their_turn_whatever_waits(tracker: Tracker, place: Place, make_tracker: Any) -> None:
+def test_neighbours_have_their_turn_whatever_waits(tracker: Tracker, place: EnvironmentRef, make_tracker: Any) -> None:
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     for each in (tracker, other):
         deploy(each, "sum", SUM)
@@ -89,7 +87,7 @@ def test_neighbours_have_their_turn_whatever_waits(tracker: Tracker, place: Plac
     assert set(ended) == {other.environment_id}
 
 
-def test_the_last_run_that_may_is_the_last(tracker: Tracker, place: Place, make_tracker: Any) -> None:
+def test_the_last_run_that_may_is_the_last(tracker: Tracker, place: EnvironmentRef, make_tracker: Any) -> None:
     """A claim says whether it took the last one; a sibling thread is not called for what has to wait."""
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     for each in (tracker, other):
@@ -102,7 +100,7 @@ def test_the_last_run_that_may_is_the_last(tracker: Tracker, place: Place, make_
     assert run_queue.claim(place.cluster) is None
 
 
-def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, place: Place) -> None:
+def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, place: EnvironmentRef) -> None:
     slow = "export default async () => { await new Promise((r) => setTimeout(r, 1000)); return 'ended' }"
     deploy(tracker, "slow", slow)
     answers = []
@@ -123,7 +121,9 @@ def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, place
     assert (answer.status, answer.json["output"]) == (200, "ended")
 
 
-def test_a_run_is_kept_for_a_week_after_it_ended_however_long_it_waited(tracker: Tracker, place: Place) -> None:
+def test_a_run_is_kept_for_a_week_after_it_ended_however_long_it_waited(
+    tracker: Tracker, place: EnvironmentRef
+) -> None:
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
     old = "run_00000000000000000000000000"  # ids begin with their time: this one is of 1970
@@ -135,7 +135,7 @@ def test_a_run_is_kept_for_a_week_after_it_ended_however_long_it_waited(tracker:
     assert run_retention.purge(place.cluster) == 1
 
 
-def test_staff_may_cancel_what_waits(tracker: Tracker, place: Place) -> None:
+def test_staff_may_cancel_what_waits(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
     suspend(tracker)
@@ -145,9 +145,9 @@ def test_staff_may_cancel_what_waits(tracker: Tracker, place: Place) -> None:
     assert Run.objects.using(place.cluster).get(pk=run_id).status == "failed"
 
 
-def test_claiming_asks_the_control_database_once_in_a_while(tracker: Tracker, place: Place) -> None:
+def test_claiming_asks_the_control_database_once_in_a_while(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    suspension.forget(place.cluster)
+    suspension.evict(place.cluster)
     for _ in range(10):
         assert run_queue.claim(place.cluster) is None
     first = suspension._known[place.cluster]

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from functions.execution import request_concurrency
-from functions.execution.request_concurrency import State, Turn, WaitingRoom
-from functions.quotas.client_networks import Visit
-from tests.serving import Up
+from functions.execution.request_concurrency import Admission, ConcurrencyLimiter, State
+from functions.quotas.client_networks import AnonymousCall
+from tests.support.service import Up
 
 CLIENTS = 64
 SLOW = "export default async ({ ms }) => { await new Promise(r => setTimeout(r, ms)); return ms }"
@@ -113,7 +113,7 @@ def test_a_waiting_call_is_counted_once_against_the_rate_limit(served: Up, slow:
 # ── The order of the queue ──
 
 
-def wait_for_slots(room: WaitingRoom, turns: list[Turn]) -> None:
+def wait_for_slots(room: ConcurrencyLimiter, turns: list[Admission]) -> None:
     for turn in turns:
         room.take(turn)
         if turn.state is State.NEW:
@@ -121,9 +121,9 @@ def wait_for_slots(room: WaitingRoom, turns: list[Turn]) -> None:
             room.join(turn)
 
 
-def served_in_order(room: WaitingRoom, turns: list[Turn]) -> list[Turn]:
+def served_in_order(room: ConcurrencyLimiter, turns: list[Admission]) -> list[Admission]:
     """End the oldest executing call again and again; the order in which the calls got their slots."""
-    order: list[Turn] = []
+    order: list[Admission] = []
     while True:
         order += [turn for turn in turns if turn.state is State.HELD and turn not in order]
         held = [turn for turn in order if turn.state is State.HELD]
@@ -133,9 +133,9 @@ def served_in_order(room: WaitingRoom, turns: list[Turn]) -> list[Turn]:
 
 
 def test_two_environments_share_the_slots() -> None:
-    room = WaitingRoom(seats=4, seats_each=4)
-    many = [Turn("env_a", "key a", 4) for _ in range(40)]
-    few = [Turn("env_b", "key b", 4) for _ in range(4)]
+    room = ConcurrencyLimiter(slots=4, slots_each=4)
+    many = [Admission("env_a", "key a", 4) for _ in range(40)]
+    few = [Admission("env_b", "key b", 4) for _ in range(4)]
     wait_for_slots(room, [*many, *few])
     order = served_in_order(room, [*many, *few])
     assert [turn.environment_id for turn in order[:4]] == ["env_a"] * 4
@@ -145,9 +145,9 @@ def test_two_environments_share_the_slots() -> None:
 
 
 def test_two_callers_of_an_environment_share_its_slots() -> None:
-    room = WaitingRoom(seats=8, seats_each=8)
-    many = [Turn("env_a", "user ada", 4) for _ in range(40)]
-    few = [Turn("env_a", "user bob", 4) for _ in range(4)]
+    room = ConcurrencyLimiter(slots=8, slots_each=8)
+    many = [Admission("env_a", "user ada", 4) for _ in range(40)]
+    few = [Admission("env_a", "user bob", 4) for _ in range(4)]
     wait_for_slots(room, [*many, *few])
     order = served_in_order(room, [*many, *few])
     assert max(order.index(turn) for turn in few) < 12, "bob does not wait behind 40 calls of ada"
@@ -155,36 +155,36 @@ def test_two_callers_of_an_environment_share_its_slots() -> None:
 
 
 def test_an_environment_never_has_more_than_its_slots() -> None:
-    room = WaitingRoom(seats=8, seats_each=6)
-    turns = [Turn("env_a", "key a", 4) for _ in range(10)]
-    visits = [Turn("env_a", f"network {number}", 2, Visit(number)) for number in range(5)]
+    room = ConcurrencyLimiter(slots=8, slots_each=6)
+    turns = [Admission("env_a", "key a", 4) for _ in range(10)]
+    visits = [Admission("env_a", f"network {number}", 2, AnonymousCall(number)) for number in range(5)]
     wait_for_slots(room, [*visits, *turns])
     assert sum(turn.state is State.HELD for turn in visits) == 2
     assert sum(turn.state is State.HELD for turn in [*visits, *turns]) == 4
-    other = Turn("env_b", "key b", 4)
+    other = Admission("env_b", "key b", 4)
     room.take(other)
     assert other.state is State.HELD
     for turn in [*turns, *visits, other]:
         room.leave(turn)
-    assert not room._taken + room._calls + room._visits
+    assert not room._taken + room._calls + room._anonymous
     assert not room._networks + room._callers  # type: ignore[operator]
     assert (room._queues, room._weight, room._all) == ({}, 0, 0)
 
 
 def test_a_full_queue_ends_the_newest_call_of_the_largest_environment() -> None:
-    room = WaitingRoom(seats=1, seats_each=1)
-    most = request_concurrency.MOST_WEIGHT // request_concurrency.WEIGHT_EACH
-    flood = [Turn("env_a", "key a", 4) for _ in range(most + 10)]
+    room = ConcurrencyLimiter(slots=1, slots_each=1)
+    most = request_concurrency.MAX_WEIGHT // request_concurrency.WEIGHT_EACH
+    flood = [Admission("env_a", "key a", 4) for _ in range(most + 10)]
     wait_for_slots(room, flood)
-    other = [Turn("env_b", "key b", 4) for _ in range(3)]
+    other = [Admission("env_b", "key b", 4) for _ in range(3)]
     wait_for_slots(room, other)
     assert all(turn.state is State.WAITING for turn in other)
     ended = [turn for turn in flood if turn.state is State.OVER]
     assert ended == flood[most - 2 :], "the newest ones"
     assert all(turn.is_crowded_out for turn in ended)
-    large = Turn("env_c", "key c", 4, size=request_concurrency.MOST_WEIGHT // 2)
+    large = Admission("env_c", "key c", 4, size=request_concurrency.MAX_WEIGHT // 2)
     wait_for_slots(room, [large])
-    assert (large.state, room._weight <= request_concurrency.MOST_WEIGHT) == (State.OVER, True), (
+    assert (large.state, room._weight <= request_concurrency.MAX_WEIGHT) == (State.OVER, True), (
         "one body does not end 128 calls"
     )
     room.close()
@@ -192,8 +192,8 @@ def test_a_full_queue_ends_the_newest_call_of_the_largest_environment() -> None:
 
 
 def test_a_wait_ends_at_its_time_and_calls_back_once() -> None:
-    room = WaitingRoom(seats=1, seats_each=1)
-    first, second = Turn("env_a", "key a", 4), Turn("env_a", "key a", 4)
+    room = ConcurrencyLimiter(slots=1, slots_each=1)
+    first, second = Admission("env_a", "key a", 4), Admission("env_a", "key a", 4)
     room.take(first)
     second.until = second.since + 0.1
     room.join(second)
@@ -208,8 +208,8 @@ def test_a_wait_ends_at_its_time_and_calls_back_once() -> None:
 
 
 def test_a_call_without_a_slot_of_the_plan_waits_at_the_front() -> None:
-    room = WaitingRoom(seats=4, seats_each=4)
-    first, second = Turn("env_a", "key a", 4), Turn("env_a", "key a", 4)
+    room = ConcurrencyLimiter(slots=4, slots_each=4)
+    first, second = Admission("env_a", "key a", 4), Admission("env_a", "key a", 4)
     room.take(first)
     first.until = first.since + 30
     room.wait_again(first)

@@ -12,9 +12,9 @@ from django.conf import settings
 from django.db import InterfaceError
 
 from functions.runs import lease_renewer as watching
-from functions.runs.lease_renewer import Watch
+from functions.runs.lease_renewer import LeaseRenewer
 from functions.runs.start import Started
-from tests.figures import within
+from tests.support.timing import within
 
 HERE, ELSEWHERE = settings.REGION_DATABASES[:2]
 
@@ -28,7 +28,7 @@ def started(run_id: str, cluster: str) -> Started:
 
 
 @contextmanager
-def over(watch: Watch, run: Started) -> Iterator[None]:
+def over(watch: LeaseRenewer, run: Started) -> Iterator[None]:
     """While the run executes."""
     try:
         watch.begin(run)
@@ -39,7 +39,7 @@ def over(watch: Watch, run: Started) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def closely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "RENEW_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize("error", [InterfaceError("the connection is closed"), KeyError("of our own making")])
@@ -55,7 +55,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch, erro
 
     monkeypatch.setattr(watching.leases, "cancelled_among", cancelled_among)
     ended = threading.Event()
-    with over(Watch(lambda _: ended.set()), started("run_a", HERE)):
+    with over(LeaseRenewer(lambda _: ended.set()), started("run_a", HERE)):
         assert ended.wait(within(2))
 
 
@@ -80,7 +80,7 @@ def test_a_renewal_that_failed_is_due_at_the_next_look(monkeypatch: pytest.Monke
         return at
 
     monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=time.sleep, monotonic=monotonic))
-    with over(Watch(lambda _: None), started("run_a", HERE)):
+    with over(LeaseRenewer(lambda _: None), started("run_a", HERE)):
         assert renewed.wait(within(2))
     assert len(renewals) == 2
 
@@ -97,7 +97,7 @@ def test_a_region_that_does_not_answer_keeps_no_other_waiting(monkeypatch: pytes
 
     monkeypatch.setattr(watching.leases, "cancelled_among", cancelled_among)
     ended = threading.Event()
-    watch = Watch(lambda _: ended.set())
+    watch = LeaseRenewer(lambda _: ended.set())
     try:
         with over(watch, started("run_a", HERE)):
             assert asked.wait(within(2))
@@ -109,7 +109,7 @@ def test_a_region_that_does_not_answer_keeps_no_other_waiting(monkeypatch: pytes
 
 def test_a_thread_that_cannot_be_started_is_started_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    watch = Watch(lambda _: ended.set())
+    watch = LeaseRenewer(lambda _: ended.set())
     with monkeypatch.context() as full:
 
         def start(thread: threading.Thread) -> None:

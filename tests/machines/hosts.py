@@ -1,6 +1,6 @@
 """The service on the hosts of a `Network`: databases, Valkey, web and workers, each started as docs/deploy does.
 
-One cluster is made and copied, so that four databases cost one initdb. Everything listens on its host's address only;
+One cluster is made and copied, so that four databases cost one initdb. All servers listen on the IP address of their host only;
 what belongs to a host is started inside of its namespace and is a child of the test, which ends it by its process id.
 """
 
@@ -24,7 +24,7 @@ from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import REGIONS, Layout, region_database, region_variable
 from tests.machines.network import Network
-from tests.serving import ROOT, wait_for
+from tests.support.service import ROOT, wait_for
 
 DATABASES = {"control": "control", **{region: region_database(region) for region in REGIONS}}
 """The database that each host of one serves."""
@@ -71,12 +71,12 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            # Databases last: what is told to stop gives its claims back to them.
+            # Databases last: stopping processes return their claims to them.
             for names in ((*WEBS, *WORKERS), (*DATABASES, "valkey")):
                 going = [self.processes[name] for name in names if name in self.processes]
                 for process in going:
                     if process.poll() is None:
-                        # PostgreSQL takes SIGTERM as "when everybody has left".
+                        # PostgreSQL takes SIGTERM as "when all clients have disconnected".
                         fast = names[0] == "control" and number == signal.SIGTERM
                         process.send_signal(signal.SIGINT if fast else number)
                 for process in going:
@@ -110,7 +110,7 @@ class Site:
         server.send_signal(signal.SIGINT)
         server.wait(20)
         user = embedded_postgres.server_user(self.template)
-        assert user is not None, "root is somebody else to PostgreSQL"
+        assert user is not None, "root is another user to PostgreSQL"
         with open(self.template.postgres / "pg_hba.conf", "a") as rules:
             rules.write(f"host all all {self.network.prefix}.0/24 scram-sha-256\n")
         for host, layout in self.layouts.items():
@@ -210,7 +210,7 @@ class Site:
             return connection.execute(sql, values).fetchall()  # type: ignore[call-overload, no-any-return]
 
     def logs(self, *names: str, last: int = 2500) -> str:
-        """The ends of the logs, for whoever reads about a failure."""
+        """The ends of the logs, for failure reports."""
         found: Iterator[Path] = (self.directory / f"{name}.log" for name in names or self.processes)
         return "\n".join(
             f"── {path.stem}\n{path.read_text(errors='replace')[-last:]}" for path in found if path.exists()

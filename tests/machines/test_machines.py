@@ -1,7 +1,7 @@
 """Two web hosts, two worker hosts, Valkey, a control database and three region databases, each a machine of its own on
 the network; and what the others notice when the cable of one is cut (docs/how-to/deployment.md, "Several machines").
 
-A cut cable is silent, so everything here is about waiting: no request may wait long for what cannot answer, and nobody
+A cut cable is silent, so all tests here are about waiting: no request may wait long for what cannot answer, and none
 may wait for a neighbour's database.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from platform_site.embedded.data_dir import REGIONS
-from tests.api.receiver import Receiver
-from tests.figures import STRICT, within
 from tests.machines.hosts import CACHE, HOSTS, WEBS, WORKERS, Site
 from tests.machines.load import CONTROL, Traffic, counts
 from tests.machines.network import Network, why_not
-from tests.serving import wait_for
+from tests.support.receiver import Receiver
+from tests.support.service import wait_for
+from tests.support.timing import STRICT, within
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,10 +31,10 @@ SETTINGS = {
     "WEBHOOK_RETRY_SCHEDULE": "0,1,1,2,2,4,4,8,8",
     "WEBHOOK_TIMEOUT_SECONDS": "2",
     "WEBHOOK_LEASE_SECONDS": "4",
-    "WEBHOOK_SWEEP_SECONDS": "1",
+    "WEBHOOK_JOB_SECONDS": "1",
     "FUNCTION_LEASE_SECONDS": "4",
-    "FUNCTION_SWEEP_SECONDS": "1",
-    "SWEEP_SECONDS": "1",
+    "FUNCTION_JOB_SECONDS": "1",
+    "JOB_SECONDS": "1",
     "LANE_THREADS": "8",
 }
 SCHEMA = {"tables": {"notes": {"columns": {"body": {"type": "text"}}}}}
@@ -184,7 +184,7 @@ NAMED = {CONTROL: {"control", "workers"}, CACHE: {"redis"}}
 
 
 @pytest.mark.parametrize("cut", [(CONTROL,), (CACHE,), (CONTROL, CACHE)], ids="+".join)
-def test_without_the_control_database_or_valkey_regions_go_on_and_what_needs_it_is_refused_at_once(
+def test_regions_continue_without_control_database_or_valkey(
     site: Site, receiver: Receiver, tenants: dict[str, dict[str, str]], cut: tuple[str, ...]
 ) -> None:
     """Callers whose records Valkey has (for a minute) are served without the control database; without Valkey it is asked for
@@ -239,7 +239,7 @@ def test_without_the_control_database_or_valkey_regions_go_on_and_what_needs_it_
 
 
 @pytest.mark.parametrize("host", [WEBS[0], WORKERS[0]])
-def test_a_web_or_worker_host_that_is_cut_off_costs_only_what_it_had_in_hand(
+def test_isolated_web_or_worker_host_loses_only_its_current_work(
     site: Site, receiver: Receiver, tenants: dict[str, dict[str, str]], host: str
 ) -> None:
     """The balancer has taken a web host out as soon as its probe fails; here every request to it counts as lost."""

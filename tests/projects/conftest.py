@@ -1,4 +1,4 @@
-"""The cast: alice owns, bob is on her team, charlie is a stranger; and what they sign in with.
+"""Test users: alice owns, bob is on her team, charlie has no access; and their credentials.
 
 Tests that make projects need real commits, since a project's schemas are made by another transaction in another database:
 they use `django_db(transaction=True, databases="__all__")` (the mark `real`), and what they made is dropped afterwards.
@@ -24,8 +24,8 @@ from platform_site.redis import client as redis_client
 from projects import services as projects
 from projects.models import Environment, Project
 from projects.provisioning import schemas
-from tests.client import Answer
-from tests.projects.dying import mortal_environment, mortal_process, run  # noqa: F401 - fixtures
+from tests.support.client import Answer
+from tests.support.project_crashes import mortal_environment, mortal_process, run  # noqa: F401 - fixtures
 
 REGIONS = ("us-east-1", "eu-west-1", "ap-southeast-1")
 
@@ -52,7 +52,7 @@ def make_orphan(region: str = "us-east-1", *, name: str | None = None) -> str:
     name = name or ids.new("env")
     with connections[region].cursor() as cursor:
         cursor.execute(f'CREATE SCHEMA "{name}"')
-        cursor.execute(f"COMMENT ON SCHEMA \"{name}\" IS '{schemas.IN_THE_MAKING}'")
+        cursor.execute(f"COMMENT ON SCHEMA \"{name}\" IS '{schemas.BEING_CREATED}'")
     return name
 
 
@@ -61,7 +61,7 @@ Make = Callable[..., User]
 
 @pytest.fixture
 def make_account() -> Make:
-    """A platform account without a password: nobody needs to sign in by one here, and hashing takes 50 ms."""
+    """A platform account without a password: no test signs in with one here, and hashing takes 50 ms."""
 
     def make(name: str, *, pool_id: str | None = None, **fields: object) -> User:
         return user_service.create_user(

@@ -16,8 +16,6 @@ from platform_site.identity.plans import plan_limits
 from projects import services
 from projects.api import authentication
 from projects.models import Environment, Project
-from tests.client import Answer, Api
-from tests.emptying import flush_redis
 from tests.projects.conftest import (
     Make,
     RoundTrips,
@@ -27,6 +25,8 @@ from tests.projects.conftest import (
     publishable_key_for,
     token_of,
 )
+from tests.support.client import Answer, Api
+from tests.support.flush import flush_redis
 
 pytestmark = [
     pytest.mark.django_db(transaction=True, databases="__all__"),
@@ -43,7 +43,7 @@ def required(api: Api, token: str, **how: object) -> Answer:
 
 @pytest.mark.parametrize("use", ["unused", "optional", "required"])
 @pytest.mark.parametrize("who", ["account", "naming account", "user", "key", "anonymous"])
-def test_a_known_caller_costs_one_trip_to_redis_and_a_new_one_a_statement_more(
+def test_known_caller_costs_one_redis_round_trip_and_new_one_a_query(
     api: Api, alice: User, make_account: Make, production: Environment, trips: RoundTrips, who: str, use: str
 ) -> None:
     user = make_account("uma", pool_id=production.pk)
@@ -78,7 +78,7 @@ def test_junk_costs_neither_a_statement_nor_a_trip_for_records(api: Api, trips: 
     for token in ("sk_" + "a" * 38, "nonsense", "a.b.c", "sk_"):
         trips.reset()
         assert api.get("/v1/test/unused", token=token).status == 401
-        assert trips.counts == (1, 0)  # the count of refusals for its address
+        assert trips.counts == (1, 0)  # the count of refusals for its IP address
     trips.reset()
     assert api.get("/v1/test/unused").status == 401
     assert trips.counts == (0, 0)
@@ -144,7 +144,7 @@ def test_a_malformed_name_is_refused_and_never_taken_for_none(
         assert (answer.status, answer.fields) == (422, {"X-Environment": "invalid_id"})
 
 
-def test_an_unknown_and_a_strangers_environment_are_the_same_404(
+def test_unknown_and_foreign_environments_are_the_same_404(
     api: Api, alice: User, charlie: User, production: Environment
 ) -> None:
     make_project(charlie)
@@ -229,9 +229,7 @@ def test_an_app_user_has_its_fixed_few(api: Api, make_account: Make, production:
     ]
 
 
-def test_a_key_has_its_own_scopes_and_nothing_that_no_key_of_its_kind_may_hold(
-    api: Api, production: Environment
-) -> None:
+def test_key_has_its_own_scopes_minus_those_its_kind_may_not_have(api: Api, production: Environment) -> None:
     key = key_for(production.pk, "rows:read", "webhooks:write")
     ServerKey.objects.update(scopes=["rows:read", "webhooks:write", "projects:delete"])  # as if a bug had let it in
     assert required(api, key).json["scopes"] == ["rows:read", "webhooks:write"]
@@ -318,7 +316,7 @@ def test_a_late_reader_of_the_old_state_cannot_put_it_back(
     assert required(api, token).status == 401
 
 
-def test_a_flushed_redis_signs_nobody_out_and_revives_nobody(api: Api, alice: User, production: Environment) -> None:
+def test_flushed_redis_ends_and_revives_no_session(api: Api, alice: User, production: Environment) -> None:
     alive, ended = token_of(alice), token_of(alice)
     assert required(api, alive).status == required(api, ended).status == 200
     assert api.post("/v1/auth/revoke", token=ended, json={"scope": "current"}).status == 204
@@ -350,15 +348,15 @@ _OF_OTHERS: dict[str, object] = {
     "a list of another kind": [17],
     "a member less": _WHO[:-1],
     "a member more": [*_WHO, True],
-    "a kind of another release": ["robot", *_WHO[1:]],
+    "a kind of another version": ["robot", *_WHO[1:]],
     "scopes of another type": [*_WHO[:-1], {"rows:read": True}],
     "scopes that are no texts": [*_WHO[:-1], [["rows:read"]]],
     "claims of another type": [*_WHO[:-2], ["x"], []],
     "an end of another type": [*_WHO[:2], "2026-01-01", *_WHO[3:]],
     "a place without its plan": [{name: value for name, value in _WHERE.items() if name != "plan"}],
     "a place with more in it": [{**_WHERE, "shard": 7}],
-    "a plan of another release": [{**_WHERE, "plan": "galactic"}],
-    "a role of another release": [{**_WHERE, "role": "auditor"}],
+    "a plan of another version": [{**_WHERE, "plan": "galactic"}],
+    "a role of another version": [{**_WHERE, "role": "auditor"}],
     "origins of another type": [{**_WHERE, "allowed_origins": "*"}],
     "a suspension of another type": [{**_WHERE, "is_suspended": "no"}],
     "an environment of another type": [{**_WHERE, "environment_id": 1}],
@@ -399,7 +397,7 @@ def test_a_record_that_this_release_cannot_read_is_asked_of_postgresql(
     assert refused.status == 401
 
 
-def test_an_address_that_makes_keys_up_soon_costs_no_statement_and_known_callers_go_on(
+def test_guessed_keys_soon_cost_no_query_and_known_callers_continue(
     api: Api, alice: User, production: Environment, trips: RoundTrips, settings: LazySettings
 ) -> None:
     settings.RATE_LIMIT_FACTOR = 1 / 40  # three refused tokens a minute
@@ -416,10 +414,10 @@ def test_an_address_that_makes_keys_up_soon_costs_no_statement_and_known_callers
     client = embedded_valkey.client(settings.LAYOUT)
     assert client.delete(*client.scan_iter("*who:key:*", count=1000)) >= 1
     assert required(api, known, remote_addr=address).status == 200, "this process has met it"
-    assert required(api, token_of(alice), remote_addr=address).status == 200, "nobody makes up a signature"
+    assert required(api, token_of(alice), remote_addr=address).status == 200, "a signature cannot be forged"
 
 
-def test_sessions_of_one_user_share_its_rate_limit_and_nobody_elses(
+def test_sessions_of_one_user_share_only_its_rate_limit(
     api: Api, alice: User, charlie: User, production: Environment, settings: LazySettings
 ) -> None:
     settings.RATE_LIMIT_FACTOR = 4 / plan_limits("pro").requests_per_minute
@@ -451,7 +449,7 @@ def test_a_process_remembers_only_so_many_callers(
     for _ in range(3):
         assert [required(api, token).status for token in tokens] == [200] * 4
     assert len(authentication._memory) == 2
-    assert len(authentication._proven) == 2
+    assert len(authentication._verified) == 2
 
 
 def test_an_expired_record_is_refused_though_it_is_cached(api: Api, production: Environment) -> None:

@@ -10,8 +10,8 @@ from platform_site.identity.plans import plan_limits
 from projects import services
 from projects.directory import limits
 from projects.models import Project
-from tests.client import Api
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
+from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 

@@ -12,14 +12,9 @@ from accounts.models import AuditEntry, User
 from platform_site.identity import ids
 from projects.models import Project
 from tests.projects.conftest import environment_of, make_orphan, make_project, schemas_in
+from tests.support.command_output import run
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
-
-
-def run(*arguments: str, **options: Any) -> str:
-    out = StringIO()
-    call_command(*arguments, stdout=out, **options)
-    return out.getvalue()
 
 
 def test_create_project_prints_the_ids(alice: User) -> None:
@@ -36,7 +31,7 @@ def test_create_project_prints_the_ids(alice: User) -> None:
     [
         (" ", "alice@example.com", "blank"),
         ("x" * 65, "alice@example.com", "64"),
-        ("x", "nobody@example.com", "No account has the e-mail address nobody@example.com"),
+        ("x", "nobody@example.com", "No account has the email nobody@example.com"),
     ],
 )
 def test_create_project_says_what_is_wrong(alice: User, name: str, owner: str, says: str) -> None:
@@ -85,7 +80,7 @@ def test_sweep_says_what_a_restore_of_one_database_alone_would_cost(alice: User)
         *sorted(
             [
                 [stray, "a schema that no environment owns: kept until sweep --drop"],
-                [cut_off, "a schema that no environment owns: a sweep drops it"],
+                [cut_off, "a schema that no environment owns: dropped by the next cleanup"],
             ]
         ),
         [lost, "an environment without its schema: delete it"],
@@ -93,7 +88,7 @@ def test_sweep_says_what_a_restore_of_one_database_alone_would_cost(alice: User)
     assert stray in schemas_in("us-east-1"), "it only looked"
 
 
-def test_sweep_cleans_up_now(settings: Any) -> None:
+def test_sweep_command_cleans_up_at_once(settings: Any) -> None:
     settings.ORPHAN_GRACE_SECONDS = 0
     make_orphan()
     assert run("sweep").strip() == "Swept."

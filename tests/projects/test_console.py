@@ -1,7 +1,7 @@
 """The console's pages for projects, environments and members, and its first page, through Django's own test client.
 
-Each change made there goes through the service: the same rules, the same trail with the member of staff in it, and the
-same cached records forgotten. What the pages look like is for tests/console/test_looks.py and tests/browser.
+Each change made there goes through the service: the same rules, the same audit log with the member of staff in it, and the
+same cached records forgotten. What the pages look like is for tests/console/test_pages_by_role.py and tests/browser.
 """
 
 import re
@@ -22,9 +22,9 @@ from accounts.users import service as accounts
 from platform_site.console import rollups
 from projects import services
 from projects.models import Environment, Member, Project
-from tests.client import Api
-from tests.forms import sent_by
 from tests.projects.conftest import Make, environment_of, key_for, make_project, schemas_in, token_of
+from tests.support.client import Api
+from tests.support.html_forms import form_values
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -47,7 +47,7 @@ def page(console: Client, path: str, status: int = 200) -> str:
     ["/admin/", "/admin/projects/project/", "/admin/projects/environment/", "/admin/projects/member/",
      "/admin/projects/project/add/", "/admin/projects/member/add/"],
 )  # fmt: skip
-def test_strangers_and_members_of_projects_see_nothing(alice: User, path: str) -> None:
+def test_only_staff_open_the_console(alice: User, path: str) -> None:
     make_project(alice)
     client = Client()
     assert client.get(path).status_code == 302
@@ -204,7 +204,7 @@ def test_an_environments_origins_are_edited_and_checked(console: Client, alice: 
 
 
 def test_pages_opened_long_ago_overwrite_nothing_that_changed_since(console: Client, alice: User, bob: User) -> None:
-    """Every form of the console sends all its fields; what somebody else changed meanwhile is said."""
+    """Every form of the console sends all its fields; concurrent changes by other users are reported."""
     project = make_project(alice)
     production = environment_of(project)
     added = services.add_member(project.pk, email=bob.email, role="developer", actor=audit.SYSTEM)
@@ -214,7 +214,7 @@ def test_pages_opened_long_ago_overwrite_nothing_that_changed_since(console: Cli
         "allowed_origins": f"/admin/projects/environment/{production.pk}/change/",
         "role": f"/admin/projects/member/{added.pk}/change/",
     }
-    opened = {field: sent_by(page(console, path), field) for field, path in pages.items()}
+    opened = {field: form_values(page(console, path), field) for field, path in pages.items()}
     services.change_project(project.pk, plan="team", actor=audit.SYSTEM)
     services.change_environment(
         production.pk, allowed_origins=["https://a.example", "https://b.example"], actor=audit.SYSTEM
@@ -228,11 +228,11 @@ def test_pages_opened_long_ago_overwrite_nothing_that_changed_since(console: Cli
         answer = console.post(path, opened[field] | {field: wanted[field]})
         assert answer.status_code == 200, (field, answer.status_code)
         assert said[field] in answer.content.decode(), field
-        if field == "name":  # the form stands below all that the project has
+        if field == "name":  # the form is below all that the project has
             assert "Nothing was saved. <a " in answer.content.decode()
             assert 'href="#project_form"' in answer.content.decode()
             assert 'id="project_form"' in answer.content.decode()
-        opened[field] = sent_by(answer.content.decode(), field)
+        opened[field] = form_values(answer.content.decode(), field)
         assert opened[field][field] == wanted[field], "what was typed is still there"
     assert AuditEntry.objects.count() == before
     for field, path in pages.items():
@@ -252,7 +252,7 @@ def test_a_form_that_is_sent_as_it_was_opened_changes_nothing(console: Client, a
     services.change_environment(production.pk, allowed_origins=origins, actor=audit.SYSTEM)
     for field, path in (("name", f"project/{project.pk}"), ("allowed_origins", f"environment/{production.pk}")):
         address = f"/admin/projects/{path}/change/"
-        assert console.post(address, sent_by(page(console, address), field)).status_code == 302
+        assert console.post(address, form_values(page(console, address), field)).status_code == 302
     production.refresh_from_db()
     assert production.allowed_origins == origins
 

@@ -28,7 +28,7 @@ def test_a_schema_is_planned_confirmed_applied_and_looked_back_at(make_account: 
     path = f"/admin/rows/schemaversion/?environment={environment.pk}"
     console = Client()
 
-    # Nobody but staff.
+    # Staff only.
     assert console.get(path).status_code == 302
     console.force_login(alice)
     assert console.post(path, {"expected": 0, "document": json.dumps(DOCUMENT), "apply": 1}).status_code == 302
@@ -49,7 +49,7 @@ def test_a_schema_is_planned_confirmed_applied_and_looked_back_at(make_account: 
         posted = {"expected": expected, "document": text, "planned": planned, **more}
         return console.post(path, posted).content.decode()
 
-    # A plan changes nothing; an applied one is a version with its author and its trail.
+    # A plan changes nothing; an applied one is a version with its author and its audit entry.
     assert "CREATE TABLE" in post(DOCUMENT, 0)
     assert schema_service.current(place).version == 0
     post(DOCUMENT, 0, apply=1)
@@ -60,7 +60,7 @@ def test_a_schema_is_planned_confirmed_applied_and_looked_back_at(make_account: 
     entry = AuditEntry.objects.get(action="schema.applied")
     assert (entry.actor_id, entry.environment_id) == (member_of_staff.pk, environment.pk)
 
-    # What cannot be is told by its reason.
+    # Impossible changes are reported with the reason.
     limit = plan_limits(place.plan).tables_per_environment
     table = DOCUMENT["tables"]["notes"]
     assert f"allows {limit} tables" in post({"tables": {f"t{n}": table for n in range(limit + 1)}}, 1)

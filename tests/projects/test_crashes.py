@@ -1,6 +1,6 @@
-"""`kill -9` while projects are made and deleted: nothing or all of it, after at most one sweep.
+"""`kill -9` while projects are created and deleted: nothing or all of it, after at most one run of the periodic job.
 
-Real processes die here (`tests.projects.mortal`), at every failpoint and at random moments.
+Real processes die here (`tests.support.project_crash_process`), at every failpoint and at random moments.
 """
 
 import random
@@ -17,10 +17,10 @@ from platform_site.identity import ids
 from projects import tasks
 from projects.models import Environment, Member, Project
 from projects.provisioning import schemas as provisioning_schemas
-from tests.away import cut_off
-from tests.client import Api
 from tests.projects.conftest import make_orphan, make_project, schemas_in, token_of
-from tests.projects.dying import Run
+from tests.support.client import Api
+from tests.support.project_crashes import Run
+from tests.support.unavailable import terminate_connection
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -51,7 +51,7 @@ def every_project_is_whole() -> None:
 def test_killed_while_it_makes_a_project(
     api: Api, alice: User, run: Run, failpoint: str, schemas: int, projects: int
 ) -> None:
-    left_by_others = set(schemas_in("us-east-1"))  # tests that do not clean up: what they left waits for the sweep
+    left_by_others = set(schemas_in("us-east-1"))  # tests that do not clean up: the periodic job removes what they left
     assert run(do="create", account=alice.pk, failpoint=failpoint)["signal"] == 9
     made = set(schemas_in("us-east-1")) - left_by_others
     assert (len(made), Project.objects.count()) == (schemas, projects)
@@ -107,7 +107,7 @@ def test_twenty_kills_at_random_moments_leave_no_orphan_and_no_torso(api: Api, a
         before = {project["id"] for project in api.get("/v1/projects?limit=100", token=token).json["data"]}
         killed += run(**order, kill_after=chance.uniform(0, longest * 1.2))["signal"] == 9
         after = {project["id"] for project in api.get("/v1/projects?limit=100", token=token).json["data"]}
-        # Whatever is shown is whole, before any sweep.
+        # Everything visible is complete, before any periodic job runs.
         for project_id in after:
             shown = api.get(f"/v1/projects/{project_id}/environments", token=token)
             assert {each["id"] for each in shown.json["data"]} <= set(schemas_in("us-east-1"))
@@ -122,11 +122,12 @@ def test_twenty_kills_at_random_moments_leave_no_orphan_and_no_torso(api: Api, a
     assert killed == 20
 
 
-# ── The sweep meets what is not dead ────────────────────────────────────────────────────────────────────────────────
+# ── The periodic job and live transactions ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_schema_whose_project_is_being_made_is_left_alone_however_old_it_looks(alice: User) -> None:
-    """A host whose clock is behind makes ids that look old: it is the maker's lock that protects them, not their age."""
+def test_schema_of_a_project_in_creation_is_kept_at_any_age(alice: User) -> None:
+    """A host whose clock is behind makes ids that look old: it is the maker's lock that protects them, not their
+    age."""
     region_committed, go_on = threading.Event(), threading.Event()
 
     def make() -> None:
@@ -175,7 +176,7 @@ def test_a_young_orphan_waits_for_its_grace(settings: Any) -> None:
     assert schemas_in("us-east-1") == [orphan]
 
 
-def test_a_sweep_pages_past_its_batch() -> None:
+def test_periodic_job_continues_past_its_batch() -> None:
     for _ in range(25):
         make_orphan()
     dropped = list(provisioning_schemas.drop_orphans("us-east-1", batch=10))
@@ -183,9 +184,7 @@ def test_a_sweep_pages_past_its_batch() -> None:
     assert schemas_in("us-east-1") == []
 
 
-def test_what_the_control_database_has_forgotten_is_kept_until_an_operator_drops_it(
-    alice: User, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_orphaned_schema_is_kept_until_an_operator_drops_it(alice: User, caplog: pytest.LogCaptureFixture) -> None:
     """As after a restore of the control database to the moment before the project was made, and of nothing else."""
     kept, lost = make_project(alice, "Kept"), make_project(alice, "Lost")
     forgotten = sorted(lost.environments.values_list("pk", flat=True))
@@ -195,11 +194,11 @@ def test_what_the_control_database_has_forgotten_is_kept_until_an_operator_drops
     lost.delete()
     orphan = make_orphan()
     tasks.finish_and_clean()
-    tasks.remove_leftovers()
+    tasks.remove_orphaned_rows()
     assert orphan not in schemas_in("us-east-1")
     assert set(forgotten) < set(schemas_in("us-east-1"))
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert [each.split()[5] for each in told] == [f"{each}," for each in forgotten]
+    assert [each.split()[6] for each in told] == [f"{each}," for each in forgotten]
     assert [provisioning_schemas.count_tables(each, "us-east-1") for each in forgotten] == [1, 0]
     for environment_id in (*forgotten, *forgotten, kept.environments.get(name="production").pk):
         with suppress(CommandError):
@@ -212,13 +211,13 @@ def test_what_the_control_database_has_forgotten_is_kept_until_an_operator_drops
     ]  # fmt: skip
 
 
-def test_a_region_that_goes_away_after_the_commit_undoes_nothing_and_the_sweep_ends_it(alice: User) -> None:
-    """What follows a commit in the region (here, taking the marks away) neither fails the request nor is it forgotten."""
+def test_region_lost_after_commit_is_completed_by_the_periodic_job(alice: User) -> None:
+    """Work after a commit in the region (here, deleting the markers) neither fails the request nor is it lost."""
     with transaction.atomic():
         project = make_project(alice)
-        cut_off(connections["us-east-1"])
+        terminate_connection(connections["us-east-1"])
     environment_ids = set(project.environments.values_list("pk", flat=True))
-    assert provisioning_schemas.in_the_making(schemas_in("us-east-1"), "us-east-1") & environment_ids
+    assert provisioning_schemas.being_created(schemas_in("us-east-1"), "us-east-1") & environment_ids
     tasks.finish_and_clean()
-    assert provisioning_schemas.in_the_making(schemas_in("us-east-1"), "us-east-1") == set()
+    assert provisioning_schemas.being_created(schemas_in("us-east-1"), "us-east-1") == set()
     every_project_is_whole()

@@ -12,10 +12,10 @@ from django.db import connection, connections
 from accounts.models import AuditEntry, User
 from platform_site.embedded import postgres as embedded_postgres
 from projects.models import Environment, Member, Project
-from tests.client import Answer, Api
-from tests.docs.pages import is_like
 from tests.projects.conftest import REGIONS, at_once, environment_of, key_for, make_project, schemas_in, token_of
-from tests.serving import ROOT
+from tests.support.client import Answer, Api
+from tests.support.doc_examples import is_like
+from tests.support.service import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -28,7 +28,7 @@ def nothing_was_made() -> bool:
     return not Project.objects.exists() and not Environment.objects.exists() and not any(map(schemas_in, REGIONS))
 
 
-def test_a_project_is_answered_with_both_environments_and_their_schemas_exist(api: Api, alice: User) -> None:
+def test_created_project_has_two_environments_with_schemas(api: Api, alice: User) -> None:
     answer = create(api, token_of(alice))
     assert answer.status == 201
     assert set(answer.json) == {"id", "name", "region", "environments"}
@@ -68,9 +68,7 @@ def test_the_schemas_are_in_the_region_that_was_chosen_and_in_no_other(api: Api,
         "null",
     ],
 )
-def test_a_name_is_up_to_64_characters_whatever_they_are_and_comes_back_as_it_was(
-    api: Api, alice: User, name: str
-) -> None:
+def test_name_of_up_to_64_characters_is_returned_unchanged(api: Api, alice: User, name: str) -> None:
     answer = create(api, token_of(alice), {"name": name})
     assert (answer.status, answer.json["name"]) == (201, name)
     assert Project.objects.get().name == name
@@ -164,7 +162,7 @@ def test_two_megabytes_are_413_and_a_form_is_415(api: Api, alice: User) -> None:
         {"__proto__": {"plan": "team"}},
     ],
 )
-def test_nobody_assigns_what_is_not_theirs(api: Api, alice: User, extra: dict[str, Any]) -> None:
+def test_unknown_fields_of_other_objects_are_refused(api: Api, alice: User, extra: dict[str, Any]) -> None:
     answer = create(api, token_of(alice), {"name": "x"} | extra)
     assert (answer.status, answer.fields) == (422, dict.fromkeys(extra, "unknown_field"))
     assert nothing_was_made()
@@ -228,7 +226,7 @@ def test_thirty_at_once_under_a_quota_of_twenty_make_exactly_twenty(api: Api, al
     assert {answer.error for answer in answers if answer.status == 422} == {"quota_exceeded"}
     assert Project.objects.count() == 20
     assert len(schemas_in("us-east-1")) == 40
-    # The quota is per plan; a deleted project makes room.
+    # The quota is per plan; a deleted project frees its share.
     assert create(api, token, {"name": "x", "plan": "pro"}).status == 201
     assert create(api, token).status == 422
     freed = next(answer for answer in answers if answer.status == 201).json["id"]
@@ -247,7 +245,7 @@ def test_a_change_of_plan_is_no_way_around_the_quota(api: Api, alice: User) -> N
     assert pro.plan == "pro"
 
 
-# ── A region that is away ───────────────────────────────────────────────────────────────────────────────────────────
+# ── An unavailable region ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -265,7 +263,7 @@ def eu_is_away() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("eu_is_away")
-def test_a_region_that_is_away_is_503_and_leaves_nothing_behind(api: Api, alice: User) -> None:
+def test_unavailable_region_is_503_and_leaves_no_trace(api: Api, alice: User) -> None:
     token = token_of(alice)
     for headers in ({}, {"Idempotency-Key": "later"}):
         answer = create(api, token, {"name": "x", "region": "eu-west-1"}, headers=headers)

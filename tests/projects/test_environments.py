@@ -13,8 +13,8 @@ from projects import services
 from projects.directory import environments
 from projects.directory.roles import BY_ROLE
 from projects.models import Environment
-from tests.client import Api
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
+from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 

@@ -1,4 +1,5 @@
-"""Listing projects (contract section 4.2): one's own, the newest first, pages that hold still while others come and go."""
+"""Listing projects (contract section 4.2): one's own, the newest first, pages that hold still while others come and
+go."""
 
 import re
 from typing import Any
@@ -10,9 +11,9 @@ from accounts.models import User
 from platform_site.http import cursors
 from projects import services
 from projects.models import Project
-from tests.client import Answer, Api
-from tests.emptying import flush_redis
 from tests.projects.conftest import RoundTrips, environment_of, key_for, make_project, token_of
+from tests.support.client import Answer, Api
+from tests.support.flush import flush_redis
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -52,7 +53,7 @@ def test_the_newest_comes_first_with_four_members_each(api: Api, alice: User) ->
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", answer.json["data"][0]["created_at"])
 
 
-def test_nobody_has_an_empty_list(api: Api, charlie: User) -> None:
+def test_account_without_projects_has_an_empty_list(api: Api, charlie: User) -> None:
     assert api.get("/v1/projects", token=token_of(charlie)).json == {"data": [], "next_cursor": None}
 
 

@@ -1,7 +1,7 @@
 """Inviting into a project by e-mail who has no account: `POST …/members`, `…/invitations`, and accepting.
 
-The attackers here: an owner who was sent away, whoever gets hold of a link twice, who wants to know who has an account,
-and who would fill strangers' mailboxes.
+The attackers here: a removed owner, a person who gets a link twice, one who probes which accounts exist,
+and one who would flood other people's mailboxes.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from projects import services
 from projects.directory import invitations
 from projects.models import Member, Project
 from tests.accounts.conftest import PASSWORD, _mail_server, postbox  # noqa: F401 - fixtures
-from tests.accounts.postbox import Postbox, html_of, text_of, token_in
-from tests.accounts.test_passwords import in_one_window
-from tests.client import Answer, Api
 from tests.projects.conftest import at_once, key_for, make_project, token_of
+from tests.support.client import Answer, Api
+from tests.support.postbox import Postbox, html_of, text_of, token_in
+from tests.support.rate_limits import assert_within_one_window
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -61,7 +61,7 @@ def opened(api: Api, project: Project, by: User) -> list[Any]:
 
 
 def sent(postbox: Postbox, email: str = NIA) -> str:  # noqa: F811
-    """The token of the newest e-mail to this address."""
+    """The token of the newest email to this recipient."""
     email_outbox.send_due()
     return token_in(postbox.last(email))
 
@@ -84,7 +84,7 @@ def test_who_has_no_account_is_invited_gets_one_and_is_a_member(
     assert roles(project) == {"alice@example.com": "owner"}
     link = sent(postbox, "nia@example.com")
     message = postbox.last("nia@example.com")
-    assert project.name not in text_of(message) + html_of(message), "nothing that somebody typed"
+    assert project.name not in text_of(message) + html_of(message), "no text typed by a user"
     assert "alice" not in text_of(message) + html_of(message)
     assert [(one["id"], one["status"]) for one in opened(api, project, alice)] == [(made.json["id"], "sent")]
 
@@ -144,7 +144,7 @@ def test_the_operator_says_whether_invited_people_may_have_an_account(
     assert accept(api, link, password=PASSWORD).status == 200, "the link was left as it was"
 
 
-def test_who_got_an_account_in_between_joins_with_it_and_keeps_its_password(
+def test_invitee_with_new_account_joins_and_keeps_the_password(
     api: Api, alice: User, project: Project, postbox: Postbox, make_account: Callable[..., User]  # noqa: F811
 ) -> None:  # fmt: skip
     invite(api, project, alice)
@@ -162,7 +162,7 @@ def test_who_got_an_account_in_between_joins_with_it_and_keeps_its_password(
 def test_a_disabled_account_neither_joins_nor_shows(
     api: Api, alice: User, bob: User, project: Project, postbox: Postbox  # noqa: F811
 ) -> None:  # fmt: skip
-    """Its address answers as one that nobody has, and goes on doing so in the list."""
+    """It answers like an email without an account, and continues to do so in the list."""
     accounts.change_user(bob, is_disabled=True, actor=audit.SYSTEM)
     answers = [invite(api, project, alice, email) for email in (NIA, bob.email)]
     links = [sent(postbox, email) for email in (NIA, bob.email)]
@@ -180,7 +180,7 @@ def test_an_invitation_changes_nothing_for_who_became_a_member_otherwise(
     invite(api, project, alice, role="owner")
     link = sent(postbox)
     nia = make_account("nia")
-    Member.objects.create(project=project, user=nia, role="viewer")  # past the door that would end the invitation
+    Member.objects.create(project=project, user=nia, role="viewer")  # without the code that would end the invitation
     assert accept(api, link).json["role"] == "viewer"
     assert roles(project)[NIA] == "viewer"
 
@@ -246,7 +246,7 @@ def test_what_waits_is_not_sent_for_who_is_no_owner_any_more(
 ) -> None:  # fmt: skip
     services.add_member(project.pk, email=bob.email, role="owner", actor=audit.SYSTEM)
     invite(api, project, bob)
-    Member.objects.filter(user=bob).update(role="viewer")  # past the door that would end it
+    Member.objects.filter(user=bob).update(role="viewer")  # without the code that would end it
     email_outbox.send_due()
     assert postbox.messages == []
     assert opened(api, project, alice) == []
@@ -284,7 +284,7 @@ def test_only_owners_invite_look_and_withdraw(
 def test_pools_and_projects_do_not_take_each_others_links(
     api: Api, alice: User, project: Project, postbox: Postbox  # noqa: F811
 ) -> None:  # fmt: skip
-    """An invitation of the operator's to the same address stands beside it, and neither opens the other's door."""
+    """An invitation by the operator to the same email coexists with it, and each link is valid only for its own."""
     from accounts.registration import invitations as of_pools
 
     of_pools.invite(pool_id=None, email=NIA, actor=audit.SYSTEM, role="x", name="n")
@@ -309,7 +309,7 @@ def test_a_link_that_is_used_by_several_at_once_makes_one_member(
     assert roles(project) == {"alice@example.com": "owner", NIA: "developer"}
 
 
-def test_those_who_are_invited_have_a_seat_and_no_more_come_than_the_plan_allows(
+def test_invitations_count_toward_the_member_limit_of_the_plan(
     api: Api, alice: User, bob: User, project: Project, postbox: Postbox  # noqa: F811
 ) -> None:  # fmt: skip
     small = make_project(alice, "Small")
@@ -324,7 +324,7 @@ def test_those_who_are_invited_have_a_seat_and_no_more_come_than_the_plan_allows
     email_outbox.send_due()
     assert postbox.to("more@example.com") == []
     links = [token_in(postbox.last(f"n{number}@example.com")) for number in range(room)]
-    # Nobody loses a seat by a door that counts otherwise: as many as are there when the link is used.
+    # Membership limits count the same everywhere: the members at the moment when the link is used.
     Member.objects.create(project=small, user=bob, role="viewer")
     refused = accept(api, links[0], password=PASSWORD)
     assert (refused.status, refused.error) == (422, "quota_exceeded")
@@ -373,12 +373,14 @@ def test_a_suspended_project_lets_nobody_in_and_its_invitations_wait(
     assert accept(api, sent(postbox, "una@example.com"), password=PASSWORD).status == 200
 
 
-def test_strangers_mailboxes_and_guesses_are_limited(api: Api, alice: User, project: Project, settings: Any) -> None:
+def test_invitations_to_one_mailbox_and_guesses_are_limited(
+    api: Api, alice: User, project: Project, settings: Any
+) -> None:
     settings.RATE_LIMIT_FACTOR = 1
-    in_one_window(lambda: [invite(api, project, alice).status for _ in range(7)], [202] * 6 + [429])
+    assert_within_one_window(lambda: [invite(api, project, alice).status for _ in range(7)], [202] * 6 + [429])
     others = [f"n{number}@example.com" for number in range(11)]
-    in_one_window(lambda: [invite(api, project, alice, one).status for one in others], [202] * 10 + [429])
-    assert len(opened(api, project, alice)) == 11, "what is refused invites nobody"
+    assert_within_one_window(lambda: [invite(api, project, alice, one).status for one in others], [202] * 10 + [429])
+    assert len(opened(api, project, alice)) == 11, "a refused request invites no one"
 
 
 def test_what_is_no_address_is_refused_and_counts_as_none(api: Api, alice: User, project: Project) -> None:

@@ -1,4 +1,4 @@
-"""Members: who is in a project and as what. Additive."""
+"""Members of a project and their roles."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from accounts.users import service as accounts
 from projects import services
 from projects.errors import LastOwner
 from projects.models import Member, Project
-from tests.accounts.test_passwords import in_one_window
-from tests.client import Api
 from tests.projects.conftest import at_once, environment_of, key_for, make_project, token_of
+from tests.support.client import Api
+from tests.support.rate_limits import assert_within_one_window
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -170,7 +170,7 @@ def test_members_come_in_pages(api: Api, alice: User, make_account: Any, project
 def test_asking_who_has_an_account_is_counted_like_signing_in(
     api: Api, alice: User, make_account: Any, settings: Any
 ) -> None:
-    """An owner is told that nobody has an address: ten times a minute, over all projects, and not for a whole list."""
+    """An owner learns that an email has no account: ten times a minute, over all projects, and not for a whole list."""
     settings.RATE_LIMIT_FACTOR = 1
     token = token_of(alice)
 
@@ -187,13 +187,13 @@ def test_asking_who_has_an_account_is_counted_like_signing_in(
         assert answers[-1].status == 201 or int(answers[-1].headers["Retry-After"]) >= 1
         return [answer.status for answer in answers]
 
-    in_one_window(twelve, [422] * 10 + [429] * 2)
+    assert_within_one_window(twelve, [422] * 10 + [429] * 2)
 
 
 def test_an_app_user_sees_the_particulars_of_its_own_environment_alone(
     api: Api, alice: User, make_account: Any, project: Project
 ) -> None:
-    """That there are others is told by the list, as the contract has it; not what their origins and troubles are."""
+    """The list shows that there are others, as the contract says; not their origins and errors."""
     own, other = environment_of(project), environment_of(project, "development")
     token = token_of(make_account("uma", pool_id=own.pk), own.pk)
     address = f"/v1/projects/{project.pk}/environments"

@@ -8,8 +8,8 @@ from accounts import audit
 from accounts.models import User
 from projects import services
 from projects.directory.origins import NotAnOrigin, normalised
-from tests.client import Api
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
+from tests.support.client import Api
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_what_is_no_origin_is_refused(wrong: str) -> None:
         normalised([wrong])
 
 
-def test_every_origin_stands_alone_and_there_are_not_too_many() -> None:
+def test_wildcard_origin_is_exclusive_and_origins_are_limited() -> None:
     with pytest.raises(NotAnOrigin):
         normalised(["*", "https://a.example"])
     with pytest.raises(NotAnOrigin):

@@ -1,7 +1,7 @@
 """Writes that are under way while their environment is deleted: it is written before the removal, which finds it, or
 not at all. Never afterwards, where it would stay for ever, secrets included.
 
-Each goes through its own door and is stopped inside its transaction, between two statements.
+Each uses its own entry point and is stopped inside its transaction, between two statements.
 """
 
 import threading
@@ -18,17 +18,17 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from accounts.models import ServerKey, User
 from accounts.signal_handlers import OF_ENVIRONMENTS
-from functions.models import Function, Heard, Run, Secret, Version
+from functions.models import Function, PendingEvent, Run, Secret, Version
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.identity import ids
 from projects import tasks
 from projects.errors import NoSuchEnvironment
 from projects.models import Environment, Project
 from projects.provisioning import orphaned_rows
-from rows.models import CurrentVersion, DepartureDue, EventInterest, OutboxEvent, SchemaVersion
-from tests.client import Answer, Api
+from rows.models import CurrentVersion, EventInterest, OutboxEvent, PendingUserReferences, SchemaVersion
 from tests.projects.conftest import key_for, schemas_in, token_of
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.support.client import Answer, Api
 from webhooks.models import Delivery, Webhook
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -41,11 +41,11 @@ IN_THE_REGION = (
     SchemaVersion,
     EventInterest,
     OutboxEvent,
-    DepartureDue,
+    PendingUserReferences,
     Webhook,
     Delivery,
     Function,
-    Heard,
+    PendingEvent,
 )
 
 
@@ -105,7 +105,7 @@ def call(tracker: Tracker, door: Door, **headers: str) -> Answer:
 
 @dataclass
 class Stopped:
-    """A call in a thread, which stands still inside its transaction until `go_on`."""
+    """A call in a thread, which stops inside its transaction until `go_on`."""
 
     thread: threading.Thread
     answers: list[Answer]
@@ -200,7 +200,7 @@ def test_what_was_written_before_the_removal_is_removed(name: str, doomed: Track
 
 
 def leave_behind(environment_id: str) -> None:
-    """One row of each table that names an environment, as the release before could leave them."""
+    """One row of each table that names an environment, that nothing else refers to."""
     values: dict[type[Any], dict[str, Any]] = {
         Function: {"name": "f", "active_version": 1, "last_version": 1, "timeout_ms": 1, "memory_mb": 64},
         Webhook: {"url": "https://x.example/", "host": "x.example:443", "events": ["*"], "sealed_secret": b"x"},
@@ -208,8 +208,8 @@ def leave_behind(environment_id: str) -> None:
         SchemaVersion: {"version": 1, "document_text": "{}", "source_digest": "", "author_kind": "system"},
         EventInterest: {"table_name": "*", "action": "*"},
         OutboxEvent: {"event_id": ids.new("evt"), "type": "webhook.test", "data": "{}"},
-        DepartureDue: {"since": "2026-01-01T00:00:00Z"},
-        Heard: {"function_id": ids.new("fn"), "event_id": ids.new("evt"), "sequence": 1},
+        PendingUserReferences: {"since": "2026-01-01T00:00:00Z"},
+        PendingEvent: {"function_id": ids.new("fn"), "event_id": ids.new("evt"), "sequence": 1},
     }
     made = {
         model: model.objects.using(REGION).create(environment_id=environment_id, **more)
@@ -223,7 +223,7 @@ def leave_behind(environment_id: str) -> None:
     User.objects.create(environment_id=environment_id, email="left@example.com")
 
 
-def test_a_sweep_removes_what_environments_that_are_gone_left_and_nothing_else(kept: Tracker) -> None:
+def test_periodic_job_removes_only_leftovers_of_deleted_environments(kept: Tracker) -> None:
     gone, before = ids.new("env"), named_anywhere(kept.environment_id)
     leave_behind(gone)
     assert set(named_anywhere(gone)) == {model.__name__ for model in IN_THE_REGION} - {"Delivery"} | {
@@ -234,27 +234,27 @@ def test_a_sweep_removes_what_environments_that_are_gone_left_and_nothing_else(k
     told = StringIO()
     with pytest.raises(CommandError, match="differ in 1"):
         call_command("sweep", check=True, stdout=told)
-    assert f"{REGION}  {gone}  rows of an environment that is gone" in told.getvalue()
+    assert f"{REGION}  {gone}  rows of a deleted environment: removed by the next cleanup" in told.getvalue()
     assert named_anywhere(gone)
-    tasks.remove_leftovers()
+    tasks.remove_orphaned_rows()
     assert named_anywhere(gone) == {}
     assert (Secret.objects.using(REGION).count(), Version.objects.using(REGION).count()) == (1, 1)
     assert named_anywhere(kept.environment_id) == before
-    tasks.remove_leftovers()
+    tasks.remove_orphaned_rows()
     assert named_anywhere(kept.environment_id) == before
 
 
-def test_a_sweep_pages_past_its_batch(kept: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_periodic_job_continues_past_its_batch(kept: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_rows, "AT_ONCE", 2)
     gone = [ids.new("env") for _ in range(7)]
     for environment_id in gone:
         EventInterest.objects.using(REGION).create(environment_id=environment_id, table_name="*", action="*")
-    tasks.remove_leftovers()
+    tasks.remove_orphaned_rows()
     assert set(EventInterest.objects.using(REGION).values_list("environment_id", flat=True)) == {kept.environment_id}
 
 
-def test_a_sweep_removes_nothing_on_a_suspicion(kept: Tracker, settings: Any) -> None:
-    """Young ones; ones that are being made; ones that have a schema, which another sweep decides on."""
+def test_periodic_job_removes_nothing_without_certainty(kept: Tracker, settings: Any) -> None:
+    """Young ones; ones in creation; ones that have a schema, which another periodic job handles."""
     young, made, dressed = ids.new("env"), ids.new("env"), ids.new("env")
     for environment_id in (young, made, dressed):
         leave_behind(environment_id)
@@ -262,17 +262,17 @@ def test_a_sweep_removes_nothing_on_a_suspicion(kept: Tracker, settings: Any) ->
     with connections[REGION].cursor() as cursor:
         cursor.execute(f'CREATE SCHEMA "{dressed}"')
     settings.ORPHAN_GRACE_SECONDS = 3600
-    tasks.remove_leftovers()
+    tasks.remove_orphaned_rows()
     assert {each: named_anywhere(each) for each in before} == before
     settings.ORPHAN_GRACE_SECONDS = 0
     for model in OF_ENVIRONMENTS:
         model._default_manager.filter(environment_id__in=before).delete()
     before = {each: named_anywhere(each) for each in (young, made, dressed)}
     with making(made):
-        tasks.remove_leftovers()
+        tasks.remove_orphaned_rows()
     assert named_anywhere(young) == {}
     assert (named_anywhere(made), named_anywhere(dressed)) == (before[made], before[dressed])
-    tasks.remove_leftovers()
+    tasks.remove_orphaned_rows()
     assert (named_anywhere(made), named_anywhere(dressed)) == ({}, before[dressed])
 
 
@@ -285,7 +285,7 @@ def making(environment_id: str) -> Iterator[None]:
         yield
 
 
-def test_an_environment_whose_schema_was_lost_takes_no_functions_and_webhooks(api: Api, doomed: Tracker) -> None:
+def test_environment_with_lost_schema_accepts_no_functions_or_webhooks(api: Api, doomed: Tracker) -> None:
     """Its region was restored from an older backup: nothing is begun anew in half of an environment."""
     with connections[REGION].cursor() as cursor:
         cursor.execute(f'DROP SCHEMA "{doomed.environment_id}" CASCADE')
@@ -295,7 +295,7 @@ def test_an_environment_whose_schema_was_lost_takes_no_functions_and_webhooks(ap
         answer = call(doomed, DOORS[name])
         assert (answer.status, answer.error) == (409, "conflict"), name
         assert "restored from a backup" in answer.json["error"]["message"]
-    tasks.remove_leftovers()
+    tasks.remove_orphaned_rows()
     assert set(named_anywhere(doomed.environment_id)) == {"Environment", "ServerKey"}
     token = token_of(doomed.project.memberships.get(role="owner").user)
     assert api.delete(f"/v1/projects/{doomed.project.pk}", token=token).status == 204

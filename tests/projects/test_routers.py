@@ -1,4 +1,4 @@
-"""Which database a model is looked for in: control, or a region that somebody has named."""
+"""Which database a model uses: control, or an explicitly named region."""
 
 import pytest
 from django.conf import settings

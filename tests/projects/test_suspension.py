@@ -1,5 +1,5 @@
 """Suspending a project and lifting that again: what is refused and to whom, at once and everywhere; what stays open; and
-who wins when two do it. What waits meanwhile is for tests/webhooks, tests/functions and tests/accounts (test_suspended).
+which of two concurrent changes wins. Queued work is in tests/webhooks, tests/functions and tests/accounts (test_suspended).
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import DatabaseError, OperationalError, connection, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 from django.test import override_settings
@@ -28,18 +28,12 @@ from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import ENVIRONMENT_SCOPES
-from platform_site.postgres.prepared import opened_door
+from platform_site.postgres.prepared import row_access
 from platform_site.redis import client as redis_client
 from projects import services, tasks
-from projects.directory import environment_cache
 from projects.errors import NoSuchProject
 from projects.models import Environment, Member, Project
 from projects.provisioning import suspension
-from tests.accounts.postbox import html_of, open_postbox, text_of
-from tests.api.test_openapi import filled, operations
-from tests.client import Answer, Api
-from tests.emptying import flush_redis
-from tests.functions.test_hostile import waiting_for_locks
 from tests.projects.conftest import (
     Make,
     RoundTrips,
@@ -50,21 +44,26 @@ from tests.projects.conftest import (
     schemas_in,
     token_of,
 )
-from tests.projects.test_commands import run
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.rows.tracker import DOCUMENT
-from tests.serving import wait_for
+from tests.support.client import Answer, Api
+from tests.support.command_output import run
+from tests.support.concurrency import waiting_for_locks
+from tests.support.flush import flush_redis
+from tests.support.openapi import filled, operations
+from tests.support.postbox import html_of, open_postbox, text_of
+from tests.support.service import wait_for
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 AWAY = "redis://127.0.0.1:9/0"
-"""Nobody listens there."""
+"""No server listens there."""
 WHY = "The bill of May is open: billing@example.com"
 
 
 @pytest.fixture(autouse=True)
 def _nobody_goes_on_writing_marks() -> Iterator[None]:
-    """To a Redis that is away, in the background, while later tests count what goes out."""
+    """To an unavailable Redis, in the background, while later tests count what is sent."""
     yield
     with override_settings(REDIS_URL=AWAY):
         redis_client.current()._pending.clear()
@@ -137,7 +136,7 @@ def test_an_account_reaches_nothing_that_is_in_an_environment_of_it(
     assert answered == {(each, 200) for each in FOR_ACCOUNTS}
 
 
-def test_members_see_the_project_and_why_leave_it_and_revoke_its_keys_and_change_nothing(
+def test_members_of_suspended_project_can_only_read_leave_and_revoke_keys(
     api: Api, alice: User, bob: User, charlie: User, project: Project, production: Environment
 ) -> None:
     Member.objects.create(project=project, user=bob, role=Member.Role.DEVELOPER)
@@ -154,7 +153,9 @@ def test_members_see_the_project_and_why_leave_it_and_revoke_its_keys_and_change
         assert shown["suspension_reason"] == WHY
         for path in ("environments", f"environments/{production.pk}", "members"):
             assert api.get(f"/v1/projects/{project.pk}/{path}", token=token).status == 200, path
-    assert api.get(f"/v1/projects/{project.pk}", token=token_of(charlie)).status == 404, "a stranger learns nothing"
+    assert api.get(f"/v1/projects/{project.pk}", token=token_of(charlie)).status == 404, (
+        "an anonymous caller learns nothing"
+    )
     for method, path, body in (
         ("PATCH", "", {"name": "Other"}),
         ("PATCH", "", {"plan": "free"}),
@@ -193,7 +194,7 @@ def test_a_browser_may_read_the_refusal(api: Api, project: Project, production: 
     assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
 
 
-def test_a_repeated_request_is_refused_and_answered_as_at_first_once_it_is_lifted(make_tracker: Any) -> None:  # noqa: F811
+def test_repeated_request_is_refused_while_suspended_and_replayed_after(make_tracker: Any) -> None:  # noqa: F811
     tracker: Tracker = make_tracker(DOCUMENT)
     how = {"headers": {"Idempotency-Key": "once"}}
     row = {"name": "Home", "owner_id": tracker.users["alice"]}
@@ -232,7 +233,7 @@ def test_it_holds_from_the_next_request_on_and_so_does_its_end(
         resume(project)
 
 
-def test_suspended_while_redis_was_away_from_who_suspends_it_ends_with_the_cached_record(
+def test_suspension_without_redis_takes_effect_when_the_cache_expires(
     api: Api, project: Project, production: Environment
 ) -> None:
     """The bound of every mark that was lost: RECORD_TTL, when what it should have covered is read anew."""
@@ -251,7 +252,7 @@ def test_a_call_costs_what_it_did(
     api: Api, project: Project, production: Environment, trips: RoundTrips, is_suspended: bool
 ) -> None:
     """One trip to Redis and nothing else before the action, suspended or not (tests/projects/test_callers.py has the
-    rest): nobody can make the platform work by calling what is suspended."""
+    rest): calls to a suspended project cause no work on the platform."""
     key = key_for(production.pk, "rows:read")
     if is_suspended:
         suspend(project)
@@ -261,20 +262,6 @@ def test_a_call_costs_what_it_did(
     trips.reset()
     answer = api.get("/v1/auth/me", token=key)
     assert (is_refused(answer), trips.counts) == (is_suspended, (1, 0)), trips.statements
-
-
-def test_records_are_such_that_processes_of_the_release_before_read_them(
-    api: Api, project: Project, production: Environment
-) -> None:
-    """They make a `Place` of every member, and know none called `is_suspended`."""
-    with connection.cursor() as cursor:
-        places_of = Environment.objects.reachable().filter(pk=production.pk).places_as_json()
-        cursor.execute(*places_of.query.sql_with_params())
-    found = [row["place"] for row in places_of]
-    assert found[0]["is_suspended"] is False
-    assert b"is_suspended" not in environment_cache.to_record(found)
-    suspend(project)
-    assert b'"is_suspended":true' in environment_cache.to_record([row["place"] for row in places_of.all()])
 
 
 # ── Verbs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -300,7 +287,7 @@ def test_two_operators_at_once(project: Project) -> None:
     assert len({each.suspended_at for each in made}) == 1, "it begins once"
     project.refresh_from_db()
     told = trail(project)
-    assert sorted(reason or "" for _, reason in told) == reasons, "each is in the trail"
+    assert sorted(reason or "" for _, reason in told) == reasons, "each is in the audit log"
     assert project.suspension_reason == told[-1][1]
     lifted = at_once(8, lambda number: resume(project))  # type: ignore[arg-type, return-value]
     assert sorted(bool(each) for each in lifted) == [False] * 7 + [True]
@@ -330,7 +317,7 @@ def test_who_rolls_back_suspends_nothing(api: Api, project: Project, production:
 
 
 def test_a_request_in_flight_ends_as_it_began(make_tracker: Any) -> None:  # noqa: F811
-    """It was let in before: it waits here for a row that somebody has locked, and then does what it was asked."""
+    """It was admitted before: it waits here for a locked row, and then continues as requested."""
     tracker: Tracker = make_tracker(DOCUMENT)
     row = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     using = tracker.project.cluster
@@ -345,7 +332,7 @@ def test_a_request_in_flight_ends_as_it_began(make_tracker: Any) -> None:  # noq
             connections.close_all()
 
     request = threading.Thread(target=change)
-    with opened_door(), transaction.atomic(using=using), connections[using].cursor() as cursor:
+    with row_access(), transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(sql.SQL("SELECT 1 FROM {}.lists FOR UPDATE").format(sql.Identifier(tracker.environment_id)))
         request.start()
         wait_for("the request to wait", lambda: waiting_for_locks(using) >= 1)
@@ -391,27 +378,27 @@ def test_while_the_control_database_is_away_workers_go_by_what_it_said(
     suspend(project)
     known = suspension.suspended_in("us-east-1")
     assert sorted(known) == sorted(project.environments.values_list("pk", flat=True))
-    monkeypatch.setattr(suspension, "KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(suspension, "FRESH_SECONDS", 0.0)
 
     with monkeypatch.context() as held:
-        held.setattr(suspension, "PATIENCE", 0.0)  # no answer comes so soon
+        held.setattr(suspension, "MAX_WAIT_SECONDS", 0.0)  # no answer comes so soon
         assert suspension.suspended_in("us-east-1") == known
-        suspension.forget("us-east-1")
+        suspension.evict("us-east-1")
         assert suspension.suspended_in("us-east-1") == known, "a process that it never told goes by what others heard"
-        suspension.forget("us-east-1")
+        suspension.evict("us-east-1")
         with override_settings(REDIS_URL=AWAY):
-            assert suspension.suspended_in("us-east-1") == [], "where nobody tells, nobody is kept waiting"
-        suspension.forget("us-east-1")
+            assert suspension.suspended_in("us-east-1") == [], "without notifications, no request waits"
+        suspension.evict("us-east-1")
         assert suspension.suspended_in("us-east-1") == known
         with pytest.raises(OperationalError):
-            suspension.spared("us-east-1", timedelta(days=7))
-    suspension.forget("us-east-1")
+            suspension.not_suspended("us-east-1", timedelta(days=7))
+    suspension.evict("us-east-1")
     assert suspension.suspended_in("us-east-1") == known
     resume(project)
     assert suspension.suspended_in("us-east-1") == []
-    suspension.forget("us-east-1")
-    monkeypatch.setattr(suspension, "PATIENCE", 0.0)
-    assert suspension.suspended_in("us-east-1") == [], "that nobody is suspended any more is remembered as well"
+    suspension.evict("us-east-1")
+    monkeypatch.setattr(suspension, "MAX_WAIT_SECONDS", 0.0)
+    assert suspension.suspended_in("us-east-1") == [], "that no project is suspended any more is cached as well"
 
 
 def test_who_was_not_answered_goes_by_what_is_known_before_asking_again(
@@ -419,8 +406,8 @@ def test_who_was_not_answered_goes_by_what_is_known_before_asking_again(
 ) -> None:
     suspend(project)
     known = suspension.suspended_in("us-east-1")
-    monkeypatch.setattr(suspension, "PATIENCE", 0.3)
-    monkeypatch.setattr(suspension, "KNOWN_SECONDS", 0.3)
+    monkeypatch.setattr(suspension, "MAX_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(suspension, "FRESH_SECONDS", 0.3)
     control = connections["default"].settings_dict["NAME"]
     with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"])), control) as busy, busy.transaction():
         busy.execute("LOCK TABLE projects_project")
@@ -436,13 +423,13 @@ def test_what_may_not_expire_is_known_for_as_long_as_its_owner_needs(project: Pr
     make_project(alice, "Other")
     ours = sorted(project.environments.values_list("pk", flat=True))
     week = timedelta(days=7)
-    assert suspension.spared("us-east-1", week) == []
+    assert suspension.not_suspended("us-east-1", week) == []
     suspend(project)
-    assert sorted(suspension.spared("us-east-1", week)) == ours
+    assert sorted(suspension.not_suspended("us-east-1", week)) == ours
     resume(project)
-    assert sorted(suspension.spared("us-east-1", week)) == ours
+    assert sorted(suspension.not_suspended("us-east-1", week)) == ours
     Project.objects.update(resumed_at=F("resumed_at") - week)
-    assert suspension.spared("us-east-1", week) == []
+    assert suspension.not_suspended("us-east-1", week) == []
 
 
 # ── Commands ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -476,9 +463,7 @@ def test_operators_issue_and_revoke_keys_meanwhile(project: Project, production:
     assert ServerKey.objects.filter(environment_id=production.pk).count() == 1
 
 
-def test_its_owners_are_told_by_email_and_nobody_else(
-    make_account: Make, alice: User, project: Project, settings: Any
-) -> None:
+def test_only_owners_are_notified_by_email(make_account: Make, alice: User, project: Project, settings: Any) -> None:
     User.objects.filter(pk=alice.pk).update(email_verified_at=Now())
     others = {
         "second": ("owner", True), "developer": ("developer", True), "unproven": ("owner", False),

@@ -1,10 +1,10 @@
-"""The service with four addresses that do nothing but have a caller: what finding one costs and means, and nothing else."""
+"""The service with four URLs that only identify their caller: the cost and the rules of that alone."""
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import path
 
-from platform_site.http.views import ApiViewSet, answer
+from platform_site.http.views import ApiViewSet, respond
 from platform_site.urls import urlpatterns as of_the_service
 
 
@@ -14,7 +14,7 @@ class Unused(ApiViewSet):
 
     def show(self, request: HttpRequest) -> HttpResponseBase:
         caller, place = self.caller, self.caller.place
-        return answer(
+        return respond(
             {
                 "kind": caller.kind,
                 "id": caller.id,

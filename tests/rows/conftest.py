@@ -7,13 +7,13 @@ import pytest
 
 from accounts.models import User
 from projects.models import Project
-from tests.client import Answer, Api
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
+from tests.support.client import Answer, Api
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """The production environment of a project, spoken to over the API in somebody's name."""
+    """The production environment of a project, used over the API by a given user."""
 
     api: Api
     project: Project

@@ -1,9 +1,7 @@
-"""The addresses of rows as clients use them: statuses, headers, bodies. One project serves the whole of each test."""
+"""The endpoints of rows as clients use them: statuses, headers, bodies. One project serves the whole of each test."""
 
 import json
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -15,9 +13,10 @@ from platform_site.identity import call_depth
 from rows.models import EventInterest, OutboxEvent
 from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
-from tests.rows.tenants import REGION
-from tests.rows.tracker import DOCUMENT
-from tests.serving import wait_for
+from tests.support.concurrency import another_session, at_once, is_blocked
+from tests.support.service import wait_for
+from tests.support.tenants import REGION
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -105,11 +104,29 @@ def test_the_list_filters_orders_and_pages_as_the_contract_says(tracker: Tracker
     assert embedded["list"]["name"] == "Home"
 
 
-def test_a_user_column_cannot_be_embedded_and_says_where_its_id_is(tracker: Tracker) -> None:
+@pytest.mark.parametrize(("order", "reads"), [("updated_at.asc", "some again"), ("id.asc", "each once")])
+def test_a_row_whose_sort_key_changes_comes_again(tracker: Tracker, order: str, reads: str) -> None:
+    home = new_list(tracker, "alice")
+    made = {new_task(tracker, "alice", home, title=f"T{number}") for number in range(4)}
+    seen: list[str] = []
+    cursor = ""
+    for _ in range(3):
+        page = tracker.get("alice", f"/rows/tasks?order={order}&limit=2{cursor}").json
+        for row in page["data"]:
+            seen.append(row["id"])
+            assert tracker.patch("alice", f"/rows/tasks/{row['id']}", {"title": "read"}).status == 200
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={quote(page['next_cursor'])}"
+    assert set(seen) == made
+    assert len(seen) == (6 if reads == "some again" else 4)
+
+
+def test_users_cannot_be_embedded_unless_the_document_opens_them(tracker: Tracker) -> None:
     refused = tracker.get("alice", "/rows/tasks?with=owner")
     assert (refused.status, refused.fields) == (422, {"with": "unknown"})
     told = refused.json["error"]["fields"][0]["message"]
-    assert told == "owner: users are not rows and cannot be embedded; owner_id has the id."
+    assert told == 'owner: no field of users is open to your role. "users" of the schema document opens them.'
 
 
 def test_conditional_requests(tracker: Tracker) -> None:
@@ -141,7 +158,7 @@ def test_conditional_requests(tracker: Tracker) -> None:
     assert tracker.delete("alice", path, headers={"If-Match": tracker.get("alice", path).headers["ETag"]}).status == 204
 
 
-def test_a_condition_that_cannot_be_asked_is_refused_and_nothing_is_changed(tracker: Tracker) -> None:
+def test_invalid_condition_is_refused_and_changes_nothing(tracker: Tracker) -> None:
     task = new_task(tracker, "alice", new_list(tracker, "alice"))
     path = f"/rows/tasks/{task}"
     before = tracker.get("alice", path)
@@ -184,7 +201,7 @@ def test_a_refused_write_says_what_is_true_of_a_row_that_is_seen(tracker: Tracke
         tracker.patch("bob", "/rows/tasks/tsk_missing", {"done": True}),
         tracker.delete("bob", f"/rows/tasks/{task}"),
         tracker.delete("bob", "/rows/tasks/tsk_missing"),
-        tracker.patch("alice", f"/rows/lists/{home}", {"name": "Mine"}),  # nobody of her role changes lists
+        tracker.patch("alice", f"/rows/lists/{home}", {"name": "Mine"}),  # no user with her role changes lists
         tracker.delete("alice", f"/rows/lists/{home}"),
     ]
     assert {(each.status, each.error) for each in refused} == {(404, "not_found")}
@@ -213,7 +230,7 @@ def test_scopes_and_roles(tracker: Tracker) -> None:
 
 
 def test_who_lacks_a_scope_is_told_in_words_for_them(tracker: Tracker) -> None:
-    """A key is made with scopes; whoever signed in chose none and has a role, or is a user of the application."""
+    """A key has scopes; a signed-in account has none and has a role, or is a user of the application."""
     tracker.tokens["modeller"] = key_for(tracker.environment_id, "schema:read", "webhooks:write")
     for who, method, path, message in (
         ("reader", "PATCH", "/rows/lists/lst_x", "This needs the scope rows:write."),
@@ -281,7 +298,7 @@ def test_explain_says_which_clause_refuses(tracker: Tracker) -> None:
 
 
 def test_explain_says_that_related_rows_decide(tracker: Tracker) -> None:
-    """A verdict that stands beside the cells of one row alone would seem to contradict them."""
+    """A verdict shown beside the cells of one row alone would seem to contradict them."""
     document = json.loads(json.dumps(DOCUMENT))
     members = {"list.tasks": {"$some": {"owner_id": "$user.id", "comments": {"$none": {"stars": 1}}}}}
     document["tables"]["tasks"]["rules"]["user"]["read"] = {"where": {"$or": [{"owner_id": "$user.id"}, members]}}
@@ -382,17 +399,6 @@ def test_no_update_is_lost_under_if_match(tracker: Tracker) -> None:
     assert tracker.get("key", path).json["priority"] == 48
 
 
-def at_once(*calls: Callable[[], int]) -> list[int]:
-    def one(call: Callable[[], int]) -> int:
-        try:
-            return call()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return sorted(pool.map(one, calls))
-
-
 def test_rows_of_one_batch_may_refer_to_each_other_whatever_their_ids(make_tracker: Any) -> None:
     columns = {
         "name": {"type": "text"},
@@ -438,33 +444,17 @@ def test_a_deadlock_is_undone_and_run_again(make_tracker: Any) -> None:
     assert tracker.get("key", "/rows/coupons?count=exact").json["count"] == 100
 
 
-@contextmanager
-def another_session(tracker: Tracker) -> Iterator["psycopg.Connection[Any]"]:
-    """A transaction beside the service's own, in the tables of the tracker."""
-    facts = connections[REGION].get_connection_params()
-    known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
-    with psycopg.connect(**known, options=f'-c search_path="{tracker.environment_id}"') as other:
-        yield other
-
-
-def is_somebody_held_up() -> bool:
-    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with connections[REGION].cursor() as cursor:
-        cursor.execute(waiting)
-        return bool(cursor.rowcount)
-
-
 def deleted_after(tracker: Tracker, path: str, other: "psycopg.Connection[Any]") -> int:
     """The status of a DELETE that begins before `other` commits what it wrote, and has to wait for it."""
     with ThreadPoolExecutor(1) as pool:
         deleting = pool.submit(at_once, lambda: tracker.delete("key", path).status)
-        wait_for("the deletion waits", is_somebody_held_up)
+        wait_for("the deletion waits", is_blocked)
         other.commit()
         [status] = deleting.result(30)
     return status
 
 
-def test_a_row_that_refers_to_one_that_is_being_deleted_goes_with_its_event(tracker: Tracker) -> None:
+def test_row_referring_to_a_row_in_deletion_is_deleted_with_its_event(tracker: Tracker) -> None:
     """PostgreSQL's own cascade would take it without a word."""
     EventInterest.objects.using(REGION).create(environment_id=tracker.environment_id, table_name="*", action="delete")
     task = new_task(tracker, "alice", new_list(tracker, "alice"))
@@ -514,11 +504,11 @@ def depths_after(tracker: Tracker, method: str, path: str, body: Any, header: st
 def test_a_write_in_answer_to_an_event_is_the_next_link_of_its_chain(
     tracker: Tracker, method: str, path: str, body: Any
 ) -> None:
-    assert depths_after(tracker, method, path, body, call_depth.signed(5, tracker.environment_id)) == {5}
+    assert depths_after(tracker, method, path, body, call_depth.sign(5, tracker.environment_id)) == {5}
 
 
 @pytest.mark.parametrize("header", ["5", "", "5.AAAA", "of another environment"])
-def test_a_chain_that_somebody_made_up_is_none(tracker: Tracker, header: str) -> None:
+def test_forged_chain_is_ignored(tracker: Tracker, header: str) -> None:
     if header == "of another environment":
-        header = call_depth.signed(5, "env_01h455vb4pex5vsknk084sn02q")
+        header = call_depth.sign(5, "env_01h455vb4pex5vsknk084sn02q")
     assert depths_after(tracker, "PATCH", "/rows/lists/HOME", {"name": "Changed"}, header) == {0}

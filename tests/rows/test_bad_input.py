@@ -1,4 +1,4 @@
-"""Everything that a client may send wrongly to the addresses of rows: a clear answer below 500, and nothing changed."""
+"""Every invalid request to the endpoints of rows: a clear error below 500, and nothing changed."""
 
 import json
 import secrets
@@ -11,7 +11,7 @@ import pytest
 
 from rows.query.context import forget_statements
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -74,7 +74,7 @@ def test_bad_queries(tracker: Tracker) -> None:
     for name in ("nothing", "Where", "filter", "with[]"):
         answer = ask(**{name: "x"})
         assert answer.fields == {name: "unknown_parameter"}
-        assert "stands in where, as JSON" in answer.json["error"]["fields"][0]["message"]
+        assert "belongs in where, as JSON" in answer.json["error"]["fields"][0]["message"]
     for hidden, unknown in (("internal", "internel"),):
         for make in (
             lambda name: ask(where=json.dumps({name: "x"})),
@@ -288,8 +288,8 @@ def test_methods_and_addresses_that_are_not_there(tracker: Tracker) -> None:
 
 
 @pytest.mark.parametrize("asked", ["where={}", "with=list", "limit=1", "done=true"])
-def test_a_condition_in_an_address_that_takes_none_is_refused_and_changes_nothing(tracker: Tracker, asked: str) -> None:
-    """Somebody meant it: a query without its filter shows more, and a deletion without its condition deletes."""
+def test_condition_in_a_url_without_conditions_is_refused(tracker: Tracker, asked: str) -> None:
+    """Ignoring it would be dangerous: a query without its filter returns more, and a deletion without its condition deletes."""
     name = asked.split("=")[0]
     one = tracker.post("key", "/rows/lists", {"name": "x", "owner_id": tracker.users["alice"]}).json["id"]
     before = tracker.get("key", "/rows/lists?count=exact").body

@@ -123,7 +123,7 @@ def test_null_for_a_column_without_nulls() -> None:
 
 
 def test_a_text_too_long_for_its_index() -> None:
-    # 54000 is what PostgreSQL would say, as an error of ours.
+    # 54000 is what PostgreSQL would say, as an error of the platform.
     longest = "é" * 1_300
     assert read_update(TASKS, {"notes": longest}, writable=SENT, readable=SEEN) == (
         {"notes": longest.encode()},

@@ -10,11 +10,11 @@ import pytest
 from rows.models import OutboxEvent
 from rows.write.bulk import MAX_ROWS
 from rows.write.row_size import LARGE_WRITE
-from tests.client import Answer
 from tests.rows.conftest import Tracker
-from tests.rows.tenants import REGION
-from tests.rows.test_api import another_session, at_once, is_somebody_held_up
-from tests.serving import wait_for
+from tests.support.client import Answer
+from tests.support.concurrency import another_session, at_once, is_blocked
+from tests.support.service import wait_for
+from tests.support.tenants import REGION
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -145,7 +145,7 @@ def test_all_that_fit_are_deleted_with_what_goes_with_them(tracker: Tracker) -> 
 
 def test_each_row_has_its_own_event(tracker: Tracker) -> None:
     add(tracker, {"id": "a", "priority": 3}, {"id": "b", "priority": 4})
-    assert change(tracker, "key", {}, {"notes": "nobody listens"}).status == 200
+    assert change(tracker, "key", {}, {"notes": "no process listens"}).status == 200
     listen(tracker, "tasks.update")
     assert change(tracker, "key", {}, {"priority": 4}).status == 200
     assert [(type_, data["id"], data["changed"]) for type_, data in events(tracker)] == [
@@ -309,7 +309,7 @@ def test_a_row_that_stops_fitting_before_it_is_locked_is_left_alone(tracker: Tra
     with another_session(tracker) as other, ThreadPoolExecutor(1) as beside:
         other.execute("UPDATE tasks SET done = true WHERE id = 'b'")
         waiting = beside.submit(at_once, lambda: remove(tracker, "key", {"done": False}).status)
-        wait_for("it waits for the row", is_somebody_held_up)
+        wait_for("it waits for the row", is_blocked)
         other.commit()
         assert waiting.result(30) == [200]
     assert set(held(tracker, "id")) == {"b"}

@@ -9,14 +9,14 @@ from urllib.parse import quote
 import pytest
 
 from platform_site.http.errors import ValidationFailed
-from platform_site.postgres.prepared import run_again_if_lost
+from platform_site.postgres.prepared import retry_if_lost
 from rows import services
 from rows.memo import Memo
 from rows.query import context, params
 from rows.query import service as query_service
 from tests.rows.conftest import Tracker
-from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, Tenant
-from tests.rows.tracker import DOCUMENT
+from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, Tenant
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -43,10 +43,10 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def watched(connection: Any, sql: bytes, values: Any) -> Any:
         seen.append(sql.decode())
-        return run_again_if_lost(connection, sql, values)
+        return retry_if_lost(connection, sql, values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(context, "run_again_if_lost", watched)
+        patch.setattr(context, "retry_if_lost", watched)
         yield seen
 
 
@@ -56,7 +56,7 @@ def refused(how: Callable[[], Any]) -> dict[str, str]:
     return {field.field: field.code for field in caught.value.fields}
 
 
-def test_a_row_shows_what_was_asked_for_in_the_tables_order_and_always_its_id(tenant: Tenant, task: str) -> None:
+def test_row_has_requested_columns_in_table_order_and_its_id(tenant: Tenant, task: str) -> None:
     for spelled in ("title,done", "done,title", "id,done,title", " done , title,done "):
         assert list(tenant.get(ALICE, "tasks", task, columns=spelled).items()) == [
             ("id", task), ("title", "Tea"), ("done", False)
@@ -250,5 +250,5 @@ def test_over_http(make_tracker: Any) -> None:
         assert (answer.status, list(answer.fields)) == (422, ["columns"]), bad
     for body in (["title"], 5, {"title": True}, True):
         assert tracker.post("alice", "/rows/tasks/query", {"columns": body}).fields == {"columns": "wrong_type"}
-    # Writes answer the whole row; a choice there was meant for another address.
+    # Writes return the whole row; a selection there was meant for another endpoint.
     assert tracker.patch("alice", f"/rows/tasks/{task}?columns=title", {}).fields == {"columns": "unknown_parameter"}

@@ -2,9 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -17,19 +15,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from platform_site.http.errors import ValidationFailed
-from platform_site.postgres.prepared import opened_door
+from platform_site.postgres.prepared import row_access
 from rows.models import EventInterest, OutboxEvent
-from rows.query import context
 from rows.schema.model import Column
 from rows.write import statements, update_operators
 from rows.write.row_size import LARGE_WRITE
 from rows.write.statements import UpdateShape
 from rows.write.update_operators import MAX_TEXTS, OPERATORS, Operator
-from tests.client import Answer
 from tests.rows.conftest import Tracker
-from tests.rows.tenants import KEY, REGION, Tenant
-from tests.rows.test_api import another_session, at_once, is_somebody_held_up
-from tests.serving import wait_for
+from tests.support.client import Answer
+from tests.support.concurrency import another_session, at_once, is_blocked
+from tests.support.row_statistics import counted_blocks
+from tests.support.service import wait_for
+from tests.support.tenants import KEY, REGION, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -267,7 +265,9 @@ def test_a_sum_that_is_no_value_of_its_column_is_refused(tracker: Tracker) -> No
         row = held(tracker, "a")
         answer = change(tracker, "key", "a", {column: {"$inc": operand}, "title": "x"})
         assert refused(answer) == (422, {column: "out_of_range"}), (column, before, operand, answer.json)
-        assert answer.json["error"]["fields"][0]["message"] == "$inc: the sum would be more than the column holds."
+        assert (
+            answer.json["error"]["fields"][0]["message"] == "$inc: the sum would be outside of what the column holds."
+        )
         many = tracker.patch("key", f"/rows/things?where={quote('{}')}", {column: {"$inc": operand}})
         assert refused(many) == (422, {column: "out_of_range"})
         assert many.json["error"]["fields"][0]["message"].startswith("a: $inc")
@@ -291,7 +291,7 @@ def test_forty_increments_at_the_same_moment_are_forty(tracker: Tracker) -> None
 
 
 def test_it_is_computed_from_what_another_has_just_committed(tracker: Tracker) -> None:
-    """And so is whether there is room, and whether the rules let it pass."""
+    """So is whether there is space, and whether the rules permit it."""
     add(tracker, {"id": "a", "n": 1, "tags": ["x"], "owner_id": tracker.users["alice"]})
     cases: list[tuple[str, LiteralString, Any, int]] = [
         ("alice", "UPDATE things SET n = 50", {"n": {"$inc": 50}}, 200),
@@ -306,7 +306,7 @@ def test_it_is_computed_from_what_another_has_just_committed(tracker: Tracker) -
             asked = pool.submit(
                 at_once, lambda who=who, operation=operation: change(tracker, who, "a", operation).status
             )
-            wait_for("the update waits", is_somebody_held_up)
+            wait_for("the update waits", is_blocked)
             other.commit()
             assert asked.result(30) == [status], theirs
     assert (held(tracker, "a")["n"], held(tracker, "a")["tags"]) == (1, ["y", "z", "w"])
@@ -542,26 +542,6 @@ def lists(read: Any, check: dict[str, Any]) -> dict[str, Any]:
     return LISTS | {"rules": {"user": {"read": read, "update": update, "delete": {}}}}
 
 
-@contextmanager
-def counted_blocks() -> Iterator[list[int]]:
-    """How many blocks each statement looks at, of requests that are refused: it is run twice."""
-    seen: list[int] = []
-
-    def counting(execute: Any) -> Any:
-        def run(connection: Any, sql: bytes, values: Any) -> Any:
-            [[told]] = execute(connection, b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, values)
-            plan = json.loads(told)[0]["Plan"]
-            seen.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
-            return execute(connection, sql, values)
-
-        return run
-
-    with pytest.MonkeyPatch.context() as patched:
-        for name in ("run_on", "run_again_if_lost"):
-            patched.setattr(context, name, counting(getattr(context, name)))
-        yield seen
-
-
 def test_a_refused_write_does_not_look_at_a_hidden_list(make_tracker: Any) -> None:
     """By the time that it took, one could find how long the list is. Counted in blocks: one of 100,000 texts is in
     hundreds of them. All of them are refused for what they find: an operator, the size, the tag."""
@@ -732,9 +712,9 @@ def test_texts_are_looked_for_by_hashing(operator: Operator) -> None:
     """A thousand compared one by one with those of a list of 8 MB would be 10^9 comparisons; for whatever operand the
     plan is made."""
     tenant = Tenant(DOCUMENT)
-    viewer = tenant.environment.open_viewer(tenant.environment.rules.standing(KEY))
+    viewer = tenant.environment.open_role_view(tenant.environment.rules.role_key(KEY))
     statement = statements.update(viewer, UpdateShape("things", ("tags",), computed=(("tags", operator),)))
-    with opened_door(), connections[REGION].cursor() as cursor:
+    with row_access(), connections[REGION].cursor() as cursor:
         cursor.execute(f"EXPLAIN (GENERIC_PLAN) {statement.sql.decode()}")
         assert "hashed SubPlan" in str(cursor.fetchall())
 

@@ -1,4 +1,5 @@
-"""The console's row browser: rows through somebody's eyes, why they are seen or not, and what a change of rules does."""
+"""The console's row browser: rows as another user sees them, why they are visible or not, and the effect of rule
+changes."""
 
 import html
 import json
@@ -19,7 +20,7 @@ from projects.directory.environments import place_of
 from rows.migrate import rule_impact
 from rows.schema.model import MAX_ERRORS
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT, OWN
+from tests.support.tracker import DOCUMENT, OWN
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -107,7 +108,7 @@ def test_a_table_is_seen_through_the_eyes_of_a_user(console: Client, tracker: Tr
     anybodys = page(console, browse(tracker, **{"as": "anonymous"}))
     assert (alice in anybodys, bob in anybodys) == (True, False)
     assert "role:anonymous" not in anybodys
-    # What is hidden from her stands beside what she sees, and says that it is.
+    # What is hidden from her is shown beside what she sees, and marked as hidden.
     both = page(console, browse(tracker, user=tracker.users["alice"], hidden="1"))
     assert bob in both
     assert both.count("hidden: why?") == 1
@@ -210,7 +211,7 @@ def test_strangers_other_environments_and_bad_ids_find_nothing(
     other = make_tracker(DOCUMENT, "Other")
     assert tasks["alice"] not in page(console, browse(other))
     page(console, row_page(other, tasks["alice"]), 404)
-    # A user of another environment is nobody here.
+    # A user of another environment is unknown here.
     for stranger in (other.users["alice"], "alice@other.example", "usr_", "'; --", "role:nobody"):
         shown = page(console, browse(tracker, user=stranger))
         assert "Nobody in this environment is called" in shown, stranger
@@ -299,11 +300,11 @@ def test_what_the_change_itself_makes_is_told_only_after_it(tracker: Tracker) ->
     found = rule_impact.of_change(place, document)
     [unknown] = [each for each in found if each.table == "tasks"]
     assert unknown.seen is None
-    assert "speak of what the change makes" in unknown.why_not
+    assert "use what the change creates" in unknown.why_not
     assert any(each.table == "lists" and each.seen is not None for each in found)
 
 
-def test_rules_of_one_table_that_cannot_be_told_yet_hide_nothing_of_the_others(tracker: Tracker) -> None:
+def test_unknown_rules_of_one_table_hide_no_other_tables(tracker: Tracker) -> None:
     """A document's first hundred errors may all be of one table."""
     document = changed(read={"where": {"fresh": True}})
     for name in ("lists", "tasks"):
@@ -326,7 +327,7 @@ def test_a_sample_says_that_there_are_more(
     assert seen is not None
     assert (seen.looked_at, seen.is_sample, seen.before) == (1, True, 0)
     assert seen.after >= 1
-    monkeypatch.setattr(rule_impact, "ALTOGETHER", -1.0)
+    monkeypatch.setattr(rule_impact, "TOTAL_SECONDS", -1.0)
     late = told(tracker, changed(read={}))["role user, whoever it is"]
     assert (late.seen, late.why_not) == (None, "Not counted: there was no time left for it.")
 

@@ -13,8 +13,8 @@ from rows.schema import values
 from rows.schema.identifiers import SYSTEM_COLUMNS
 from rows.schema.model import EMPTY, InvalidDocument, Schema
 from rows.schema.parser import parse
-from tests.rows import catalog
-from tests.rows.catalog import change, make, run, schema
+from tests.support import catalog
+from tests.support.catalog import change, make, run, schema
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -90,6 +90,30 @@ CHANGES: dict[str, tuple[Schema, Schema]] = {
         tracker(columns={"n": {"type": "integer", "null": True}}, indexes=[["-n.nullslast"]]),
     ),
     "drop an index": (tracker(columns={}, indexes=[["list", "-created_at"]]), tracker()),
+    "add bounds": (tracker(n={"type": "integer", "default": 7}), tracker(n={"type": "integer", "min": 7, "max": 7, "default": 7})),
+    "drop bounds": (tracker(n={"type": "float", "min": 0.5, "default": 7}), tracker(n={"type": "float", "default": 7})),
+    "move a bound": (
+        tracker(d={"type": "date", "min": "2026-01-01", "default": "2026-02-01"}),
+        tracker(d={"type": "date", "min": "2026-02-01", "default": "2026-02-01"}),
+    ),
+    "change a type under a bound": (
+        tracker(n={"type": "integer", "min": 0, "default": 7}),
+        tracker(n={"type": "decimal", "precision": 9, "scale": 2, "min": 0, "default": 7}),
+    ),
+    "change a type under a bound that becomes a time": (
+        tracker(d={"type": "date", "min": "2026-01-01", "default": "2026-02-01"}),
+        tracker(d={"type": "timestamp", "min": "2026-01-01T00:00:00Z", "default": "2026-02-01T00:00:00Z"}),
+    ),
+    "add a shortest length": (tracker(s={**TEXT, "default": "äö😀"}), tracker(s={**TEXT, "min_length": 3, "default": "äö😀"})),
+    "rename what has bounds": (
+        tracker(n={"type": "integer", "min": 0, "default": 7}),
+        tracker(m={"type": "integer", "min": 0, "default": 7, "renamed_from": "n"}),
+    ),
+    "add a column with bounds": (tracker(), tracker(n={"type": "integer", "min": 1, "backfill": 1})),
+    "turn a text with a shortest length into a reference": (
+        tracker(parent_id={**TEXT, "min_length": 2, "default": "l1"}),
+        tracker(parent={**TO_LISTS, "related_name": "children"}),
+    ),
 }  # fmt: skip
 
 
@@ -191,7 +215,7 @@ def test_a_rename_that_may_have_been_done_before_is_asked_about() -> None:
     assert planner.plan(first, done_before).is_empty
 
 
-def test_a_column_that_becomes_not_null_is_filled_with_its_backfill_and_keeps_no_default() -> None:
+def test_column_made_not_null_is_backfilled_and_has_no_default() -> None:
     with_rows("t_env", tracker(note={"type": "text", "null": True}))
     run("t_env", "UPDATE tasks SET note = 'there' WHERE id = 't1'")
     first = tracker(note={"type": "text", "null": True})
@@ -310,6 +334,16 @@ MISFITS: dict[str, tuple[Schema, Schema, str]] = {
         tracker(n={"type": "decimal", "precision": 6, "scale": 3, "default": "1.125"}),
         tracker(n={"type": "decimal", "precision": 6, "scale": 2}), "tables.tasks.columns.n",
     ),
+    "a number below its bound": (
+        tracker(n={"type": "integer", "default": 5}), tracker(n={"type": "integer", "min": 6}), "tables.tasks.columns.n",
+    ),
+    "a number that is converted and then below its bound": (
+        tracker(n={**TEXT, "default": "5"}), tracker(n={"type": "integer", "min": 6}), "tables.tasks.columns.n",
+    ),
+    "a text that is too short": (
+        tracker(n={**TEXT, "default": "äö"}), tracker(m={**TEXT, "min_length": 3, "renamed_from": "n"}),
+        "tables.tasks.columns.m",
+    ),
     "a reference to nothing": (
         tracker(parent_id={**TEXT, "default": "nobody"}),
         tracker(parent={**TO_LISTS, "related_name": "children"}), "tables.tasks.columns.parent",
@@ -347,7 +381,7 @@ def test_values_too_long_for_a_new_index_are_refused_with_its_columns(declared: 
     assert "m, n" in error.message
 
 
-def test_a_text_nested_deeper_than_postgresql_reads_is_a_misfit_and_no_fault_of_ours() -> None:
+def test_too_deeply_nested_json_is_reported_as_a_misfit() -> None:
     first = tracker(n={**TEXT, "null": True})
     with_rows("t_env", first)
     run("t_env", "UPDATE tasks SET n = repeat('[', 300000) || repeat(']', 300000) WHERE id = 't1'")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rows.schema.model import EMPTY, InvalidDocument, Schema
 from rows.schema.parser import parse
-from tests.rows import catalog
+from tests.support import catalog
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -25,6 +25,17 @@ _PLAIN: tuple[dict[str, Any], ...] = (
     {"type": "decimal", "precision": 8, "scale": 2},
     {"type": "decimal", "precision": 4, "scale": 0, "default": "12"},
     {"type": "float"},
+    {"type": "float", "min": 0},
+    {"type": "integer", "min": 0},
+    {"type": "integer", "min": -5, "max": 99, "default": 7},
+    {"type": "decimal", "precision": 8, "scale": 2, "max": "99.50"},
+    {"type": "timestamp", "min": "2026-01-01T00:00:00Z", "default": "$now"},
+    {"type": "date", "max": "2999-12-31"},
+    {"type": "text", "min_length": 2, "default": "100%"},
+    {"type": "text", "format": "email"},
+    {"type": "text", "format": "url", "default": "https://example.com/100%"},
+    {"type": "text", "format": "slug", "min_length": 3, "max_length": 50},
+    {"type": "text", "min_length": 1, "max_length": 50},
     {"type": "boolean", "default": True},
     {"type": "date", "default": "$now"},
     {"type": "timestamp"},
@@ -72,6 +83,15 @@ def documents(draw: st.DrawFn, before: Schema = EMPTY) -> dict[str, Any]:
             signs = draw(st.lists(st.tuples(keys, st.sampled_from(("", "-"))), max_size=2, unique_by=str))
             table["indexes"] = [[sign + key for key in chosen] for chosen, sign in signs]
         tables[name] = table
+        table["checks"] = {}
+        for key in draw(
+            st.lists(st.sampled_from(sorted(table["columns"])), max_size=2, unique=True)
+            if table["columns"]
+            else st.just([])
+        ):
+            stored = f"{key}_id" if table["columns"][key]["type"] in ("reference", "user") else key
+            check = {"$or": [{stored: {"$null": True}}, {stored: {"$null": False}, "id": {"$ne": "100%"}}]}
+            table["checks"][draw(st.sampled_from(("c", "d")))] = check
     return {"tables": tables}
 
 

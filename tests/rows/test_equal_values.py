@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.rows.tenants import OPERATOR, Tenant
+from tests.support.tenants import OPERATOR, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 DOCUMENT = {

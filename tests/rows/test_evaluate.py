@@ -1,4 +1,5 @@
-"""The plain-Python evaluator against PostgreSQL itself: each operator, each type, one cell and one operand at a time."""
+"""The plain-Python evaluator against PostgreSQL itself: each operator, each type, one cell and one operand at a
+time."""
 
 import sys
 import unicodedata

@@ -1,4 +1,4 @@
-"""Events in the outbox: one for each write that somebody wants to hear of, in its transaction, with what changed."""
+"""Events in the outbox: one for each write with a subscriber, in its transaction, with the changes."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from rows import services
 from rows.models import EventInterest, OutboxEvent
 from rows.outbox.models import record
 from rows.write import referential_actions
-from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
-from tests.rows.tracker import DOCUMENT
+from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -35,7 +35,7 @@ def events(tenant: Tenant) -> list[tuple[str, Any]]:
     return [(event.type, orjson.loads(event.data)) for event in found]
 
 
-def test_nobody_listens_and_nothing_is_recorded(tenant: Tenant) -> None:
+def test_nothing_is_recorded_without_subscribers(tenant: Tenant) -> None:
     home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
     tenant.update(KEY, "lists", home, name="y")
     tenant.delete(KEY, "lists", home)
@@ -62,7 +62,7 @@ def test_an_insert_an_update_and_a_delete_tell_what_was_and_what_is(tenant: Tena
 
 
 def test_the_record_is_whole_even_if_the_writer_sees_less(tenant: Tenant) -> None:
-    """What a webhook may carry is decided when it is delivered, not by who happened to write."""
+    """What a webhook may carry is decided when it is delivered, not by the caller that wrote."""
     listen(tenant, "tasks", "update")
     home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
     task = tenant.put("tasks", title="x", list_id=home, owner_id=ALICE.user_id, internal="secret")
@@ -82,7 +82,7 @@ def test_the_record_is_whole_even_if_the_writer_sees_less(tenant: Tenant) -> Non
         ("tasks", "*", []),
     ],
 )
-def test_only_what_somebody_wants_is_recorded(tenant: Tenant, table: str, action: str, expected: list[str]) -> None:
+def test_only_subscribed_events_are_recorded(tenant: Tenant, table: str, action: str, expected: list[str]) -> None:
     listen(tenant, table, action)
     home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
     tenant.update(KEY, "lists", home, name="y")
@@ -91,7 +91,7 @@ def test_only_what_somebody_wants_is_recorded(tenant: Tenant, table: str, action
 
 
 def test_a_listener_is_noticed_by_the_next_write_and_its_leaving_too(tenant: Tenant) -> None:
-    """No message between processes: the statement that leaves the event out tests that nobody wants it."""
+    """No message between processes: the statement that leaves the event out tests that there is no subscriber."""
     home = tenant.put("lists", name="0", owner_id=ALICE.user_id)
     for number in range(3):
         interest = listen(tenant, "lists", "update")
@@ -196,13 +196,13 @@ def test_a_row_that_goes_along_is_not_let_go_of_as_well() -> None:
 
 
 @pytest.mark.parametrize(("policy", "action"), [("null", "update"), ("delete", "delete")])
-def test_who_began_to_listen_a_moment_ago_is_told_of_rows_whose_user_is_gone(policy: str, action: str) -> None:
+def test_new_listener_receives_rows_of_deleted_users(policy: str, action: str) -> None:
     owner = {"type": "user", "null": True, "on_delete": policy}
     tenant = Tenant({"tables": {"notes": {"columns": {"owner": owner}}}}).with_users(ALICE)
     note = tenant.put("notes", owner_id=ALICE.user_id)
     assert not tenant.environment.wants_events("notes", action)  # and this process remembers
     listen(tenant)
-    referential_actions.let_go_of_user(tenant.place, ALICE.user_id or "", leaving=None)
+    referential_actions.apply_user_deletion(tenant.place, ALICE.user_id or "", leaving=None)
     assert [(type_, data["id"]) for type_, data in events(tenant)] == [(f"notes.{action}", note)]
 
 
@@ -246,7 +246,7 @@ def test_the_floor_above_is_told_once_for_each_recorded_event(tenant: Tenant) ->
     assert heard == [("lists", "update", quiet, tenant.place, REGION)]
 
 
-def test_a_system_event_is_recorded_in_the_transaction_at_hand(tenant: Tenant) -> None:
+def test_system_event_is_recorded_in_the_current_transaction(tenant: Tenant) -> None:
     environment_id = tenant.place.environment_id
 
     @transaction.atomic(using=REGION)

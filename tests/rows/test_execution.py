@@ -1,4 +1,4 @@
-"""Statements on a region's connection: transactions, preparation, dead connections, time-outs, the door."""
+"""Statements on a region's connection: transactions, preparation, dead connections, time-outs, row access."""
 
 import contextlib
 import threading
@@ -11,6 +11,7 @@ from django.db import DataError, IntegrityError, OperationalError, ProgrammingEr
 from psycopg import sql
 
 from platform_site.postgres import prepared
+from tests.support.unavailable import terminate_own_backend
 
 REGION = "us-east-1"
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -127,7 +128,7 @@ def test_a_prepared_statement_that_vanished_is_prepared_again() -> None:
     assert all_numbers() == [1, 2, 3, 4]
 
 
-def test_a_prepared_statement_that_vanished_inside_a_transaction_fails_it_once() -> None:
+def test_lost_prepared_statement_in_a_transaction_fails_it_once() -> None:
     for n in (1, 2):
         put(n)
 
@@ -182,7 +183,7 @@ def tables() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_connection_that_met_many_tables_is_replaced_when_its_request_ends(settings: Any) -> None:
+def test_connection_that_saw_many_tables_is_replaced_after_the_request(settings: Any) -> None:
     """A backend keeps what it knows of each table for ever: 10,000 environments would fill the server's memory."""
     settings.TABLES_PER_CONNECTION = 3
     wrapper, first = connections[REGION], _backend()
@@ -207,7 +208,7 @@ def test_a_connection_that_met_many_tables_is_replaced_when_its_request_ends(set
 def test_tables_that_a_cursor_meets_count_too(settings: Any) -> None:
     settings.TABLES_PER_CONNECTION = 3
     first = _backend()
-    with prepared.opened_door(), connections[REGION].cursor() as cursor:
+    with prepared.row_access(), connections[REGION].cursor() as cursor:
         for table in range(4):
             cursor.execute(f'SELECT FROM "{ENVIRONMENT}"."t{table}"')
     connections[REGION].close_if_unusable_or_obsolete()
@@ -231,23 +232,11 @@ def test_an_error_inside_a_transaction_leaves_its_savepoint_usable() -> None:
     assert all_numbers() == [1, 2]
 
 
-def terminate_own_backend() -> None:
-    (pid,) = prepared.run(REGION, b"SELECT pg_backend_pid()", [])[0]
-
-    def kill() -> None:
-        prepared.run(REGION, b"SELECT pg_terminate_backend($1::int, 5000)", [pid])
-        connections[REGION].close()
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    thread.join(20)
-
-
 def test_a_read_on_a_connection_that_died_is_answered_by_a_new_one() -> None:
     for n in (1, 2, 3):
         put(n)
     terminate_own_backend()
-    assert prepared.run_again_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", []) == [(b"3",)]
+    assert prepared.retry_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", []) == [(b"3",)]
 
 
 def test_a_write_on_a_connection_that_died_fails_once_and_is_not_repeated() -> None:
@@ -263,7 +252,7 @@ def test_a_read_inside_a_transaction_is_not_repeated_on_another_connection() -> 
     def put_and_read() -> None:
         put(1)
         terminate_own_backend()
-        prepared.run_again_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", [])
+        prepared.retry_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", [])
 
     with pytest.raises(OperationalError):
         put_and_read()
@@ -306,7 +295,7 @@ STRANGERS = [
 def test_sql_over_tenant_tables_is_refused_at_the_cursor(text: str) -> None:
     with pytest.raises(prepared.RowsClosed), connections[REGION].cursor() as cursor:
         cursor.execute(text)
-    with prepared.opened_door(), pytest.raises(ProgrammingError), connections[REGION].cursor() as cursor:
+    with prepared.row_access(), pytest.raises(ProgrammingError), connections[REGION].cursor() as cursor:
         cursor.execute(text)  # gets as far as PostgreSQL, which has no such table
 
 
@@ -325,7 +314,7 @@ def test_sql_put_together_of_pieces_or_sent_as_bytes_is_refused_too(statement: o
         cursor.execute(statement)  # type: ignore[arg-type]
 
 
-def test_schemas_are_made_and_dropped_without_the_door() -> None:
+def test_schemas_are_created_and_dropped_without_row_access() -> None:
     with connections[REGION].cursor() as cursor:
         cursor.execute('CREATE SCHEMA "env_01k6zzzzzzzzzzzzzzzzzzzzzz"')
         cursor.execute(f"CREATE TABLE {TENANT_TABLE} (id text)")
@@ -344,7 +333,7 @@ def test_statements_in_one_trip_commit_and_fail_each_by_itself() -> None:
     assert seen_by_another() == 4
 
 
-def test_one_that_fails_at_its_commit_fails_alone_and_nobody_gets_the_outcome_of_another() -> None:
+def test_failed_commit_affects_only_its_own_statement() -> None:
     with connections[REGION].cursor() as cursor:
         cursor.execute(
             "ALTER TABLE platform.numbers ADD of bigint REFERENCES platform.numbers DEFERRABLE INITIALLY DEFERRED"

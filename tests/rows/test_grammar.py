@@ -1,4 +1,5 @@
-"""The grammar: what each operator becomes, what is refused and how, and that nothing hidden can be told from nothing."""
+"""The grammar: what each operator becomes, what is refused and how, and that hidden values are indistinguishable from
+missing ones."""
 
 import json
 from decimal import Decimal
@@ -38,11 +39,11 @@ from rows.rules.evaluator import Facts, holds
 from rows.rules.grammar import MAX_LIST, read_record
 from rows.rules.operators import ALL_OPERATORS, MAX_PATTERN, MAX_WORDS, OPERATORS
 from rows.rules.rules import Ruleset
-from tests.rows.tracker import tracker
+from tests.support.tracker import tracker
 
 RULES = Ruleset(tracker())
-ALICE = RULES.sight("user")
-ALL = RULES.sight("all")
+ALICE = RULES.resolver("user")
+ALL = RULES.resolver("all")
 
 LIST = Hop("list", "lists", "list_id")
 COMMENTS = Hop("comments", "comments", "task_id", many=True)
@@ -53,17 +54,17 @@ def path(name: str, *hops: Hop) -> Path:
     return Path(hops, name)
 
 
-def parsed(where: Any, table: str = "tasks", sight: Any = ALICE) -> Filter:
+def parsed(where: Any, table: str = "tasks", resolver: Any = ALICE) -> Filter:
     """What the text of `where` becomes; and the object itself must become the same."""
-    found = parse_where(json.dumps(where), table, sight)
-    assert parse_where(where, table, sight) == found
+    found = parse_where(json.dumps(where), table, resolver)
+    assert parse_where(where, table, resolver) == found
     return found
 
 
-def refusal(where: Any, table: str = "tasks", sight: Any = ALICE) -> tuple[str, str]:
+def refusal(where: Any, table: str = "tasks", resolver: Any = ALICE) -> tuple[str, str]:
     """Code and message of the one error on `where`."""
     with pytest.raises(ValidationFailed) as refused:
-        parse_where(where, table, sight)
+        parse_where(where, table, resolver)
     (error,) = refused.value.fields
     assert error.field == "where"
     json.dumps(refused.value.body("req_1")).encode()
@@ -221,11 +222,11 @@ def test_words_are_split_and_escaped() -> None:
 
 def test_search_looks_through_what_the_caller_may_read() -> None:
     assert [p.column for p in parsed({"$search": "x"}).shape.paths] == ["title", "notes"]  # type: ignore[union-attr]
-    assert [p.column for p in parsed({"$search": "x"}, sight=ALL).shape.paths] == ["title", "notes", "internal"]  # type: ignore[union-attr]
+    assert [p.column for p in parsed({"$search": "x"}, resolver=ALL).shape.paths] == ["title", "notes", "internal"]  # type: ignore[union-attr]
 
 
 def test_search_over_no_column_finds_nothing() -> None:
-    bare = Ruleset(tracker(bare={"columns": {"n": {"type": "integer"}}})).sight("all")
+    bare = Ruleset(tracker(bare={"columns": {"n": {"type": "integer"}}})).resolver("all")
     assert parsed({"$search": "x"}, "bare", bare) == Filter(FALSE)
     assert parsed({"$or": [{"$search": "x"}, {"n": 1}]}, "bare", bare).wire == (b"1",)
 
@@ -243,7 +244,7 @@ def test_one_text_is_read_once_for_one_sight() -> None:
         (parse_where, '{"parent.internal": "x"}'),
         (parse_order, "parent.internal"),
         (parse_with, "parent.secrets"),
-        (lambda text, table, sight: parse_columns(text, table, sight, ()), "internal,title"),
+        (lambda text, table, resolver: parse_columns(text, table, resolver, ()), "internal,title"),
     ],
     ids=["where", "order", "with", "columns"],
 )
@@ -251,9 +252,9 @@ def test_what_was_read_for_one_sight_and_table_is_no_others(parse: Any, text: st
     """Else whoever may see least sees what others asked for before."""
     assert parse(text, "tasks", ALL)
     assert parse(text, "tasks", ALL)
-    for table, sight in (("tasks", ALICE), ("comments", ALL)):
+    for table, resolver in (("tasks", ALICE), ("comments", ALL)):
         with pytest.raises(ValidationFailed) as refused:
-            parse(text, table, sight)
+            parse(text, table, resolver)
         assert refused.value.fields[0].code == "unknown"
 
 
@@ -744,9 +745,9 @@ def test_what_an_order_becomes(text: Any, keys: Any) -> None:
     assert parse_order(text, "tasks", ALICE) == keys
 
 
-def order_refusal(text: Any, sight: Any = ALICE) -> tuple[str, str]:
+def order_refusal(text: Any, resolver: Any = ALICE) -> tuple[str, str]:
     with pytest.raises(ValidationFailed) as refused:
-        parse_order(text, "tasks", sight)
+        parse_order(text, "tasks", resolver)
     (error,) = refused.value.fields
     assert error.field == "order"
     return error.code, error.message
@@ -806,7 +807,7 @@ def test_an_order_by_a_hidden_column_is_refused_like_an_unknown_one(hidden: str,
 
 
 def test_columns_named_like_directions_can_be_ordered_by() -> None:
-    odd = Ruleset(tracker(odd={"columns": {"desc": {"type": "text"}, "nullslast": {"type": "text"}}})).sight("all")
+    odd = Ruleset(tracker(odd={"columns": {"desc": {"type": "text"}, "nullslast": {"type": "text"}}})).resolver("all")
     assert [key.path.column for key in parse_order("desc,nullslast.desc", "odd", odd)] == ["desc", "nullslast", "id"]
     assert parse_order("desc.desc", "odd", odd)[0].descending
     assert parse_order("nullslast", "odd", odd)[0].path.column == "nullslast"
@@ -873,8 +874,8 @@ def test_relations_come_back_to_no_table_on_the_way_either() -> None:
 # Columns
 
 
-def chosen(text: Any, withs: str | None = None, sight: Any = ALICE) -> Any:
-    return parse_columns(text, "tasks", sight, parse_with(withs, "tasks", sight))
+def chosen(text: Any, withs: str | None = None, resolver: Any = ALICE) -> Any:
+    return parse_columns(text, "tasks", resolver, parse_with(withs, "tasks", resolver))
 
 
 def test_columns_become_a_choice_of_each_rows_cells() -> None:
@@ -938,16 +939,16 @@ def test_what_columns_refuse(text: Any, code: str) -> None:
 
 
 def test_slips_in_columns_are_told_what_is_meant() -> None:
-    def told(text: str, sight: Any = ALICE) -> str:
+    def told(text: str, resolver: Any = ALICE) -> str:
         with pytest.raises(ValidationFailed) as refused:
-            chosen(text, "list", sight)
+            chosen(text, "list", resolver)
         return refused.value.fields[0].message
 
     assert told("titel") == 'titel: there is no such column; did you mean "title"?'
     assert told("lists.name") == 'lists.name: there is no such column; did you mean "list"?'
     assert told("internol") == "internol: there is no such column."
     assert told("internol", ALL).endswith('did you mean "internal"?')
-    assert told("list") == 'list: is a relation: "with" embeds it, and behind it stands a column (list.id).'
+    assert told("list") == 'list: is a relation: embed it by "with", or add a column (list.id).'
 
 
 # Filters of webhooks

@@ -27,13 +27,13 @@ from accounts.models import User
 from accounts.users import service as accounts
 from platform_site.cli import errors as command_errors
 from platform_site.identity import ids
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits
 from projects.directory.environments import place_of
 from projects.provisioning import schemas as provisioning_schemas
 from rows import tasks as rows_tasks
 from rows.migrate import service as schema_service
-from rows.models import DepartureDue
+from rows.models import PendingUserReferences
 from rows.outbox.models import EventInterest, OutboxEvent
 from rows.schema.parser import parse
 from rows.schema.values import InvalidValue
@@ -43,10 +43,10 @@ from rows.transfer.file_formats import RecordFile
 from rows.write import deleted_users
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
-from tests.projects.dying import Run, mortal_environment, mortal_process  # noqa: F401 - fixtures
-from tests.projects.dying import run as run_and_kill  # noqa: F401 - a fixture
-from tests.rows import catalog
-from tests.rows.test_schema_changes import wait_until
+from tests.support import catalog
+from tests.support.concurrency import wait_until
+from tests.support.project_crashes import Run, mortal_environment, mortal_process  # noqa: F401 - fixtures
+from tests.support.project_crashes import run as run_and_kill  # noqa: F401 - a fixture
 
 REGION = catalog.REGION
 
@@ -79,7 +79,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 @pytest.fixture
-def place(make_account: Any) -> Iterator[Place]:
+def place(make_account: Any) -> Iterator[EnvironmentRef]:
     found = place_of(environment_of(make_project(make_account("alice"))).pk)
     assert found is not None
     schema_service.change(found, DOCUMENT, actor=audit.SYSTEM)
@@ -89,11 +89,11 @@ def place(make_account: Any) -> Iterator[Place]:
         provisioning_schemas.drop_schema(environment_id, REGION)
 
 
-def query(place: Place, statement: str) -> list[tuple[Any, ...]]:
+def query(place: EnvironmentRef, statement: str) -> list[tuple[Any, ...]]:
     return catalog.run(place.environment_id, statement)
 
 
-def tasks(place: Place) -> list[tuple[Any, ...]]:
+def tasks(place: EnvironmentRef) -> list[tuple[Any, ...]]:
     return query(place, "SELECT id, title FROM tasks ORDER BY title")
 
 
@@ -114,7 +114,7 @@ def run(command: str, *arguments: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def refused(place: Place, file: str, *options: str, table: str = "tasks") -> str:
+def refused(place: EnvironmentRef, file: str, *options: str, table: str = "tasks") -> str:
     """The complaints of an import that must fail, and leave nothing."""
     before = tasks(place)
     out, err = io.StringIO(), io.StringIO()
@@ -131,7 +131,7 @@ def refused(place: Place, file: str, *options: str, table: str = "tasks") -> str
 
 @pytest.mark.django_db(databases="__all__")
 class TestImport:
-    def test_csv_with_quotes_lines_nulls_and_defaults(self, place: Place, write: Any) -> None:
+    def test_csv_with_quotes_lines_nulls_and_defaults(self, place: EnvironmentRef, write: Any) -> None:
         file = write(
             '\ufefftitle,list,note,rank,price,done,tags,extra,due_on,at\r\n'
             'Milk,l1,,,,,,,,\r\n'
@@ -152,7 +152,7 @@ class TestImport:
             ("Two\nlines", "l2", "x", None, None, False, [], '{"a": [1]}', *today),
         ]  # fmt: skip
 
-    def test_ndjson_plain_and_gzipped_with_ids_and_times_of_their_own(self, place: Place, write: Any) -> None:
+    def test_ndjson_plain_and_gzipped_with_ids_and_times_of_their_own(self, place: EnvironmentRef, write: Any) -> None:
         lines = [
             {"id": "mine-1", "title": "A", "list_id": "l1", "extra": [None], "created_at": "2020-01-01T00:00:00Z"},
             {"title": "B \\ \t tab", "list_id": "l2", "note": "\\N", "token": "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11"},
@@ -163,11 +163,28 @@ class TestImport:
         assert found[0] == ("mine-1", "A", None, "[null]", "2020-01-01 00:00:00+00")
         assert found[1][1:4] == ("B \\ \t tab", "\\N", '{"a": [1]}')
 
-    def test_rows_of_one_file_may_point_to_each_other_in_any_order(self, place: Place, write: Any) -> None:
+    @pytest.mark.parametrize("name", ["rows.ndjson", "rows.jsonl", "rows.ndjson.gz"])
+    def test_a_byte_order_mark_is_ignored_at_the_beginning_of_ndjson_only(
+        self, place: EnvironmentRef, write: Any, name: str
+    ) -> None:
+        line = json.dumps({"title": "A", "list_id": "l1"})
+        message = refused(place, write(f"\ufeff{line}\n\ufeff{line}\n", name))
+        assert "line 2: is not JSON" in message
+        assert "line 1:" not in message
+        assert (
+            run("import_rows", place.environment_id, "tasks", write(f"\ufeff{line}\n", name))[0] == "1 rows imported.\n"
+        )
+        blank_first = f"\ufeff\n{line.replace('A', 'B')}\n"
+        run("import_rows", place.environment_id, "tasks", write(blank_first, name))
+        assert query(place, "SELECT title FROM tasks ORDER BY title") == [("A",), ("B",)]
+
+    def test_rows_of_one_file_may_point_to_each_other_in_any_order(self, place: EnvironmentRef, write: Any) -> None:
         run("import_rows", place.environment_id, "tasks", write("id,title,list,parent\nc,C,l1,p\np,P,l1,\n"))
         assert query(place, "SELECT id, parent_id FROM tasks ORDER BY id") == [("c", "p"), ("p", None)]
 
-    def test_every_bad_line_is_named_and_nothing_is_imported(self, place: Place, write: Any, make_account: Any) -> None:
+    def test_every_bad_line_is_named_and_nothing_is_imported(
+        self, place: EnvironmentRef, write: Any, make_account: Any
+    ) -> None:
         query(place, "INSERT INTO tasks (id, title, list_id) VALUES ('t0', 'There', 'l1')")
         eve: User = make_account("eve", pool_id=place.pool_id)
         stranger: User = make_account("mallory")
@@ -208,27 +225,31 @@ class TestImport:
             "13 lines bad. Nothing was imported.",
         ]  # fmt: skip
 
-    def test_skip_bad_imports_the_others_and_drops_what_leans_on_bad_ones(self, place: Place, write: Any) -> None:
+    def test_skip_bad_imports_the_others_and_drops_what_leans_on_bad_ones(
+        self, place: EnvironmentRef, write: Any
+    ) -> None:
         file = write("id,title,list,parent\na,A,l1,\nb,B,l9,\nc,C,l1,b\nd,D,l1,c\ne,E,l1,a\nf,A,l1,\n")
         out, err = run("import_rows", place.environment_id, "tasks", file, "--skip-bad")
         assert out == "2 rows imported, 4 lines skipped.\n"
         assert [line.split(":")[0] for line in err.splitlines()] == ["line 3", "line 4", "line 5", "line 7"]
         assert [row[0] for row in tasks(place)] == ["a", "e"]
 
-    def test_a_number_is_written_as_elsewhere_and_not_as_python_would(self, place: Place, write: Any) -> None:
+    def test_a_number_is_written_as_elsewhere_and_not_as_python_would(self, place: EnvironmentRef, write: Any) -> None:
         file = write("title,list,ratio\nA,l1,1_000\nB,l1,\N{ARABIC-INDIC DIGIT ONE}\nC,l1,1e3\n")
         out, err = run("import_rows", place.environment_id, "tasks", file, "--skip-bad")
         assert out == "1 rows imported, 2 lines skipped.\n"
         assert err.splitlines() == [f"line {number}: ratio: Must be a number." for number in (2, 3)]
         assert query(place, "SELECT title, ratio FROM tasks") == [("C", 1000.0)]
 
-    def test_a_dry_run_checks_everything_and_imports_nothing(self, place: Place, write: Any) -> None:
+    def test_a_dry_run_checks_everything_and_imports_nothing(self, place: EnvironmentRef, write: Any) -> None:
         out, _ = run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\n"), "--dry-run")
         assert out == "1 rows would be imported.\n"
         assert tasks(place) == []
         assert "line 2: list_id" in refused(place, write("title,list\nA,l9\n"), "--dry-run")
 
-    def test_events_are_recorded_as_writes_record_them_and_only_where_wanted(self, place: Place, write: Any) -> None:
+    def test_events_are_recorded_as_writes_record_them_and_only_where_wanted(
+        self, place: EnvironmentRef, write: Any
+    ) -> None:
         file = write("id,title,list,price\na,A,l1,1.5\n")
         assert "events" not in run("import_rows", place.environment_id, "tasks", file, "--events")[0]
         EventInterest.objects.using(REGION).create(
@@ -259,13 +280,13 @@ class TestImport:
         ],
     )
     def test_events_are_recorded_for_who_wants_these(
-        self, place: Place, write: Any, interest: dict[str, str], events: int
+        self, place: EnvironmentRef, write: Any, interest: dict[str, str], events: int
     ) -> None:
         EventInterest.objects.using(REGION).create(**{"environment_id": place.environment_id} | interest)
         run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\n"), "--events")
         assert OutboxEvent.objects.using(REGION).count() == events
 
-    def test_what_a_line_leaves_out_is_the_default_whatever_it_says(self, place: Place, write: Any) -> None:
+    def test_what_a_line_leaves_out_is_the_default_whatever_it_says(self, place: EnvironmentRef, write: Any) -> None:
         document = json.loads(json.dumps(DOCUMENT))
         columns = document["tables"]["tasks"]["columns"]
         columns |= {
@@ -289,7 +310,7 @@ class TestImport:
         assert query(place, "SELECT count(DISTINCT id), count(DISTINCT token) FROM tasks") == [(2, 2)]
 
     def test_users_are_looked_for_some_at_a_time(
-        self, place: Place, write: Any, make_account: Any, monkeypatch: pytest.MonkeyPatch
+        self, place: EnvironmentRef, write: Any, make_account: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(importer, "_USERS_AT_ONCE", 2)
         known = [make_account(f"user{number}", pool_id=place.pool_id).pk for number in range(3)]
@@ -320,11 +341,11 @@ class TestImport:
         ],
     )  # fmt: skip
     def test_files_that_cannot_be_imported_say_why(
-        self, place: Place, write: Any, text: Any, name: str, message: str
+        self, place: EnvironmentRef, write: Any, text: Any, name: str, message: str
     ) -> None:
         assert message in refused(place, write(text, name))
 
-    def test_a_file_that_is_gzipped_only_by_name_is_refused(self, place: Place, tmp_path: Path) -> None:
+    def test_a_file_that_is_gzipped_only_by_name_is_refused(self, place: EnvironmentRef, tmp_path: Path) -> None:
         (tmp_path / "rows.csv.gz").write_text("title,list\n")
         assert "not gzipped" in refused(place, str(tmp_path / "rows.csv.gz"))
         (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"title,list\n" + b"A,l1\n" * 1000)[:-20])
@@ -334,7 +355,7 @@ class TestImport:
         (tmp_path / "broken.csv.gz").write_bytes(broken)
         assert "not gzipped" in refused(place, str(tmp_path / "broken.csv.gz"))
 
-    def test_a_row_larger_than_the_api_takes_is_a_bad_line(self, place: Place, write: Any) -> None:
+    def test_a_row_larger_than_the_api_takes_is_a_bad_line(self, place: EnvironmentRef, write: Any) -> None:
         """As text, and as JSON whose numbers PostgreSQL writes out: a line of 1 MB, a row of fifty."""
         good = {"title": "A", "list_id": "l1", "note": "x" * 1_000_000, "tags": ["y" * 1_000_000]}
         wide = {**good, "title": "B", "note": "x" * 4_200_000, "tags": ["y" * 4_200_000]}
@@ -347,7 +368,9 @@ class TestImport:
             in run("import_rows", place.environment_id, "tasks", file, "--skip-bad")[0]
         )
 
-    def test_values_that_are_too_long_together_for_an_index_are_refused(self, place: Place, write: Any) -> None:
+    def test_values_that_are_too_long_together_for_an_index_are_refused(
+        self, place: EnvironmentRef, write: Any
+    ) -> None:
         document = json.loads(json.dumps(DOCUMENT))
         document["tables"]["tasks"]["columns"] |= {name: {"type": "text", "null": True} for name in ("a", "b")}
         document["tables"]["tasks"]["unique"].append(["a", "b"])
@@ -357,7 +380,7 @@ class TestImport:
         row = {"title": "A", "list_id": "l1", "a": long[0], "b": long[1]}
         assert "values of a, b are too long together" in refused(place, write(json.dumps(row), "rows.ndjson"))
 
-    def test_a_chain_that_hangs_on_a_bad_line_is_taken_out_at_once(self, place: Place, write: Any) -> None:
+    def test_a_chain_that_hangs_on_a_bad_line_is_taken_out_at_once(self, place: EnvironmentRef, write: Any) -> None:
         chain = [{"id": "c0", "title": "0", "list_id": "l1", "parent_id": "nowhere"}]
         chain += [
             {"id": f"c{n}", "title": str(n), "list_id": "l9" if n == 7 else "l1", "parent_id": f"c{n - 1}"}
@@ -377,19 +400,19 @@ class TestImport:
         assert [title for _, title in tasks(place)] == ["good"]
         assert len([one for one in asked if "DELETE" in one]) < 10
 
-    def test_an_unknown_table_is_refused(self, place: Place, write: Any) -> None:
+    def test_an_unknown_table_is_refused(self, place: EnvironmentRef, write: Any) -> None:
         assert "no table" in refused(place, write("title\n"), table='tasks"; DROP TABLE tasks; --')
         assert refused(place, write("title\n"), table="task") == (
             'The environment has no table task; did you mean "tasks"?'
         )
 
-    def test_only_so_many_bad_lines_are_shown_and_all_are_counted(self, place: Place, write: Any) -> None:
+    def test_only_so_many_bad_lines_are_shown_and_all_are_counted(self, place: EnvironmentRef, write: Any) -> None:
         file = write("title,list\n" + "A,l9\n" * 3000)
         said = refused(place, file, "--show", "3").splitlines()
         assert len(said) == 5
         assert said[3].startswith("… and more, 3000 lines bad in all")
 
-    def test_what_is_exported_comes_back_as_it_was(self, place: Place, write: Any, tmp_path: Path) -> None:
+    def test_what_is_exported_comes_back_as_it_was(self, place: EnvironmentRef, write: Any, tmp_path: Path) -> None:
         nasty = {
             "title": 'a,"b"\n\r\t\\ ; é😀', "list_id": "l1", "note": "", "rank": -(2**63), "price": "1.50", "ratio": 1e-7,
             "due_on": "0001-01-01", "at": "9999-12-31T23:59:59.999999Z",
@@ -415,7 +438,7 @@ class TestImport:
             assert query(place, "SELECT * FROM tasks ORDER BY id") == whole
 
     @pytest.mark.parametrize("name", ["out.csv", "out.ndjson.gz"])
-    def test_an_export_is_for_its_owner_alone(self, place: Place, tmp_path: Path, name: str) -> None:
+    def test_an_export_is_for_its_owner_alone(self, place: EnvironmentRef, tmp_path: Path, name: str) -> None:
         cut_off = (f"{name}.part", f"{name}.{os.getpid()}.part")  # the second by a process of the same number
         for before in (name, *cut_off):
             (tmp_path / before).touch(0o644)
@@ -427,7 +450,7 @@ class TestImport:
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
         assert sorted(path.name for path in tmp_path.glob("*.part")) == sorted(cut_off)
 
-    def test_an_export_has_the_columns_that_were_asked_for(self, place: Place, tmp_path: Path) -> None:
+    def test_an_export_has_the_columns_that_were_asked_for(self, place: EnvironmentRef, tmp_path: Path) -> None:
         query(place, "INSERT INTO tasks (id, title, list_id, note) VALUES ('1', 'A', 'l1', NULL), ('2', 'B', 'l1', '')")
         file = str(tmp_path / "out.csv")
         run("export_rows", place.environment_id, "tasks", file, "--columns", "list,note", "title")
@@ -439,14 +462,14 @@ class TestImport:
         assert Path(file).exists()
 
 
-def another(place: Place, alias: str = REGION) -> "psycopg.Connection[Any]":
+def another(place: EnvironmentRef, alias: str = REGION) -> "psycopg.Connection[Any]":
     """A session beside ours."""
     facts = connections[alias].get_connection_params()
     known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
     return psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
 
 
-def another_who_writes(place: Place) -> "psycopg.Connection[Any]":
+def another_who_writes(place: EnvironmentRef) -> "psycopg.Connection[Any]":
     """A session beside ours that has written a row, and has not committed."""
     other = another(place)
     other.execute("INSERT INTO tasks (id, title, list_id) VALUES ('b', 'Mine', 'l1')")
@@ -460,7 +483,7 @@ def an_insert_waits() -> bool:
         return cursor.rowcount == 1
 
 
-def owners_whose_tasks_go_with_them(place: Place) -> list[User]:
+def owners_whose_tasks_go_with_them(place: EnvironmentRef) -> list[User]:
     """Two users, `gone` and `stays`, of a schema in which deleting a user deletes their tasks."""
     document = json.loads(json.dumps(DOCUMENT))
     document["tables"]["tasks"]["columns"]["owner"]["on_delete"] = "delete"
@@ -475,7 +498,9 @@ def owners_whose_tasks_go_with_them(place: Place) -> list[User]:
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
 class TestAmongOthers:
-    def test_a_row_that_somebody_writes_meanwhile_stops_the_import_whole(self, place: Place, write: Any) -> None:
+    def test_a_row_that_somebody_writes_meanwhile_stops_the_import_whole(
+        self, place: EnvironmentRef, write: Any
+    ) -> None:
         file = RecordFile(io.BytesIO(b"id,title,list\na,A,l1\nb,B,l1\n"), "csv")
         checked = threading.Event()
 
@@ -490,13 +515,13 @@ class TestAmongOthers:
                 self.other.close()
                 checked.set()
 
-        with pytest.raises(importer.Interfered):
+        with pytest.raises(importer.ChangedDuringImport):
             importer.import_rows(place, "tasks", Slow())
         assert checked.wait(5)
         assert tasks(place) == [("b", "Mine")]
 
     def test_a_key_that_somebody_goes_on_holding_ends_the_import_in_a_sentence(
-        self, place: Place, write: Any, monkeypatch: pytest.MonkeyPatch
+        self, place: EnvironmentRef, write: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(limits, "LOCK_TIMEOUT_MS", 200)
         file = write("id,title,list\na,A,l1\nb,B,l1\n")
@@ -506,7 +531,7 @@ class TestAmongOthers:
         other.close()
         assert run("import_rows", place.environment_id, "tasks", file)[0] == "2 rows imported.\n"
 
-    def test_a_connection_that_breaks_while_the_file_is_read_is_a_database_error(self, place: Place) -> None:
+    def test_connection_lost_while_reading_the_file_is_a_database_error(self, place: EnvironmentRef) -> None:
         class Cut:
             def records(self, table: Any) -> Iterator[Any]:
                 yield 2, {"title": "A", "list_id": "l1", "note": "x" * 2**20}
@@ -520,30 +545,30 @@ class TestAmongOthers:
             importer.import_rows(place, "tasks", Cut())
         assert tasks(place) == []
 
-    def test_what_is_left_to_do_after_an_import_takes_nothing_back(self, place: Place, write: Any) -> None:
-        """Somebody deletes a user of the pool, and takes their time."""
+    def test_what_is_left_to_do_after_an_import_takes_nothing_back(self, place: EnvironmentRef, write: Any) -> None:
+        """Another session deletes a user of the environment, slowly."""
         file = write("id,title,list\na,A,l1\n")
         with another(place, "default") as other:
             other.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 4))", [place.pool_id])
             assert run("import_rows", place.environment_id, "tasks", file)[0] == "1 rows imported.\n"
-            assert DepartureDue.objects.using(REGION).get().environment_id == place.environment_id
+            assert PendingUserReferences.objects.using(REGION).get().environment_id == place.environment_id
         assert tasks(place) == [("a", "A")]
-        rows_tasks.let_go_of_the_departed()
-        assert not DepartureDue.objects.using(REGION).exists()
+        rows_tasks.apply_pending_user_deletions()
+        assert not PendingUserReferences.objects.using(REGION).exists()
 
     def test_a_table_that_somebody_holds_ends_an_export_in_a_sentence(
-        self, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, place: EnvironmentRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(limits, "LOCK_TIMEOUT_MS", 200)
         with another(place) as other:
             other.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(Error) as caught:
                 run("export_rows", place.environment_id, "tasks", str(tmp_path / "out.csv"))
-        assert "Others hold what this needs" in str(command_errors.of(caught.value))
+        assert "Others hold what this needs" in str(command_errors.error_text(caught.value))
         assert os.listdir(tmp_path) == []
 
-    def test_a_user_who_is_deleted_meanwhile_is_let_go_of(self, place: Place) -> None:
-        """After the lines were checked, and before others can see them: nobody else could."""
+    def test_a_user_who_is_deleted_meanwhile_is_let_go_of(self, place: EnvironmentRef) -> None:
+        """After the lines were checked, and before other sessions can see them: no one else could."""
         gone, stays = owners_whose_tasks_go_with_them(place)
         lines = f"id,title,list,owner\na,A,l1,{gone.pk}\nb,B,l1,{stays.pk}\n"
         file = RecordFile(io.BytesIO(lines.encode()), "csv")
@@ -578,7 +603,7 @@ class TestAmongOthers:
 
     def test_who_was_deleted_meanwhile_is_let_go_of_although_the_import_died(
         self,
-        place: Place,
+        place: EnvironmentRef,
         write: Any,
         run_and_kill: Run,  # noqa: F811
     ) -> None:
@@ -594,13 +619,13 @@ class TestAmongOthers:
             other.close()
             assert dying.result()["signal"] == 9
         assert tasks(place) == [("a", "A"), ("b", "B")]
-        rows_tasks.let_go_of_the_departed()
+        rows_tasks.apply_pending_user_deletions()
         assert tasks(place) == [("b", "B")]
-        assert not DepartureDue.objects.using(REGION).exists()
+        assert not PendingUserReferences.objects.using(REGION).exists()
 
     def test_a_restore_that_died_at_its_end_is_finished_as_well(
         self,
-        place: Place,
+        place: EnvironmentRef,
         tmp_path: Path,
         run_and_kill: Run,  # noqa: F811
     ) -> None:
@@ -609,22 +634,24 @@ class TestAmongOthers:
         order = {"do": "restore into", "environment": place.environment_id, "file": file}
         began = deleted_users.now()
         assert run_and_kill(**order, failpoint="departures.before_letting_go")["signal"] == 9
-        due = DepartureDue.objects.using(REGION).get(environment_id=place.environment_id)
+        due = PendingUserReferences.objects.using(REGION).get(environment_id=place.environment_id)
         assert began <= due.since <= deleted_users.now()
 
-    def test_nothing_is_due_after_an_import_or_a_rehearsal_of_one(self, place: Place, write: Any) -> None:
+    def test_nothing_is_due_after_an_import_or_a_rehearsal_of_one(self, place: EnvironmentRef, write: Any) -> None:
         file = write("id,title,list\na,A,l1\n")
         run("import_rows", place.environment_id, "tasks", file, "--dry-run")
         run("import_rows", place.environment_id, "tasks", file)
-        assert not DepartureDue.objects.using(REGION).exists()
+        assert not PendingUserReferences.objects.using(REGION).exists()
 
-    def test_what_is_due_to_an_environment_that_is_gone_is_dropped(self, place: Place) -> None:
-        DepartureDue.objects.using(REGION).create(environment_id=place.environment_id, since=deleted_users.now())
-        DepartureDue.objects.using(REGION).create(environment_id=ids.new("env"), since=deleted_users.now())
-        rows_tasks.let_go_of_the_departed()
-        assert not DepartureDue.objects.using(REGION).exists()
+    def test_what_is_due_to_an_environment_that_is_gone_is_dropped(self, place: EnvironmentRef) -> None:
+        PendingUserReferences.objects.using(REGION).create(
+            environment_id=place.environment_id, since=deleted_users.now()
+        )
+        PendingUserReferences.objects.using(REGION).create(environment_id=ids.new("env"), since=deleted_users.now())
+        rows_tasks.apply_pending_user_deletions()
+        assert not PendingUserReferences.objects.using(REGION).exists()
 
-    def test_a_schema_that_changes_meanwhile_stops_the_import_whole(self, place: Place) -> None:
+    def test_a_schema_that_changes_meanwhile_stops_the_import_whole(self, place: EnvironmentRef) -> None:
         changed = json.loads(json.dumps(DOCUMENT))
         changed["tables"]["tasks"]["columns"]["more"] = {"type": "text", "default": ""}
 
@@ -639,20 +666,20 @@ class TestAmongOthers:
                 schema_service.change(place, changed, actor=audit.SYSTEM)
                 connections.close_all()
 
-        with pytest.raises(importer.Interfered):
+        with pytest.raises(importer.ChangedDuringImport):
             importer.import_rows(place, "tasks", Meanwhile())
         assert tasks(place) == []
         assert schema_service.current(place).version == 2
 
-    def test_standard_input_and_output_are_a_pipe(self, place: Place) -> None:
-        from tests.rows.test_schema_command import variables_of_databases
+    def test_standard_input_and_output_are_a_pipe(self, place: EnvironmentRef) -> None:
+        from tests.support.databases import database_variables
 
         def command(*arguments: str, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
             import os
 
             return subprocess.run(
                 [sys.executable, "manage.py", *arguments], input=given, capture_output=True,
-                env=os.environ | variables_of_databases(),
+                env=os.environ | database_variables(),
             )  # fmt: skip
 
         lines = b"".join(b'{"title": "T%d", "list_id": "l1"}\n' % n for n in range(500))
@@ -661,7 +688,7 @@ class TestAmongOthers:
         done = command("export_rows", place.environment_id, "tasks", "--columns", "title")
         assert sorted(done.stdout.splitlines()) == sorted(b'{"title":"T%d"}' % n for n in range(500))
 
-    def test_fifty_thousand_rows_in_little_memory(self, place: Place, write: Any) -> None:
+    def test_fifty_thousand_rows_in_little_memory(self, place: EnvironmentRef, write: Any) -> None:
         import resource
 
         lines = "".join(f"Task {n},l{n % 2 + 1},{n},{n}.25,2026-01-{n % 28 + 1:02}\n" for n in range(50_000))
@@ -680,7 +707,7 @@ cells = st.one_of(st.none(), st.text(st.characters(codec="utf-8", exclude_charac
 @given(
     st.lists(st.lists(cells, min_size=2, max_size=4), max_size=6), st.sampled_from([",", ";", "\t", "|"]), st.booleans()
 )
-def test_csv_reads_back_what_was_written_and_tells_nothing_from_an_empty_text(
+def test_csv_round_trip_distinguishes_null_from_empty_text(
     table: list[list[str | None]], delimiter: str, carefully: bool
 ) -> None:
     def quoted(cell: str | None) -> str:
@@ -718,6 +745,10 @@ EVERY_COLUMN = parse(
                     "keyed": {"type": "text"},
                     "open": {"type": "text"},
                     "whole": {"type": "integer", "null": True},
+                    "grade": {"type": "integer", "null": True, "min": 1, "max": 5},
+                    "later": {"type": "date", "min": "2026-01-31", "null": True},
+                    "long": {"type": "text", "min_length": 2},
+                    "slug": {"type": "text", "format": "slug"},
                     "truth": {"type": "boolean"},
                     "day": {"type": "date", "null": True},
                     "state": {"type": "enum", "values": ["open", "draft", "a\tb"]},

@@ -14,8 +14,8 @@ from psycopg import sql
 from platform_site.postgres import prepared, sqlstates
 from rows.query.context import forget_statements
 from tests.rows.conftest import Tracker
-from tests.rows.tenants import KEY, REGION, Tenant
-from tests.serving import wait_for
+from tests.support.service import wait_for
+from tests.support.tenants import KEY, REGION, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -131,10 +131,10 @@ def test_reads_go_on_while_connections_are_terminated(make_tracker: Any) -> None
     assert tracker.patch("key", f"/rows/notes/{note}", {"count": 1}).status == 200
 
 
-def test_a_runaway_filter_is_cancelled_with_a_hint_and_the_next_request_is_fine(make_tracker: Any) -> None:
+def test_runaway_filter_is_cancelled_with_a_hint_and_next_request_works(make_tracker: Any) -> None:
     """With a shorter limit than production's."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
-    with prepared.opened_door(), connections[REGION].cursor() as cursor:
+    with prepared.row_access(), connections[REGION].cursor() as cursor:
         cursor.execute(
             f'INSERT INTO "{tracker.environment_id}".notes (id, body)'  # noqa: S608
             " SELECT 'n' || n, repeat('ab', 500) FROM generate_series(1, 40000) n"
@@ -158,7 +158,7 @@ def test_a_locked_table_makes_a_fast_503_and_then_rows_again(make_tracker: Any) 
 
     def hold() -> None:
         try:
-            with transaction.atomic(using=REGION), prepared.opened_door(), connections[REGION].cursor() as cursor:
+            with transaction.atomic(using=REGION), prepared.row_access(), connections[REGION].cursor() as cursor:
                 cursor.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(tracker.environment_id, "notes")))
                 locked.set()
                 assert over.wait(60)
@@ -226,7 +226,7 @@ def test_an_idle_transaction_loses_its_locks_and_then_its_connection(alias: str)
     with pytest.raises(DatabaseError) as caught:
         stop_talking()
     assert freed == [True]
-    assert sqlstates.answer_for(caught.value).status == 503
+    assert sqlstates.error_for(caught.value).status == 503
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         assert cursor.fetchone()[0] != mine[0]

@@ -1,4 +1,4 @@
-"""The door to the rows is closed in every way that nobody opened: each form of Django's is tried."""
+"""Access to rows is closed unless it was opened explicitly: each form of Django's is tried."""
 
 import gc
 import threading
@@ -18,8 +18,8 @@ from rows.query import schema_cache
 from rows.query.dynamic_models import RowModel
 from rows.query.managers import PrincipalRequired, ReadOnly
 from rows.schema.model import IMPLICIT
-from tests.rows.tenants import ALICE, BOB, OPERATOR, REGION, Tenant
-from tests.rows.tracker import DOCUMENT
+from tests.support.tenants import ALICE, BOB, OPERATOR, REGION, Tenant
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -131,20 +131,20 @@ def test_querysets_only_read(tenant: Tenant, write: Callable[[Any], Any]) -> Non
             write(rows)
 
 
-def test_a_queryset_of_nobodys_values_cannot_run(tenant: Tenant) -> None:
+def test_queryset_without_values_cannot_run(tenant: Tenant) -> None:
     """What is made to be compiled has no values; running it must fail, not match null."""
-    open_viewer = tenant.environment.open_viewer("user")
+    open_role_view = tenant.environment.open_role_view("user")
     with pytest.raises(TypeError, match="no value"):
-        list(tenant.environment.models["tasks"].objects.visible_to(open_viewer))
+        list(tenant.environment.models["tasks"].objects.visible_to(open_role_view))
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """How many environments this process keeps for the length of a test."""
-    schema_cache.forget_all()
+    schema_cache.evict_all()
     monkeypatch.setattr(schema_cache, "MAX_ENVIRONMENTS", 20)
     yield 20
-    schema_cache.forget_all()
+    schema_cache.evict_all()
 
 
 def _models_of(environment_ids: Collection[str]) -> list[type[RowModel]]:
@@ -180,12 +180,12 @@ def test_an_environment_goes_without_a_collector(tenant: Tenant) -> None:
         tenant.delete(who, "tasks", made)
     assert tenant.environment.models["tasks"].objects.visible_to(ALICE).exists()
     environment = tenant.environment
-    known = [weakref.ref(each) for each in (environment, environment.rules, environment.open_viewer("user"))]
+    known = [weakref.ref(each) for each in (environment, environment.rules, environment.open_role_view("user"))]
     gc.collect()  # models, which go in circles by nature, but hold nothing that is not theirs
     gc.disable()
     try:
         del environment
-        schema_cache.forget(tenant.place.environment_id)
+        schema_cache.evict(tenant.place.environment_id)
         assert [ref() for ref in known] == [None] * 3
     finally:
         gc.enable()
@@ -201,10 +201,10 @@ def test_large_environments_are_kept_in_smaller_numbers(few: int, monkeypatch: p
     gc.collect()
     assert [ref() is not None for ref in known] == [False, False, False, True, False]
     monkeypatch.setattr(schema_cache, "MAX_COLUMNS", 1)
-    assert schema_cache.environment(tenants[0].place) is schema_cache.environment(
+    assert schema_cache.compiled_schema(tenants[0].place) is schema_cache.compiled_schema(
         tenants[0].place
     )  # one there always is
-    schema_cache.forget(tenants[0].place.environment_id)
+    schema_cache.evict(tenants[0].place.environment_id)
     assert schema_cache._columns == 0
 
 
@@ -228,9 +228,9 @@ def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: T
 
 def test_an_environment_without_a_version_has_no_tables() -> None:
     place = Tenant().place
-    assert schema_cache.environment(place).version == 0
-    assert schema_cache.environment(place).models == {}
-    schema_cache.forget(place.environment_id)
+    assert schema_cache.compiled_schema(place).version == 0
+    assert schema_cache.compiled_schema(place).models == {}
+    schema_cache.evict(place.environment_id)
 
 
 def test_models_of_two_environments_never_meet() -> None:
@@ -241,7 +241,7 @@ def test_models_of_two_environments_never_meet() -> None:
         assert second.place.environment_id not in sql
 
 
-def test_the_door_is_at_every_region_and_stays_after_reconnecting() -> None:
+def test_row_access_check_survives_reconnecting_in_every_region() -> None:
     table = f'"{ids.new("env")}"."tasks"'
     for alias in ("us-east-1", "eu-west-1", "ap-southeast-1"):
         with pytest.raises(RowsClosed), connections[alias].cursor() as cursor:

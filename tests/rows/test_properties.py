@@ -10,14 +10,16 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from accounts.api.serializers import user as user_json
+from accounts.models import User
 from platform_site.http.errors import Conflict, NotFound, ValidationFailed
 from rows.query import context
 from rows.rules import rules
 from rows.schema.model import Schema
 from rows.schema.parser import parse
-from tests.rows import worlds
-from tests.rows.oracle import Refused, World
-from tests.rows.tenants import ALICE, BOB, OPERATOR, Tenant
+from tests.support import random_schemas
+from tests.support.row_oracle import Refused, World
+from tests.support.tenants import ALICE, BOB, OPERATOR, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 some = settings(
@@ -33,24 +35,26 @@ class Example:
     """One environment with rows, and the same in plain Python."""
 
     def __init__(self, data: st.DataObject) -> None:
-        bare: dict[str, Any] = data.draw(worlds.tables())
+        bare: dict[str, Any] = data.draw(random_schemas.tables())
         plain = parse({"tables": bare})
         document = {
             "tables": {
-                name: {**table, "rules": data.draw(worlds.rules(plain, plain.tables[name]))}
+                name: {**table, "rules": data.draw(random_schemas.rules(plain, plain.tables[name]))}
                 for name, table in bare.items()
-            }
+            },
+            "users": data.draw(random_schemas.users),
         }
         self.schema: Schema = parse(document)
         assert rules.validate(self.schema) == []
-        rows = data.draw(worlds.rows(self.schema))
+        rows = data.draw(random_schemas.rows(self.schema))
         self.tenant = Tenant(document)
         self.tenant.with_users(ALICE, BOB)
         for name, cells in rows.items():
             for row in cells:
                 self.tenant.put(name, **row)
         stored = {name: self._stored(name) for name in self.schema.tables}
-        self.world = World(self.schema, stored)
+        users = User.objects.in_pool(self.tenant.place.pool_id)
+        self.world = World(self.schema, stored, {each.pk: user_json(each) for each in users})
 
     def _stored(self, table: str) -> list[Any]:
         return self.tenant.pages(OPERATOR, table, limit=100)
@@ -76,14 +80,14 @@ def test_a_list_is_what_plain_python_says(data: st.DataObject) -> None:
     example = Example(data)
     answered = 0
     for _ in range(QUESTIONS):
-        who = data.draw(worlds.callers)
-        table = data.draw(st.sampled_from(worlds.TABLES))
-        where = data.draw(st.none() | worlds.conditions(example.schema, table, is_rule=False))
-        order = data.draw(worlds.orders(example.schema, table))
-        withs = data.draw(worlds.withs(example.schema, table))
+        who = data.draw(random_schemas.callers)
+        table = data.draw(st.sampled_from(random_schemas.TABLES))
+        where = data.draw(st.none() | random_schemas.conditions(example.schema, table, is_rule=False))
+        order = data.draw(random_schemas.orders(example.schema, table))
+        withs = data.draw(random_schemas.withs(example.schema, table))
         limit = data.draw(st.sampled_from([1, 2, 3, 100]))
-        standing = example.world.rules.standing(who)
-        if example.world.rules.access(table, standing).read is None:
+        role_key = example.world.rules.role_key(who)
+        if example.world.rules.access(table, role_key).read is None:
             with pytest.raises(NotFound):
                 example.tenant.rows(who, table, where=where)
             continue
@@ -106,19 +110,19 @@ def test_a_write_does_what_plain_python_says_and_a_refused_one_nothing(data: st.
     example = Example(data)
     done = 0
     for number in range(QUESTIONS):
-        who = data.draw(worlds.callers)
-        table = data.draw(st.sampled_from(worlds.TABLES))
+        who = data.draw(random_schemas.callers)
+        table = data.draw(st.sampled_from(random_schemas.TABLES))
         if example.world.rows[table] and data.draw(st.integers(0, 4)) == 0:
             done += deleted(example, who, table, data.draw(st.sampled_from(example.world.rows[table]))["id"])
             continue
         columns = list(example.schema.tables[table].columns.values())
         inserts = data.draw(st.booleans()) or not example.world.rows[table]
         chosen = columns if inserts else data.draw(st.lists(st.sampled_from(columns), max_size=3, unique=True))
-        body = {c.name: data.draw(worlds.cell(c, example.world.rows)) for c in chosen}
+        body = {c.name: data.draw(random_schemas.cell(c, example.world.rows)) for c in chosen}
         if any(body[c.name] is None and not c.null for c in chosen):
             continue
-        standing = example.world.rules.standing(who)
-        access = example.world.rules.access(table, standing)
+        role_key = example.world.rules.role_key(who)
+        access = example.world.rules.access(table, role_key)
         if inserts:
             if access.insert is not None and data.draw(st.booleans()):
                 body = {name: value for name, value in body.items() if name in access.insert.columns}

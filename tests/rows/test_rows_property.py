@@ -1,7 +1,7 @@
 """What the API answers equals what the documentation says, and what may not be read changes no byte of it.
 
 Random documents, rules, rows, callers, filters and orders; the API's own verbs on a real PostgreSQL on one side, on the
-other `tests.rows.documented`, which reads the same JSON and knows nothing of how the rest works.
+other `tests.support.documented_rules`, which reads the same JSON and knows nothing of how the rest works.
 """
 
 from collections.abc import Iterator
@@ -9,43 +9,22 @@ from typing import Any
 
 import orjson
 import pytest
-from django.db import connections
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from psycopg import sql
 
 from platform_site.http.errors import ApiError, NotFound, ValidationFailed
-from platform_site.postgres.prepared import opened_door
 from rows import services
-from rows.rules.rules import Principal, validate
-from rows.schema.model import SQL_TYPES
-from rows.schema.parser import parse
-from tests.rows import drawn
-from tests.rows.documented import Documented, Reading, Unknown
-from tests.rows.drawn import RELATIONS, TABLES, Conditions, order_text
-from tests.rows.tenants import ALICE, BOB, OPERATOR, REGION, Tenant
+from rows.query import aggregate_request
+from rows.rules.rules import Principal
+from tests.support import random_documents
+from tests.support.documented_rules import Documented, Reading, Unknown
+from tests.support.random_documents import RELATIONS, TABLES, Conditions, order_text
+from tests.support.random_rows import answer, tenant_with_rows, unreadable, usual, write
+from tests.support.tenants import Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
-# What fails is small already, and each step of making it smaller makes tables: so no shrinking.
-usual = settings(
-    max_examples=6,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
 thorough = settings(usual, max_examples=300, derandomize=False)
-
-
-def inhabited(document: Any, rows: dict[str, list[Any]]) -> tuple[Tenant, Documented]:
-    """An environment with these tables and rows, and what is known of it."""
-    assert validate(parse(document)) == []
-    tenant = Tenant(document).with_users(ALICE, BOB)
-    for table in TABLES:
-        for row in rows[table]:
-            tenant.put(table, **row)
-    return tenant, Documented(document, {table: tenant.rows(OPERATOR, table, limit=100) for table in TABLES})
 
 
 @usual
@@ -84,31 +63,33 @@ def test_all_of_it_many_times_over(data: st.DataObject) -> None:
 
 
 def lists_equal_the_documentation(data: st.DataObject) -> None:
-    document = data.draw(drawn.documents(), "document")
-    tenant, oracle = inhabited(document, data.draw(drawn.rows(document), "rows"))
-    for who in data.draw(drawn.callers(), "callers"):
+    document = data.draw(random_documents.documents(), "document")
+    tenant, oracle = tenant_with_rows(document, data.draw(random_documents.rows(document), "rows"))
+    for who in data.draw(random_documents.callers(), "callers"):
         for table in TABLES:
             if not oracle.read_rules(who, table):
                 with pytest.raises(NotFound):
                     tenant.rows(who, table)
                 continue
             for _ in range(3):
-                where = data.draw(Conditions(document, drawn.ids_of(table)).of(table), "where")
-                order = data.draw(drawn.orders(document, table), "order")
+                where = data.draw(Conditions(document, random_documents.ids_of(table)).of(table), "where")
+                order = data.draw(random_documents.orders(document, table), "order")
                 compare(tenant, oracle, who, table, where, order)
 
 
 def chosen_columns_equal_the_documentation(data: st.DataObject) -> None:
-    document = data.draw(drawn.documents(), "document")
-    tenant, oracle = inhabited(document, data.draw(drawn.rows(document), "rows"))
-    for who in data.draw(drawn.callers(), "callers"):
+    document = data.draw(random_documents.documents(), "document")
+    tenant, oracle = tenant_with_rows(document, data.draw(random_documents.rows(document), "rows"))
+    for who in data.draw(random_documents.callers(), "callers"):
         for table in TABLES:
             if not oracle.read_rules(who, table):
                 continue
-            columns = data.draw(drawn.choices(document, table), "columns")
-            compare_chosen(tenant, oracle, who, table, columns, data.draw(drawn.orders(document, table), "order"))
+            columns = data.draw(random_documents.choices(document, table), "columns")
+            compare_chosen(
+                tenant, oracle, who, table, columns, data.draw(random_documents.orders(document, table), "order")
+            )
             for name, (far, _) in RELATIONS[table].items():
-                columns = data.draw(drawn.choices(document, far), "columns there")
+                columns = data.draw(random_documents.choices(document, far), "columns there")
                 compare_narrowed(tenant, oracle, who, table, name, columns)
 
 
@@ -183,9 +164,9 @@ def compare(tenant: Tenant, oracle: Documented, who: Principal, table: str, wher
 
 
 def relations_equal_the_documentation(data: st.DataObject) -> None:
-    document = data.draw(drawn.documents(), "document")
-    tenant, oracle = inhabited(document, data.draw(drawn.rows(document), "rows"))
-    for who in data.draw(drawn.callers(), "callers"):
+    document = data.draw(random_documents.documents(), "document")
+    tenant, oracle = tenant_with_rows(document, data.draw(random_documents.rows(document), "rows"))
+    for who in data.draw(random_documents.callers(), "callers"):
         reading = Reading(oracle, who)
         for table in TABLES:
             if not oracle.read_rules(who, table):
@@ -218,14 +199,14 @@ def narrowed(related: Any, shown: list[str]) -> Any:
 
 
 def unreadable_changes_no_byte(data: st.DataObject) -> None:
-    document = data.draw(drawn.documents(), "document")
-    tenant, oracle = inhabited(document, data.draw(drawn.rows(document), "rows"))
-    who = data.draw(st.sampled_from(data.draw(drawn.callers())[:-1]), "who")
+    document = data.draw(random_documents.documents(), "document")
+    tenant, oracle = tenant_with_rows(document, data.draw(random_documents.rows(document), "rows"))
+    who = data.draw(st.sampled_from(data.draw(random_documents.callers())[:-1]), "who")
 
     candidates = [*unreadable(document, oracle, who)]
     assume(candidates)
     table, row, name, type_ = data.draw(st.sampled_from(candidates), "cell changed")
-    value = data.draw(st.sampled_from([None, *drawn.VALUES[type_]]), "new value")
+    value = data.draw(st.sampled_from([None, *random_documents.VALUES[type_]]), "new value")
     assume(row[name] != value)
     changed = Documented(
         document,
@@ -237,47 +218,37 @@ def unreadable_changes_no_byte(data: st.DataObject) -> None:
     queries = [
         (t, {"where": where, "order": order_text(order), "limit": limit, "count": "exact", **shown})
         for t in TABLES
-        for where in ({}, data.draw(Conditions(document, drawn.ids_of(t)).of(t), "where"))
-        for order in ([], data.draw(drawn.orders(document, t), "order"))
+        for where in ({}, data.draw(Conditions(document, random_documents.ids_of(t)).of(t), "where"))
+        for order in ([], data.draw(random_documents.orders(document, t), "order"))
         for limit, shown in (
-            (2, {"columns": ",".join(data.draw(drawn.choices(document, t), "columns"))}),
+            (2, {"columns": ",".join(data.draw(random_documents.choices(document, t), "columns"))}),
             (100, {"withs": data.draw(st.sampled_from([None, *RELATIONS[t]]), "with")}),
         )
     ]
+    aggregates = [(t, body) for t in TABLES for body in aggregates_of(data, document, t)]
     before = [answer(tenant, who, t, query) for t, query in queries]
+    before += [aggregate(tenant, who, t, body) for t, body in aggregates]
     write(tenant, table, row["id"], name, type_, value)
-    assert [answer(tenant, who, t, query) for t, query in queries] == before
+    after = [answer(tenant, who, t, query) for t, query in queries]
+    assert after + [aggregate(tenant, who, t, body) for t, body in aggregates] == before
 
 
-def unreadable(document: Any, oracle: Documented, who: Principal) -> Iterator[tuple[str, Any, str, str]]:
-    """Cells that `who` may not read: table, row, column, type."""
-    for table in TABLES:
-        seen = {row["id"]: row for row in oracle.seen(who, table)}
-        for row in oracle.rows[table]:
-            for name, type_ in drawn.type_of(document, table).items():
-                if type_ != "reference" and seen.get(row["id"], {}).get(name) is None:
-                    yield table, row, name, type_
+def aggregates_of(data: st.DataObject, document: Any, table: str) -> Iterator[dict[str, Any]]:
+    """For each column of the table aggregates over it, so that one that is refused spoils no other."""
+    types = random_documents.type_of(document, table)
+    where = data.draw(Conditions(document, random_documents.ids_of(table)).of(table), "where of aggregates")
+    for name, type_ in types.items():
+        yield {"group": [name], "count": True, "limit": 2, "order": f"{name}.desc"}
+        for kind, taken in aggregate_request.TAKES.items():
+            if type_ in taken:
+                other = data.draw(st.sampled_from(sorted(types)), "group")
+                yield {"group": [other], kind: [name], "where": where, "having": {f"{kind}_{name}": {"$null": False}}}
+                yield {kind: [name], "count": True}
 
 
-def answer(tenant: Tenant, who: Principal, table: str, query: Any) -> bytes:
-    """The bytes of the answer, cursor and all, or of the refusal."""
+def aggregate(tenant: Tenant, who: Principal, table: str, body: Any) -> bytes:
+    """The bytes of the response to an aggregate, or of its error."""
     try:
-        return services.list_rows(tenant.place, who, table, services.ListQuery(**query)).body
+        return services.aggregate_rows(tenant.place, who, table, body).body
     except ApiError as refused:
         return orjson.dumps(refused.body("req_1"))
-
-
-def write(tenant: Tenant, table: str, row_id: str, column: str, type_: str, value: Any) -> None:
-    """Change one cell and nothing else, `updated_at` least of all."""
-    spelled = value
-    if type_ == "json" and value is not None:
-        spelled = orjson.dumps(value).decode()
-    statement = sql.SQL("UPDATE {}.{} SET {} = %s::{} WHERE id = %s").format(
-        sql.Identifier(tenant.place.environment_id),
-        sql.Identifier(table),
-        sql.Identifier(column),
-        sql.SQL(SQL_TYPES[type_]),  # type: ignore[index, arg-type]
-    )
-    with opened_door(), connections[REGION].cursor() as cursor:
-        cursor.execute(statement, [spelled, row_id])
-        assert cursor.rowcount == 1

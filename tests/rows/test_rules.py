@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, Place
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
 from rows.rules.conditions import (
     FALSE,
     TRUE,
@@ -30,10 +30,10 @@ from rows.rules.conditions import (
 from rows.rules.evaluator import Facts, holds
 from rows.rules.grammar import read_rule
 from rows.rules.operators import ALL_OPERATORS
-from rows.rules.rules import Access, BrokenRule, Principal, Ruleset, bind, resolve, validate
+from rows.rules.rules import Access, InvalidRule, Principal, Ruleset, bind, resolve, validate
 from rows.schema.model import InvalidDocument, Schema
-from tests.rows.missing import CLAIMS, uses
-from tests.rows.tracker import tracker
+from tests.support.missing_operands import CLAIMS, uses
+from tests.support.tracker import tracker
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ALICE = Principal(
@@ -70,7 +70,7 @@ def access(rules: Any, principal: Principal = ALICE) -> Access:
     schema = schema_with(rules)
     assert validate(schema) == []
     ruleset = Ruleset(schema)
-    return ruleset.access("pages", ruleset.standing(principal))
+    return ruleset.access("pages", ruleset.role_key(principal))
 
 
 def no_rows(hop: Hop, row: Any) -> list[Any]:
@@ -92,18 +92,18 @@ def is_readable(where: Any, row: Any, principal: Principal = ALICE, related: Any
     return holds(condition, row, Facts(variable=partial(resolve, principal=principal, now=NOW), related=related))
 
 
-# Who asks, and as what
+# The caller and the role
 
 
 def test_a_caller_becomes_a_principal() -> None:
-    place = Place("env_1", "production", "prj_1", "us-east-1", "us-east-1", "free", "env_1")
+    place = EnvironmentRef("env_1", "production", "prj_1", "us-east-1", "us-east-1", "free", "env_1")
     user = Caller("user", "usr_1", frozenset(), place=place, email="a@b.c", role="editor", claims={"team": "red"})
     assert Principal.of(user) == Principal("user", "usr_1", "a@b.c", "editor", {"team": "red"})
     key = Caller("key", "key_1", frozenset({"rows:read"}), place=place)
     assert Principal.of(key) == KEY
     assert Principal.of(Caller("key", "key_root", ENVIRONMENT_SCOPES, place=place)) == ROOT
     for role, reads_only in (("owner", False), ("developer", False), ("viewer", True), (None, True)):
-        its = Place("env_1", "production", "prj_1", "us-east-1", "us-east-1", "free", "env_1", role)  # type: ignore[arg-type]
+        its = EnvironmentRef("env_1", "production", "prj_1", "us-east-1", "us-east-1", "free", "env_1", role)  # type: ignore[arg-type]
         found = Principal.of(Caller("account", "usr_9", frozenset({"rows:bypass_rules"}), place=its))
         assert (found.kind, found.reads_only, found.bypass) == ("account", reads_only, False)
     assert Principal.of(Caller("account", "usr_9", frozenset(), email="d@e.f")) == Principal(
@@ -111,9 +111,9 @@ def test_a_caller_becomes_a_principal() -> None:
     )
 
 
-def test_the_standing_of_each_principal() -> None:
+def test_role_of_each_principal() -> None:
     rules = Ruleset(schema_with({"editor": {"read": {}}}))
-    assert [rules.standing(p) for p in (ALICE, BOB, KEY, MEMBER, VIEWER, ROOT)] == [
+    assert [rules.role_key(p) for p in (ALICE, BOB, KEY, MEMBER, VIEWER, ROOT)] == [
         "user",
         "user:editor",
         "server",
@@ -122,7 +122,7 @@ def test_the_standing_of_each_principal() -> None:
         "all",
     ]
     stranger = Principal("user", user_id="u", role="nobody-names-it")
-    assert rules.standing(stranger) == "user"
+    assert rules.role_key(stranger) == "user"
 
 
 @pytest.mark.parametrize("role", ["server", "member", "user", "all", "viewer"])
@@ -130,25 +130,25 @@ def test_a_user_cannot_have_the_rules_of_a_built_in_role(role: str) -> None:
     rules = Ruleset(
         schema_with({"server": {"read": {}}, "member": {"read": {}}, "user": {"read": {"where": {"level": 1}}}})
     )
-    standing = rules.standing(Principal("user", user_id="usr_1", role=role))
-    assert standing == "user"
-    assert rules.access("pages", standing).read == rules.access("pages", "user").read
+    role_key = rules.role_key(Principal("user", user_id="usr_1", role=role))
+    assert role_key == "user"
+    assert rules.access("pages", role_key).read == rules.access("pages", "user").read
 
 
 def test_a_user_whose_role_the_table_does_not_name_has_the_rules_of_user() -> None:
     rules = Ruleset(schema_with({"editor": {"read": {}}}))
-    standing = rules.standing(BOB)
-    assert rules.access("pages", standing).role == "editor"
-    assert rules.access("tasks", standing).role == "user"
-    assert rules.access("secrets", standing) == Access(None)
+    role_key = rules.role_key(BOB)
+    assert rules.access("pages", role_key).role == "editor"
+    assert rules.access("tasks", role_key).role == "user"
+    assert rules.access("secrets", role_key) == Access(None)
 
 
 def test_no_rule_is_nothing_for_users_and_everything_for_members_and_keys() -> None:
     rules = Ruleset(tracker())
     nothing = rules.access("secrets", "user")
     assert (nothing.read, nothing.insert, nothing.update, nothing.delete) == (None, None, None, None)
-    for standing in ("member", "server", "all"):
-        found = rules.access("secrets", standing)
+    for role_key in ("member", "server", "all"):
+        found = rules.access("secrets", role_key)
         assert found.read
         assert found.insert
         assert found.update
@@ -176,7 +176,7 @@ def test_a_table_that_names_member_or_server_binds_them() -> None:
     assert access(rules, ROOT).delete
 
 
-def test_a_role_of_users_may_be_called_as_a_standing_is_and_binds_nobody_else() -> None:
+def test_user_role_named_all_or_viewer_grants_nothing_to_such_callers() -> None:
     rules = {role: {"read": {"where": {"level": 1}}} for role in ("all", "viewer")}
     for principal in (ROOT, VIEWER):
         assert access(rules, principal) == access({}, principal)
@@ -189,11 +189,11 @@ def test_constants_are_told_apart_by_what_is_bound() -> None:
     assert not [other for other in (Constant(b"2", "bigint", 1), Constant(b"1", "text", 1), b"1", None) if one == other]
 
 
-def test_a_rule_that_cannot_be_compiled_lets_nobody_read() -> None:
-    """`validate` keeps such rules out; one that came in all the same, by a defect, is no open door."""
+def test_rule_that_cannot_be_compiled_denies_reading() -> None:
+    """`validate` rejects such rules; one that got in through a defect grants nothing."""
     rules = Ruleset(schema_with({"user": {"read": {"where": {"nope": 1}}, "insert": {"columns": ["nope"]}}}))
-    for ask in (lambda: rules.access("pages", "user"), lambda: rules.sight("user").column("pages", "body")):
-        with pytest.raises(BrokenRule, match="tables.pages.rules.user: read.where.nope"):
+    for ask in (lambda: rules.access("pages", "user"), lambda: rules.resolver("user").column("pages", "body")):
+        with pytest.raises(InvalidRule, match="tables.pages.rules.user: read.where.nope"):
             ask()
     assert rules.access("pages", "member").read
 
@@ -201,7 +201,7 @@ def test_a_rule_that_cannot_be_compiled_lets_nobody_read() -> None:
 # Reading
 
 
-def test_columns_are_granted_and_taken_away() -> None:
+def test_columns_are_granted_and_revoked() -> None:
     def columns(*patterns: str) -> Any:
         rule = access({"user": {"read": {"columns": [*patterns]}}}).read
         return rule and rule.columns
@@ -255,8 +255,8 @@ def test_several_read_rules_grant_each_cell_by_itself() -> None:
 
 def test_a_column_that_only_some_rules_show_may_read_null() -> None:
     rules_of = Ruleset(schema_with({"user": {"read": [{"where": {"level": 1}}, {"columns": ["body"]}]}}))
-    sight, known = rules_of.sight("user"), rules_of.schema.tables["pages"].all_columns
-    body, created_at = sight.column("pages", "body"), sight.column("pages", "created_at")
+    resolver, known = rules_of.resolver("user"), rules_of.schema.tables["pages"].all_columns
+    body, created_at = resolver.column("pages", "body"), resolver.column("pages", "created_at")
     assert created_at
     assert created_at.null
     assert body is known["body"]
@@ -303,7 +303,7 @@ def test_a_relation_exists_if_both_ends_may_be_seen() -> None:
         }
     )
     rules = Ruleset(schema)
-    user, every = rules.sight("user"), rules.sight("all")
+    user, every = rules.resolver("user"), rules.resolver("all")
     assert user.relation("pages", "task") == Hop("task", "tasks", "task_id")
     assert user.relation("tasks", "pages") == Hop("pages", "pages", "task_id", many=True)
     assert user.relation("pages", "secret_task") is None
@@ -322,10 +322,12 @@ def test_a_relation_exists_if_both_ends_may_be_seen() -> None:
 def test_sights_of_different_versions_never_share_what_was_parsed() -> None:
     one, other = Ruleset(tracker()), Ruleset(tracker())
     tokens = {
-        sight.token for rules in (one, other) for sight in (rules.sight("user"), rules.sight("all"), rules.author)
+        resolver.token
+        for rules in (one, other)
+        for resolver in (rules.resolver("user"), rules.resolver("all"), rules.author)
     }
     assert len(tokens) == 6
-    assert one.sight("user").token == one.sight("user").token
+    assert one.resolver("user").token == one.resolver("user").token
 
 
 # Writing
@@ -545,7 +547,7 @@ VARIABLE_CLAUSES = [
 def test_a_missing_claim_reads_no_row(word: str, clause: Any) -> None:
     for claims in CLAIMS.values():
         assert rows_read(clause, claims) == 0
-        # As deep as it may stand, and whatever stands around it but an alternative.
+        # At the maximum depth, with anything but an alternative around it.
         assert rows_read({"$not": {"$not": clause}}, claims) == 0
         assert rows_read({"$not": clause}, claims) == 0
         assert rows_read({"body": "x", "$or": [clause]}, claims) == 0
@@ -599,7 +601,7 @@ def test_an_empty_pattern_in_a_rule_is_refused(word: str, empty: str) -> None:
 def test_a_list_may_hold_variables() -> None:
     where = {"team": {"$in": ["blue", "$user.claims.team", None]}}
     assert [is_readable(where, {"team": team}) for team in ("blue", "red", None, "green")] == [True, True, True, False]
-    # A missing one takes its alternative away, and of the opposite everything.
+    # A missing one removes its alternative, and everything in the opposite case.
     nobody = Principal("user", user_id="usr_1")
     assert [is_readable(where, {"team": team}, nobody) for team in ("blue", "red")] == [True, False]
     assert not is_readable({"team": {"$nin": ["blue", "$user.claims.team"]}}, {"team": "green"}, nobody)

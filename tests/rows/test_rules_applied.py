@@ -12,7 +12,7 @@ from django.utils import timezone
 from platform_site.http.errors import ApiError, NotFound
 from rows import services
 from rows.rules.rules import Principal
-from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
+from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -65,10 +65,11 @@ def table(tenant: Tenant) -> list[Any]:
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_role_may_do_what_it_is_given_and_a_stranger_is_refused_and_changes_nothing(role: str, action: str) -> None:
+def test_role_permits_its_actions_and_others_are_refused_unchanged(role: str, action: str) -> None:
     who, stranger = ROLES[role]
     only = {name: rule for name, rule in EVERYTHING.items() if name in ("read", action)}
-    # The stranger is an app user without a rule; with the role `user` everybody has one, so there it is what they own.
+    # The third user has a role without a rule; with the role `user` there is always one, so there it is the rows they
+    # own.
     if role == "user":
         only = {name: ({} if name == "insert" else {"where": OWN}) for name in only}
         only |= {"insert": {"check": OWN}} if action == "insert" else {}
@@ -129,7 +130,7 @@ def test_ownership_cannot_be_given_away_or_stolen() -> None:
 
 
 @pytest.mark.parametrize("shape", ["alone", "referred to", "looking back"])
-def test_a_row_that_may_be_changed_opens_no_other_and_lends_none_its_values(shape: str) -> None:
+def test_writable_row_exposes_no_other_row_and_no_values(shape: str) -> None:
     """Rows to which others may refer, and rules that walk back into the table, lock the row in a statement of its
     own."""
     more = {"notes": {"$none": {"body": "nobody's"}}} if shape == "looking back" else {}
@@ -222,8 +223,8 @@ def test_an_empty_list_of_the_row_before_is_a_missing_operand() -> None:
         assert refused(lambda: tenant.update(ALICE, "notes", note, tags=tags)) == (422, {"tags": "not_allowed"})  # noqa: B023
 
 
-def test_a_reference_that_a_rule_sets_may_be_hidden_and_must_lead_somewhere() -> None:
-    """The caller did not choose it, so it need not see where it leads; it is told of the column if it knows of it."""
+def test_reference_set_by_a_rule_may_be_hidden_but_must_exist() -> None:
+    """The caller did not choose it, so it need not see its target; it learns about the column if it knows of it."""
     set_by_claim = {"set": {"parent_id": "$user.claims.parent"}}
     document = notes(
         user={"read": {"where": OWN}, "insert": set_by_claim, "update": set_by_claim},
@@ -388,7 +389,7 @@ ANSWERED = {"notes": {"$some": {"body": "answer", "owner_id": "$user.id"}}}
 
 
 def test_explain_says_what_each_quantifier_of_a_clause_came_to() -> None:
-    """As its author wrote it: one that stands under $not, too, and each of those that a clause has."""
+    """As its author wrote it: also a condition under $not, and each of those that a clause has."""
     where = {
         "$or": [{"owner_id": "$user.id"}, {"$and": [ANSWERED, {"score": 5}]}],
         "$not": {"parent": {"$some": {"state": "done"}}},
@@ -450,7 +451,7 @@ def test_explain_tells_no_quantifier_about_what_the_asker_does_not_see() -> None
         assert "$or.0" not in why, member
 
 
-def test_explain_tells_a_quantifier_that_leans_on_what_is_stored_of_a_user_to_who_may_know_of_that() -> None:
+def test_explain_reveals_user_dependent_quantifiers_only_with_permission() -> None:
     named = {"notes": {"$some": {"body": "$user.claims.word"}}}
     tenant = tenant_of(user={"read": {"where": {"$or": [named, {"secret": None}]}}})
     note = tenant.put("notes", body="x", owner_id=BOB.user_id)
@@ -510,7 +511,7 @@ def test_a_check_on_a_column_that_the_writer_may_not_know_says_nothing() -> None
     assert table(tenant) == before
 
 
-def test_a_rule_that_walks_back_into_its_table_is_asked_of_the_table_after_the_write() -> None:
+def test_rule_that_returns_to_its_table_sees_it_after_the_write() -> None:
     """At most one child in state done for each parent: the row that is written counts, too."""
     one_done = {"parent.notes": {"$none": {"state": "done", "score": 1}}}
     tenant = tenant_of(user={"read": {}, "update": {"check": one_done}, "insert": {"check": one_done}})
@@ -538,7 +539,7 @@ def test_what_a_hidden_cell_refers_to_cannot_be_guessed_by_sending_it() -> None:
     assert tenant.update(BOB, "notes", shown, parent_id=hidden)["parent_id"] == hidden
 
 
-def test_what_a_hidden_row_refers_to_cannot_be_guessed_beside_another_error() -> None:
+def test_hidden_reference_is_not_revealed_by_another_error() -> None:
     tenant = tenant_of(user={"read": {"where": OWN}, "update": {}})
     referred, other = (tenant.put("notes", body="far", owner_id=BOB.user_id) for _ in range(2))
     hidden = tenant.put("notes", body="hidden", owner_id=BOB.user_id, parent_id=referred)
@@ -548,7 +549,7 @@ def test_what_a_hidden_row_refers_to_cannot_be_guessed_beside_another_error() ->
 
 
 @pytest.mark.parametrize("what", ["row", "cell"])
-def test_an_answer_to_a_write_is_by_read_rules_that_walk_back_asked_of_the_table_after_it(what: str) -> None:
+def test_write_response_applies_read_rules_to_the_table_after_the_write(what: str) -> None:
     while_done = {"where": {"parent.state": "done"}}
     read = while_done if what == "row" else [{"columns": ["*", "-secret"]}, while_done]
     tenant = tenant_of(user={"read": read, "update": {}})

@@ -1,4 +1,4 @@
-"""`/v1/schema` through the public door: read, rehearse, apply, confirm, history, back; and who may."""
+"""`/v1/schema` over HTTP: read, plan, apply, confirm, history, revert; and permissions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +15,12 @@ from platform_site.http import pagination
 from platform_site.identity import plans
 from projects.models import Environment
 from rows.models import CurrentVersion, SchemaVersion
-from tests.client import Answer, Api
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
 from tests.projects.conftest import make_account as make_account
-from tests.rows import catalog
 from tests.rows.conftest import Tracker
-from tests.rows.test_documents import TRACKER
+from tests.support import catalog
+from tests.support.client import Answer, Api
+from tests.support.schema_documents import TRACKER
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -109,7 +109,7 @@ def test_the_same_document_twice_changes_nothing_the_second_time(schema: Schema)
     assert SchemaVersion.objects.using(catalog.REGION).count() == 1
 
 
-def test_a_document_that_swaps_two_names_does_not_swap_them_back_when_sent_again(schema: Schema) -> None:
+def test_document_that_swaps_names_is_idempotent(schema: Schema) -> None:
     text = {"type": "text", "null": True}
     schema.put({"tables": {"a": {"columns": {"x": text, "y": text}}}})
     catalog.run(schema.environment.pk, "INSERT INTO a (id, x, y) VALUES ('1', 'was x', 'was y')")
@@ -145,7 +145,7 @@ def test_a_dry_run_lists_the_very_statements_and_changes_nothing(schema: Schema)
     }
 
 
-def test_what_is_seldom_meant_is_said_with_the_plan_and_applied_all_the_same(schema: Schema) -> None:
+def test_schema_warnings_are_in_the_plan_and_do_not_prevent_the_change(schema: Schema) -> None:
     assert schema.put(TRACKER, dry_run=True).json["warnings"] == []
     changed = deepcopy(TRACKER)
     changed["tables"]["tasks"]["rules"] = {"editor": {"read": {"columns": ["*", "-internal"]}, "update": {}}}
@@ -240,7 +240,7 @@ def test_bodies_that_cannot_be_read_are_refused(schema: Schema) -> None:
     assert schema._call("PUT", body=b"{}", content_type="text/plain").status == 415
 
 
-def test_rows_that_do_not_fit_are_named_by_the_column_and_keep_their_values_to_themselves(schema: Schema) -> None:
+def test_misfit_rows_are_reported_by_column_without_their_values(schema: Schema) -> None:
     text = {"tables": {"a": {"columns": {"x": {"type": "text"}}}}}
     schema.put(text)
     catalog.run(schema.environment.pk, "INSERT INTO a (id, x) VALUES ('1', 'very secret')")
@@ -270,7 +270,7 @@ def test_the_history_has_every_version_newest_first_page_by_page(schema: Schema,
 
 def test_a_page_of_large_documents_holds_fewer_versions(schema: Schema, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred documents of a megabyte, read and parsed, would take a process's memory."""
-    monkeypatch.setattr(pagination, "HEAVIEST", 30_000)
+    monkeypatch.setattr(pagination, "MAX_PAGE_BYTES", 30_000)
     for version in range(1, 7):
         values = [f"{number:0200}" for number in range(100 if version == 3 else 8)]
         column = {"type": "enum", "values": values, "default": values[0]}
@@ -411,7 +411,7 @@ def test_the_plan_bounds_the_tables_and_says_how_many_there_are(
 def test_an_environment_that_a_restore_lost_says_what_to_do(
     schema: Schema, environment: Environment, rehearsed: bool
 ) -> None:
-    """It stands in the control database, and was made after its region's backup."""
+    """It is in the control database, and was made after its region's backup."""
     with connections["us-east-1"].cursor() as cursor:
         cursor.execute(f'DROP SCHEMA "{environment.pk}"')
     got = schema.put(TRACKER, dry_run=rehearsed)

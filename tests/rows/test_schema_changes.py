@@ -1,12 +1,7 @@
 """Schema changes among others: readers, writers, a second change, a crash in the middle."""
 
-import json
-import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,15 +11,12 @@ from django.conf import settings as django_settings
 from django.db import DatabaseError, connections, transaction
 
 from accounts import audit
-from accounts.models import User
 from platform_site.embedded import postgres as embedded_postgres
-from platform_site.embedded.data_dir import region_variable
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects import services
 from projects.directory.environments import place_of
 from projects.models import Environment
 from projects.provisioning import deletion as project_deletion
-from projects.provisioning import schemas as provisioning_schemas
 from rows import tasks
 from rows.migrate import concurrent_indexes
 from rows.migrate import service as schema_service
@@ -32,73 +24,30 @@ from rows.migrate.service import TablesBusy, Unconfirmed, VersionMoved
 from rows.models import CurrentVersion, SchemaVersion
 from rows.query import table_models
 from rows.schema.model import InvalidDocument
-from tests.figures import within
-from tests.projects.conftest import REGIONS, environment_of, make_project, schemas_in
+from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
-from tests.rows import catalog
+from tests.support import catalog
+from tests.support.concurrency import in_thread, wait_until
+from tests.support.schema_changes import document, execute, index_names, raw_connection, status
+from tests.support.schema_changes import everything_is_large as everything_is_large
+from tests.support.schema_changes import mortal as mortal
+from tests.support.schema_changes import place as place
+from tests.support.timing import within
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 REGION = catalog.REGION
 
 
-def document(*columns: str, **rest: Any) -> dict[str, Any]:
-    return {"tables": {"tasks": {"columns": {name: {"type": "text", "null": True} for name in columns}, **rest}}}
-
-
-@pytest.fixture
-def place(make_account: Any) -> Iterator[Place]:
-    """A project's production environment with a table of three rows."""
-    owner: User = make_account("alice")
-    found = place_of(environment_of(make_project(owner)).pk)
-    assert found is not None
-    schema_service.change(found, document("title"), actor=audit.SYSTEM)
-    execute(found, "INSERT INTO tasks (id, title) SELECT 't' || n, 'Task ' || n FROM generate_series(1, 3) n")
-    yield found
-    for environment_id in schemas_in(REGION):
-        provisioning_schemas.drop_schema(environment_id, REGION)
-
-
-def execute(place: Place, statement: str) -> list[tuple[Any, ...]]:
-    return catalog.run(place.environment_id, statement)
-
-
-def raw_connection(place: Place) -> psycopg.Connection[Any]:
-    """A connection of somebody else, whose unqualified names are the environment's tables."""
-    facts = connections[REGION].get_connection_params()
-    known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
-    return psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
-
-
-def columns(place: Place) -> set[str]:
+def columns(place: EnvironmentRef) -> set[str]:
     found = catalog.catalog(place.environment_id)["columns"]
     return {row[1] for row in found if row[0] == "tasks"} - {"id", "created_at", "updated_at"}
-
-
-def status(place: Place) -> str:
-    return Environment.objects.get(pk=place.environment_id).status
-
-
-def in_thread(call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except Exception as error:
-        return error
-    finally:
-        connections.close_all()
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 # ── Others use the table ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_change_waits_for_a_long_reader_and_lets_short_ones_pass(place: Place) -> None:
+def test_a_change_waits_for_a_long_reader_and_lets_short_ones_pass(place: EnvironmentRef) -> None:
     waits: list[float] = []
     with raw_connection(place) as holder, ThreadPoolExecutor(2) as pool:
         holder.execute("SELECT * FROM tasks").fetchall()  # keeps its lock until the transaction ends
@@ -124,7 +73,7 @@ def test_a_change_waits_for_a_long_reader_and_lets_short_ones_pass(place: Place)
     assert status(place) == "ready"
 
 
-def test_a_change_that_never_wins_its_lock_gives_up_and_leaves_everything(place: Place, settings: Any) -> None:
+def test_a_change_that_never_wins_its_lock_gives_up_and_leaves_everything(place: EnvironmentRef, settings: Any) -> None:
     settings.SCHEMA_LOCK_ATTEMPTS = 3
     settings.SCHEMA_LOCK_TIMEOUT_MS = 50
     before = catalog.catalog(place.environment_id)
@@ -137,7 +86,7 @@ def test_a_change_that_never_wins_its_lock_gives_up_and_leaves_everything(place:
     assert schema_service.change(place, document("title", "b"), actor=audit.SYSTEM).version == 2
 
 
-def test_a_rehearsal_waits_for_nobody(place: Place) -> None:
+def test_plan_request_does_not_wait(place: EnvironmentRef) -> None:
     with raw_connection(place) as holder:
         holder.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
         began = time.monotonic()
@@ -146,7 +95,7 @@ def test_a_rehearsal_waits_for_nobody(place: Place) -> None:
     assert [operation.name for operation in outcome.operations] == ["add column tasks.b"]
 
 
-def test_rules_change_without_any_lock_on_the_tables(place: Place) -> None:
+def test_rules_change_without_any_lock_on_the_tables(place: EnvironmentRef) -> None:
     with raw_connection(place) as holder:
         holder.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
         ruled = document("title", rules={"user": {"read": {}}})
@@ -154,7 +103,7 @@ def test_rules_change_without_any_lock_on_the_tables(place: Place) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_of_changes_at_the_same_time_one_wins(place: Place, named: bool) -> None:
+def test_of_changes_at_the_same_time_one_wins(place: EnvironmentRef, named: bool) -> None:
     barrier = threading.Barrier(6)
 
     def change(number: int) -> Any:
@@ -178,7 +127,7 @@ def test_of_changes_at_the_same_time_one_wins(place: Place, named: bool) -> None
     assert columns(place) == {"title", won[0].operations[0].name.removeprefix("add column tasks.")}
 
 
-def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(place: Place) -> None:
+def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(place: EnvironmentRef) -> None:
     stop = threading.Event()
     written: list[str] = []
 
@@ -206,36 +155,10 @@ def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(place: Plac
 # ── Crashes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(scope="module")
-def mortal(django_db_setup: None) -> Iterator[Callable[..., dict[str, int]]]:
-    variables = {"default": "DATABASE_URL"} | {region: region_variable(region) for region in REGIONS}
-    databases = {
-        variable: django_settings.LAYOUT.postgres_url(str(connections[alias].settings_dict["NAME"]))
-        for alias, variable in variables.items()
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.rows.mortal"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | databases | {"DJANGO_SETTINGS_MODULE": "platform_site.settings"},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-
-    def change(**order: Any) -> dict[str, int]:
-        process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
-        process.stdin.flush()  # type: ignore[union-attr]
-        answer: dict[str, int] = json.loads(process.stdout.readline())  # type: ignore[union-attr]
-        return answer
-
-    yield change
-    process.stdin.close()
-    process.wait(10)
-
-
 @pytest.mark.parametrize("failpoint", ["schema.between_steps", "schema.tables_changed", "schema.before_commit"])
-def test_a_change_that_is_killed_in_the_middle_has_not_happened(place: Place, mortal: Any, failpoint: str) -> None:
+def test_a_change_that_is_killed_in_the_middle_has_not_happened(
+    place: EnvironmentRef, mortal: Any, failpoint: str
+) -> None:
     before = catalog.catalog(place.environment_id)
     wanted = document("b", "c", indexes=[["b"]], unique=[["c"]])
     order = {"environment": place.environment_id, "document": wanted, "confirm": ["drop column tasks.title"]}
@@ -250,7 +173,7 @@ def test_a_change_that_is_killed_in_the_middle_has_not_happened(place: Place, mo
     assert columns(place) == {"b", "c"}
 
 
-def test_a_change_that_is_killed_after_its_commit_has_happened_whole(place: Place, mortal: Any) -> None:
+def test_a_change_that_is_killed_after_its_commit_has_happened_whole(place: EnvironmentRef, mortal: Any) -> None:
     order = {"environment": place.environment_id, "document": document("title", "b"), "confirm": []}
     assert mortal(**order, failpoint="schema.after_commit")["signal"] == 9
     assert (columns(place), schema_service.current(place).version, status(place)) == ({"title", "b"}, 2, "migrating")
@@ -259,12 +182,12 @@ def test_a_change_that_is_killed_after_its_commit_has_happened_whole(place: Plac
     assert schema_service.current(place).version == 2
 
 
-def _settled(place: Place) -> bool:
+def _settled(place: EnvironmentRef) -> bool:
     tasks.settle()
     return status(place) == "ready"
 
 
-def test_the_sweep_leaves_a_change_alone_that_is_under_way(place: Place) -> None:
+def test_periodic_job_ignores_a_change_in_progress(place: EnvironmentRef) -> None:
     Environment.objects.filter(pk=place.environment_id).update(status="migrating")
     with raw_connection(place) as other:
         other.execute(
@@ -276,7 +199,7 @@ def test_the_sweep_leaves_a_change_alone_that_is_under_way(place: Place) -> None
     assert status(place) == "ready"
 
 
-def test_a_backend_that_is_terminated_leaves_nothing_half_done(place: Place) -> None:
+def test_a_backend_that_is_terminated_leaves_nothing_half_done(place: EnvironmentRef) -> None:
     before = catalog.catalog(place.environment_id)
     with raw_connection(place) as holder, ThreadPoolExecutor(1) as pool:
         holder.execute("SELECT * FROM tasks")
@@ -299,17 +222,8 @@ def test_a_backend_that_is_terminated_leaves_nothing_half_done(place: Place) -> 
 # ── Indexes of large tables ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def everything_is_large(settings: Any) -> None:
-    settings.SCHEMA_LARGE_TABLE_ROWS = 0
-
-
-def index_names(place: Place) -> dict[str, bool]:
-    return {row[1]: row[3] for row in catalog.catalog(place.environment_id)["indexes"]}
-
-
 @pytest.mark.usefixtures("everything_is_large")
-def test_an_index_of_a_large_table_is_made_after_the_change_while_rows_are_written(place: Place) -> None:
+def test_index_of_a_large_table_is_built_after_the_change_during_writes(place: EnvironmentRef) -> None:
     wanted = document("title", indexes=[["title", "-created_at"]])
     rehearsed = schema_service.rehearse(place, wanted)
     assert rehearsed.operations[0].sql[0].startswith("CREATE INDEX CONCURRENTLY")
@@ -337,7 +251,7 @@ def test_an_index_of_a_large_table_is_made_after_the_change_while_rows_are_writt
 
 
 @pytest.mark.usefixtures("everything_is_large")
-def test_the_sweep_makes_due_indexes_and_replaces_half_made_ones(place: Place) -> None:
+def test_periodic_job_builds_due_indexes_and_replaces_partial_ones(place: EnvironmentRef) -> None:
     schema_service.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
     (spec,) = schema_service.current(place).schema.tables["tasks"].indexes
     name = table_models.index_name("tasks", spec)
@@ -357,7 +271,7 @@ def test_the_sweep_makes_due_indexes_and_replaces_half_made_ones(place: Place) -
 
 @pytest.mark.usefixtures("everything_is_large")
 def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
-    place: Place, make_account: Any, monkeypatch: pytest.MonkeyPatch
+    place: EnvironmentRef, make_account: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [place_of(environment_of(make_project(make_account(name), name)).pk) for name in ("bob", "carol")]
     wanted = document("title", indexes=[["title"]])
@@ -374,7 +288,7 @@ def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
             execute(each, f"INSERT INTO tasks (id, title) {long}")
     asked: list[str] = []
 
-    def made(at: Place) -> bool:
+    def made(at: EnvironmentRef) -> bool:
         asked.append(at.environment_id)
         if len(asked) == 2:
             raise InvalidDocument([])  # as a document of a newer release is to an older worker
@@ -388,7 +302,7 @@ def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
     assert due.count() == 2
     tasks.settle()
     assert list(due.values_list("environment_id", flat=True)) == [first]
-    assert asked.count(first) == 1, "what cannot be made is not tried again at each sweep"
+    assert asked.count(first) == 1, "what cannot be made is not tried again by each periodic job"
     tasks.make_indexes(first)
     assert asked.count(first) == 2, "but when the schema changes"
 
@@ -398,7 +312,7 @@ def superuser() -> psycopg.Connection[Any]:
 
 
 @pytest.mark.usefixtures("everything_is_large")
-def test_an_index_that_is_due_follows_a_rename(place: Place) -> None:
+def test_an_index_that_is_due_follows_a_rename(place: EnvironmentRef) -> None:
     schema_service.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
     renamed = {"tables": {"jobs": {
         "renamed_from": "tasks", "columns": {"name": {"type": "text", "null": True, "renamed_from": "title"}},
@@ -413,7 +327,7 @@ def test_an_index_that_is_due_follows_a_rename(place: Place) -> None:
 # ── The end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_of_a_schema_is_left_when_its_environment_is_gone(place: Place) -> None:
+def test_nothing_of_a_schema_is_left_when_its_environment_is_gone(place: EnvironmentRef) -> None:
     services.delete_project(place.project_id, actor=audit.SYSTEM)
     project_deletion.finish(place.project_id)
     assert not CurrentVersion.objects.using(REGION).exists()
@@ -421,7 +335,7 @@ def test_nothing_of_a_schema_is_left_when_its_environment_is_gone(place: Place) 
     assert schemas_in(REGION) == []
 
 
-def test_a_version_is_immutable_for_everyone(place: Place) -> None:
+def test_a_version_is_immutable_for_everyone(place: EnvironmentRef) -> None:
     with pytest.raises(DatabaseError), transaction.atomic(using=REGION):
         SchemaVersion.objects.using(REGION).update(author_kind="nobody")
     assert SchemaVersion.objects.using(REGION).get().author_kind == "system"

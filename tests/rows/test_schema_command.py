@@ -19,22 +19,22 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connections
 
-from platform_site.embedded.data_dir import region_variable
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import place_of
 from projects.provisioning import schemas as provisioning_schemas
 from rows.migrate import service as schema_service
-from tests.projects.conftest import REGIONS, environment_of, make_project, schemas_in
+from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
-from tests.rows import catalog
-from tests.rows.test_documents import TRACKER
-from tests.rows.test_schema_changes import wait_until
+from tests.support import catalog
+from tests.support.concurrency import wait_until
+from tests.support.databases import database_variables
+from tests.support.schema_documents import TRACKER
 
 NARROW = {"tables": {"lists": TRACKER["tables"]["lists"]}}
 
 
 @pytest.fixture
-def place(make_account: Any) -> Iterator[Place]:
+def place(make_account: Any) -> Iterator[EnvironmentRef]:
     found = place_of(environment_of(make_project(make_account("alice"))).pk)
     assert found is not None
     yield found
@@ -61,7 +61,7 @@ def schema(*arguments: str) -> tuple[str, str]:
 
 @pytest.mark.django_db(databases="__all__")
 class TestInThisProcess:
-    def test_a_document_is_planned_applied_and_shown_again(self, place: Place, write: Any) -> None:
+    def test_a_document_is_planned_applied_and_shown_again(self, place: EnvironmentRef, write: Any) -> None:
         file = write(TRACKER)
         out, err = schema("plan", place.environment_id, file)
         assert out == ""
@@ -76,13 +76,13 @@ class TestInThisProcess:
         assert schema("plan", place.environment_id, file)[1] == "Nothing would change.\n"
         assert "version 1 is this document" in schema("apply", place.environment_id, file)[1]
 
-    def test_an_environment_can_be_named_by_its_project(self, place: Place) -> None:
+    def test_an_environment_can_be_named_by_its_project(self, place: EnvironmentRef) -> None:
         assert json.loads(schema("show", f"{place.project_id}/production")[0]) == {"tables": {}}
         for unknown in ("env_nothing", f"{place.project_id}/staging", "prj_x/production", "x" * 500):
             with pytest.raises(CommandError, match="There is no environment"):
                 schema("show", unknown)
 
-    def test_check_answers_by_its_exit_code(self, place: Place, write: Any) -> None:
+    def test_check_answers_by_its_exit_code(self, place: EnvironmentRef, write: Any) -> None:
         file = write(TRACKER)
         with pytest.raises(SystemExit) as caught:
             schema("plan", place.environment_id, file, "--check")
@@ -90,7 +90,7 @@ class TestInThisProcess:
         schema("apply", place.environment_id, file)
         schema("plan", place.environment_id, file, "--check")
 
-    def test_what_loses_data_is_refused_until_it_is_named(self, place: Place, write: Any) -> None:
+    def test_what_loses_data_is_refused_until_it_is_named(self, place: EnvironmentRef, write: Any) -> None:
         schema("apply", place.environment_id, write(TRACKER))
         file = write(NARROW)
         _, err = schema("plan", place.environment_id, file)
@@ -102,21 +102,21 @@ class TestInThisProcess:
         schema("apply", place.environment_id, file, "--confirm", "drop table tasks")
         assert schema_service.current(place).version == 2
 
-    def test_errors_are_listed_with_their_paths(self, place: Place, write: Any) -> None:
+    def test_errors_are_listed_with_their_paths(self, place: EnvironmentRef, write: Any) -> None:
         wrong = {"tables": {"a": {"columns": {"x": {"type": "txt"}, "y": {"type": "reference", "to": "b"}}}}}
         with pytest.raises(CommandError) as caught:
             schema("apply", place.environment_id, write(wrong))
         assert "\n  tables.a.columns.x.type: " in str(caught.value)
         assert "\n  tables.a.columns.y.to: no table" in str(caught.value)
 
-    def test_files_that_hold_no_document_are_refused(self, place: Place, write: Any) -> None:
+    def test_files_that_hold_no_document_are_refused(self, place: EnvironmentRef, write: Any) -> None:
         for text in ("", "{", "[]", "nonsense", '{"tables": {}, "tables": {}}'):
             with pytest.raises(CommandError):
                 schema("apply", place.environment_id, write(text))
         with pytest.raises(CommandError, match="cannot be read"):
             schema("apply", place.environment_id, "/nowhere/schema.json")
 
-    def test_history_and_the_way_back(self, place: Place, write: Any) -> None:
+    def test_history_and_the_way_back(self, place: EnvironmentRef, write: Any) -> None:
         assert schema("history", place.environment_id)[1] == "No schema was applied yet.\n"
         schema("apply", place.environment_id, write(TRACKER))
         schema("apply", place.environment_id, write(NARROW), "--confirm", "drop table tasks", "--if-version", "1")
@@ -135,13 +135,13 @@ class TestInThisProcess:
         with pytest.raises(CommandError, match="is at version 3 now"):
             schema("apply", place.environment_id, write(NARROW), "--if-version", "1")
 
-    def test_a_default_cannot_drive_the_operators_terminal(self, place: Place, write: Any) -> None:
+    def test_a_default_cannot_drive_the_operators_terminal(self, place: EnvironmentRef, write: Any) -> None:
         nasty = {"tables": {"a": {"columns": {"x": {"type": "text", "default": "\x1b[2J\x07"}}}}}
         _, err = schema("plan", place.environment_id, write(nasty))
         assert "\x1b" not in err
         assert "\x07" not in err
 
-    def test_what_is_seldom_meant_is_said_and_changes_no_exit_code(self, place: Place, write: Any) -> None:
+    def test_what_is_seldom_meant_is_said_and_changes_no_exit_code(self, place: EnvironmentRef, write: Any) -> None:
         unseen = json.loads(json.dumps(NARROW))
         unseen["tables"]["lists"]["rules"] = {"editor": {"read": {"columns": ["id"]}, "update": {"columns": ["name"]}}}
         file = write(unseen)
@@ -153,7 +153,7 @@ class TestInThisProcess:
         assert (found["field"], found["code"]) == ("tables.lists.rules.editor.update", "hidden")
         assert "! " not in schema("plan", place.environment_id, write(NARROW))[1]
 
-    def test_json_is_for_programs(self, place: Place, write: Any) -> None:
+    def test_json_is_for_programs(self, place: EnvironmentRef, write: Any) -> None:
         planned = json.loads(schema("plan", place.environment_id, write(TRACKER), "--json")[0])
         applied = json.loads(schema("apply", place.environment_id, write(TRACKER), "--json")[0])
         assert planned == applied | {"version": 0}
@@ -162,7 +162,7 @@ class TestInThisProcess:
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
-def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(place: Place, write: Any) -> None:
+def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(place: EnvironmentRef, write: Any) -> None:
     schema("apply", place.environment_id, write(TRACKER))
     file = write(NARROW)
     for typed, version in (("yes", 1), ("drop table tasks", 2)):
@@ -173,7 +173,7 @@ def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(place: Place, write:
             stdin=theirs,
             capture_output=True,
             text=True,
-            env=os.environ | variables_of_databases(),
+            env=os.environ | database_variables(),
             cwd=django_settings.BASE_DIR,
         )
         os.close(ours)
@@ -184,18 +184,9 @@ def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(place: Place, write:
     assert "Version 2 is applied" in done.stderr
 
 
-def variables_of_databases() -> dict[str, str]:
-    """The variables that lead another process to the databases of this test."""
-    variables = {"default": "DATABASE_URL"} | {region: region_variable(region) for region in REGIONS}
-    return {
-        variable: django_settings.LAYOUT.postgres_url(str(connections[alias].settings_dict["NAME"]))
-        for alias, variable in variables.items()
-    }
-
-
 @pytest.mark.django_db(transaction=True, databases="__all__")
-def test_an_index_that_rows_are_too_long_for_is_named_and_the_version_stays(
-    place: Place, write: Any, settings: Any
+def test_index_over_too_long_rows_is_reported_and_version_is_unchanged(
+    place: EnvironmentRef, write: Any, settings: Any
 ) -> None:
     columns = {name: {"type": "text"} for name in "ab"}
     schema("apply", place.environment_id, write({"tables": {"pairs": {"columns": columns}}}))
@@ -211,7 +202,7 @@ def test_an_index_that_rows_are_too_long_for_is_named_and_the_version_stays(
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
-def test_an_index_that_somebody_cancels_is_named_and_the_version_stays(place: Place, write: Any, settings: Any) -> None:
+def test_canceled_index_is_named_and_the_version_stays(place: EnvironmentRef, write: Any, settings: Any) -> None:
     columns = {"a": {"type": "text"}}
     schema("apply", place.environment_id, write({"tables": {"pairs": {"columns": columns}}}))
     catalog.run(place.environment_id, "ANALYZE pairs")

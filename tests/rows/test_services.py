@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from platform_site.http.errors import ApiError, Conflict, NotFound, ValidationFailed
-from platform_site.postgres.prepared import run_again_if_lost
+from platform_site.postgres.prepared import retry_if_lost
 from rows import services
 from rows.query import context
 from rows.query import service as query_service
@@ -18,8 +18,8 @@ from rows.query.select import MAX_EMBEDDED
 from rows.schema import identifiers, values
 from rows.schema.model import Column
 from rows.schema.values import MAX_ROW_BYTES
-from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, REGION, VIEWER, Tenant
-from tests.rows.tracker import DOCUMENT
+from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, REGION, VIEWER, Tenant
+from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -120,7 +120,7 @@ def test_users_and_references_are_named_with_all_else_that_is_invalid(tenant: Te
     assert refused(lambda: tenant.update(KEY, "tasks", task, title=5, parent_id=None)) == {"title": "wrong_type"}
 
 
-def test_of_a_row_that_is_not_there_for_them_nobody_learns_what_it_refers_to() -> None:
+def test_references_of_hidden_rows_are_not_revealed() -> None:
     """A reference may stay what its writer sees it to be; of a hidden row that would tell what it is."""
     changed = {"update": {"where": {"owner_id": "$user.id"}}}
     lists = {**DOCUMENT["tables"]["lists"]}
@@ -177,9 +177,7 @@ def test_a_row_that_may_not_be_updated_is_not_there(tenant: Tenant, homes: tuple
     assert tenant.get(ALICE, "tasks", made)["title"] == "One"
 
 
-def test_columns_that_cannot_be_written_are_refused_as_unknown_or_read_only(
-    tenant: Tenant, homes: tuple[str, str]
-) -> None:
+def test_unwritable_columns_are_refused_as_unknown_or_read_only(tenant: Tenant, homes: tuple[str, str]) -> None:
     made = tenant.insert(ALICE, "tasks", title="One", list_id=homes[0])["id"]
     assert refused(
         lambda: tenant.update(ALICE, "tasks", made, id="x", created_at="x", priority=1, internal="x", nothing="x")
@@ -192,7 +190,7 @@ def test_columns_that_cannot_be_written_are_refused_as_unknown_or_read_only(
     }
 
 
-def test_deleting_takes_children_along_and_nobody_elses(tenant: Tenant, homes: tuple[str, str]) -> None:
+def test_deletion_cascades_only_to_children(tenant: Tenant, homes: tuple[str, str]) -> None:
     for home in homes:
         task = tenant.put("tasks", title="x", list_id=home, owner_id=ALICE.user_id)
         tenant.put("comments", body="x", task_id=task)
@@ -253,27 +251,46 @@ def test_with_embeds_to_one_and_to_many_and_hides_rows_that_cannot_be_seen(
     assert tenant.rows(ALICE, "comments", withs="task.list")[0]["task"]["list"] is None
 
 
-def test_of_a_to_many_relation_a_hundred_are_embedded_and_the_far_table_has_the_rest(
-    tenant: Tenant, homes: tuple[str, str]
-) -> None:
-    """As docs/reference/filters.md says: fewer are all there are, and behind a hundred one goes on by the last one's id."""
+def test_hundred_related_rows_are_embedded_with_a_cursor_for_the_rest(tenant: Tenant, homes: tuple[str, str]) -> None:
+    """As docs/reference/filters.md says."""
     task = tenant.put("tasks", title="x", list_id=homes[0], owner_id=ALICE.user_id)
-    made = sorted(tenant.put("comments", body="c", task_id=task) for _ in range(MAX_EMBEDDED - 1))
+    other = tenant.put("tasks", title="\t[1]\t]", list_id=homes[0], owner_id=ALICE.user_id)
+    tenant.put("comments", body=',\t["comments"]\t]', task_id=other)
+    made = sorted(tenant.put("comments", body="c", task_id=task) for _ in range(MAX_EMBEDDED))
+    assert [each["id"] for each in tenant.get(ALICE, "tasks", task, "comments")["comments"]] == made
+    assert "comments_next" not in tenant.get(ALICE, "tasks", task, "comments")
 
-    def embedded() -> list[str]:
-        return [each["id"] for each in tenant.get(ALICE, "tasks", task, "comments")["comments"]]
+    made = sorted([*made, *(tenant.put("comments", body="c", task_id=task) for _ in range(3))])
+    row = tenant.get(ALICE, "tasks", task, "comments")
+    assert [each["id"] for each in row["comments"]] == made[:MAX_EMBEDDED]
+    assert list(row)[-2:] == ["comments", "comments_next"]
+    page = tenant.page(ALICE, "comments", cursor=row["comments_next"], limit=2)
+    assert [each["id"] for each in page["data"]] == made[MAX_EMBEDDED : MAX_EMBEDDED + 2]
+    last = tenant.page(ALICE, "comments", cursor=page["next_cursor"], limit=2, withs="task", count="exact")
+    assert [each["id"] for each in last["data"]] == made[MAX_EMBEDDED + 2 :]
+    assert (last["next_cursor"], last["count"]) == (None, len(made))
 
-    def rest(last: str) -> list[str]:
-        return [each["id"] for each in tenant.rows(ALICE, "comments", where={"task_id": task, "id": {"$gt": last}})]
+    listed = {each["id"]: each for each in tenant.rows(ALICE, "tasks", withs="comments", columns="title")}
+    assert listed[task]["comments_next"] == row["comments_next"]
+    assert listed[other]["comments"][0]["body"] == ',\t["comments"]\t]'
+    assert "comments_next" not in listed[other]
+    inside = tenant.get(ALICE, "lists", homes[0], "tasks.comments")
+    assert {each["id"]: each for each in inside["tasks"]}[task]["comments_next"] == row["comments_next"]
 
-    assert embedded() == made
-    made = sorted([*made, tenant.put("comments", body="c", task_id=task)])
-    assert embedded() == made
-    assert rest(made[-1]) == []
-    made = sorted([*made, *(tenant.put("comments", body="c", task_id=task) for _ in range(2))])
-    assert embedded() == made[:MAX_EMBEDDED]
-    assert rest(made[MAX_EMBEDDED - 1]) == made[MAX_EMBEDDED:]
-    assert [each["id"] for each in tenant.rows(ALICE, "tasks", withs="comments")[0]["comments"]] == made[:MAX_EMBEDDED]
+
+def test_a_cursor_of_a_relation_shows_no_one_more_than_a_filter_would(tenant: Tenant, homes: tuple[str, str]) -> None:
+    task = tenant.put("tasks", title="x", list_id=homes[0], owner_id=ALICE.user_id)
+    for _ in range(MAX_EMBEDDED + 1):
+        tenant.put("comments", body="c", task_id=task)
+    cursor = tenant.get(ALICE, "tasks", task, "comments")["comments_next"]
+    assert tenant.rows(BOB, "comments", cursor=cursor) == tenant.rows(BOB, "comments", where={"task_id": task}) == []
+    for table, query in (
+        ("tasks", {}), ("comments", {"where": {"task_id": task}}), ("comments", {"order": "id"}),
+        ("comments", {"cursor": cursor[:-2] + "AA"}),
+    ):  # fmt: skip
+        with pytest.raises(ValidationFailed) as refused:
+            tenant.rows(ALICE, table, **{"cursor": cursor, **query})
+        assert [(each.field, each.code) for each in refused.value.fields] == [("cursor", "invalid_cursor")]
 
 
 def test_an_answer_has_a_largest_size_and_a_row_by_itself_has_none(
@@ -298,11 +315,11 @@ def test_what_no_answer_holds_does_not_leave_postgresql(
     sent: list[int] = []
 
     def watched(*arguments: Any) -> Any:
-        rows = run_again_if_lost(*arguments)
+        rows = retry_if_lost(*arguments)
         sent.append(sum(len(cell or b"") for row in rows for cell in row))
         return rows
 
-    monkeypatch.setattr(context, "run_again_if_lost", watched)
+    monkeypatch.setattr(context, "retry_if_lost", watched)
     long = tenant.put("tasks", title="x", notes="x" * 1_000_000, list_id=homes[0], owner_id=ALICE.user_id)
     for number in range(40):
         tenant.put("tasks", title=str(number), list_id=homes[0], owner_id=ALICE.user_id, parent_id=long)
@@ -328,11 +345,11 @@ def test_a_statement_takes_postgresql_little_memory_to_plan(
     planned: list[int] = []
 
     def explained(connection: Any, sql: bytes, values: Any) -> Any:
-        [[told]] = run_again_if_lost(connection, b"EXPLAIN (MEMORY, FORMAT JSON) " + sql, values)
+        [[told]] = retry_if_lost(connection, b"EXPLAIN (MEMORY, FORMAT JSON) " + sql, values)
         planned.append(orjson.loads(told or b"")[0]["Planning"]["Memory Used"])
-        return run_again_if_lost(connection, sql, values)
+        return retry_if_lost(connection, sql, values)
 
-    monkeypatch.setattr(context, "run_again_if_lost", explained)
+    monkeypatch.setattr(context, "retry_if_lost", explained)
     for who in (ALICE, OPERATOR):
         tenant.rows(who, "tasks", order="due_on.desc", where={"title": "x"}, count="exact")
         tenant.rows(who, "lists", withs="tasks.comments")
@@ -459,7 +476,7 @@ def test_a_refused_row_of_a_batch_refuses_the_batch(tenant: Tenant, homes: tuple
     assert tenant.page(ALICE, "tasks", count="exact")["count"] == 100
 
 
-def test_beyond_the_ceiling_only_who_sees_everything_is_told_the_planners_estimate(
+def test_estimates_above_the_limit_are_only_for_callers_who_see_all_rows(
     tenant: Tenant, homes: tuple[str, str]
 ) -> None:
     tenant.raw(
@@ -528,8 +545,8 @@ def test_a_row_that_would_hold_fast_but_goes_along_is_no_hindrance() -> None:
     assert tenant.rows(KEY, "notes") == tenant.rows(KEY, "tasks") == tenant.rows(KEY, "lists") == []
 
 
-def test_a_row_that_only_hidden_rows_hold_fast_is_refused_in_the_words_of_any_other() -> None:
-    """That there is such a row cannot be hidden from who is refused; which table it is in can."""
+def test_row_referenced_only_by_hidden_rows_is_refused_like_any_other() -> None:
+    """That there is such a row cannot be hidden from the refused caller; which table it is in can."""
     own = {"owner_id": "$user.id"}
     held = {"type": "reference", "to": "lists", "on_delete": "restrict"}
     tenant = Tenant(

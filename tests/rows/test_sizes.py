@@ -9,7 +9,7 @@ from platform_site.http.errors import ValidationFailed
 from rows import services
 from rows.schema.values import MAX_ROW_BYTES
 from rows.write.bulk import BulkQuery
-from tests.rows.tenants import ALICE, OPERATOR, Tenant
+from tests.support.tenants import ALICE, OPERATOR, Tenant
 
 MB: Final = 2**20
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -32,7 +32,7 @@ def notes(read: Any, write: list[str]) -> Tenant:
 
 
 def hide(tenant: Tenant, row: str, length: int) -> None:
-    """So many bytes in what is hidden, past every door and bound."""
+    """So many bytes in hidden columns, written without any limit."""
     sizes = [length // 3, length // 3, length - 2 * (length // 3)]
     tenant.raw(
         "UPDATE {}.notes SET secret = nullif(repeat('x', %s), ''), notes = CASE WHEN %s > 3 THEN ARRAY[repeat('x', %s)]"
@@ -47,7 +47,7 @@ def held(tenant: Tenant, row: str) -> int:
 
 
 def fill(tenant: Tenant, row: str, length: int) -> None:
-    """So many bytes in what the caller reads and writes, past every door, in all columns but the last."""
+    """So many bytes in what the caller reads and writes, without any limit, in all columns but the last."""
     cells = ", ".join(f"{name} = repeat('x', {length // 9})" for name in LONG[:9])
     tenant.raw("UPDATE {}.notes SET " + cells + ", t9 = NULL, tags = ARRAY[]::text[] WHERE id = %s", row)  # noqa: S608
 

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from django.db import connections, transaction
 
 from accounts import audit
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import place_of
 from rows import tasks
 from rows.migrate import concurrent_unique_indexes, planner
@@ -24,13 +24,14 @@ from rows.query import table_models
 from rows.schema.model import InvalidDocument, Table
 from rows.transfer import importer
 from tests.projects.conftest import make_account as make_account
-from tests.rows import catalog
-from tests.rows.catalog import REGION, schema
 from tests.rows.conftest import Tracker
-from tests.rows.test_schema_changes import document, execute, in_thread, index_names, raw_connection, status, wait_until
-from tests.rows.test_schema_changes import everything_is_large as everything_is_large
-from tests.rows.test_schema_changes import mortal as mortal
-from tests.rows.test_schema_changes import place as place
+from tests.support import catalog
+from tests.support.catalog import REGION, schema
+from tests.support.concurrency import in_thread, wait_until
+from tests.support.schema_changes import document, execute, index_names, raw_connection, status
+from tests.support.schema_changes import everything_is_large as everything_is_large
+from tests.support.schema_changes import mortal as mortal
+from tests.support.schema_changes import place as place
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -39,16 +40,16 @@ NAME = table_models.unique_name("tasks", ("title",))
 large = pytest.mark.usefixtures("everything_is_large")
 
 
-def apply(place: Place, wanted: dict[str, Any] = UNIQUE, **how: Any) -> schema_service.Outcome:
+def apply(place: EnvironmentRef, wanted: dict[str, Any] = UNIQUE, **how: Any) -> schema_service.Outcome:
     return schema_service.change(place, wanted, actor=audit.SYSTEM, **how)
 
 
-def new(place: Place) -> list[bool]:
+def new(place: EnvironmentRef) -> list[bool]:
     """Whether each index that is made beforehand, or was left over, is whole."""
     return [valid for name, valid in index_names(place).items() if name.startswith("_nu_")]
 
 
-def assert_as_fresh(place: Place, wanted: dict[str, Any]) -> None:
+def assert_as_fresh(place: EnvironmentRef, wanted: dict[str, Any]) -> None:
     catalog.make("t_fresh", schema_service.read(wanted))
     try:
         assert catalog.catalog(place.environment_id) == catalog.catalog("t_fresh")
@@ -57,8 +58,8 @@ def assert_as_fresh(place: Place, wanted: dict[str, Any]) -> None:
 
 
 @contextmanager
-def held_up(place: Place, how: str) -> Generator[psycopg.Connection[Any]]:
-    """Somebody's transaction for which the making of an index waits: one that `wrote` to the table, before the first
+def held_up(place: EnvironmentRef, how: str) -> Generator[psycopg.Connection[Any]]:
+    """A transaction for which the creation of an index waits: one that `wrote` to the table, before the first
     look at it; one that `looked` at anything, after the second, when writers are held to the unique already. It ends
     with the block, or when it is rolled back or committed."""
     with raw_connection(place) as connection:
@@ -72,8 +73,8 @@ def held_up(place: Place, how: str) -> Generator[psycopg.Connection[Any]]:
 
 
 @contextmanager
-def in_the_middle(place: Place, how: str, act: Callable[[], Any] | None = None) -> Generator[Future[Any]]:
-    """The change runs, and waits with its index begun. The block may look around; after it nobody holds it up."""
+def in_the_middle(place: EnvironmentRef, how: str, act: Callable[[], Any] | None = None) -> Generator[Future[Any]]:
+    """The change runs, and waits with its index begun. The block may inspect it; afterwards it continues."""
     with ThreadPoolExecutor(1) as pool:
         with held_up(place, how):
             changing = pool.submit(in_thread, act or (lambda: apply(place)))
@@ -93,7 +94,7 @@ def _is_waiting(how: str) -> bool:
 
 
 @large
-def test_it_is_made_before_the_change_and_is_what_a_fresh_schema_has(place: Place) -> None:
+def test_it_is_made_before_the_change_and_is_what_a_fresh_schema_has(place: EnvironmentRef) -> None:
     rehearsed = schema_service.rehearse(place, UNIQUE)
     [operation] = rehearsed.operations
     assert operation.name == "add unique tasks (title)"
@@ -105,9 +106,9 @@ def test_it_is_made_before_the_change_and_is_what_a_fresh_schema_has(place: Plac
         assert new(place) == [False]
         assert NAME not in index_names(place)
         tasks.settle()
-        assert status(place) == "migrating", "somebody is at it"
+        assert status(place) == "migrating", "a session is working on it"
         concurrent_unique_indexes.clear_all(REGION)
-        assert new(place) == [False], "nobody takes away what is being made"
+        assert new(place) == [False], "what is being made is not removed"
         with raw_connection(place) as another:
             another.execute("SET lock_timeout = '200ms'")
             another.execute("INSERT INTO tasks (id, title) VALUES ('meanwhile', 'y')")
@@ -121,7 +122,7 @@ def test_it_is_made_before_the_change_and_is_what_a_fresh_schema_has(place: Plac
     assert refused.value.diag.constraint_name == NAME
 
 
-def test_readers_and_writers_go_on_while_it_is_made_of_many_rows(place: Place) -> None:
+def test_readers_and_writers_go_on_while_it_is_made_of_many_rows(place: EnvironmentRef) -> None:
     execute(
         place,
         "INSERT INTO tasks (id, title) SELECT 'n' || n, sha512(n::text::bytea)::text FROM generate_series(1, 250000) n",
@@ -164,7 +165,7 @@ def test_readers_and_writers_go_on_while_it_is_made_of_many_rows(place: Place) -
 
 
 @large
-def test_several_at_once_with_nulls_and_everything_renamed(place: Place) -> None:
+def test_several_at_once_with_nulls_and_everything_renamed(place: EnvironmentRef) -> None:
     first = document("title", "note", "extra")
     apply(place, first)
     execute(place, "INSERT INTO tasks (id, title, note) VALUES ('n1', NULL, 'a'), ('n2', NULL, 'a')")
@@ -187,7 +188,7 @@ def test_several_at_once_with_nulls_and_everything_renamed(place: Place) -> None
 
 
 @large
-def test_dropped_again_it_is_gone_and_can_come_back(place: Place) -> None:
+def test_dropped_again_it_is_gone_and_can_come_back(place: EnvironmentRef) -> None:
     apply(place)
     apply(place, document("title"))
     execute(place, "INSERT INTO tasks (id, title) VALUES ('again', 'Task 1')")
@@ -199,7 +200,7 @@ def test_dropped_again_it_is_gone_and_can_come_back(place: Place) -> None:
     assert_as_fresh(place, UNIQUE)
 
 
-def test_a_table_that_is_not_large_is_changed_at_once(place: Place) -> None:
+def test_a_table_that_is_not_large_is_changed_at_once(place: EnvironmentRef) -> None:
     told: list[str] = []
     outcome = apply(place, progress=told.append)
     assert (told, outcome.version) == ([], 2)
@@ -216,9 +217,7 @@ def test_a_table_that_is_not_large_is_changed_at_once(place: Place) -> None:
         ({"x": {"type": "text", "null": True}}, {"type": "text", "default": "?"}),
     ],
 )
-def test_a_column_whose_values_the_change_makes_or_alters_is_not_indexed_beforehand(
-    before: dict[str, Any], after: dict[str, Any]
-) -> None:
+def test_column_computed_by_the_change_is_not_indexed_beforehand(before: dict[str, Any], after: dict[str, Any]) -> None:
     old = schema(a={"columns": {**before, "y": "text"}})
     assert planner.plan(old, schema(a={"columns": {"x": after, "y": "text"}, "unique": [["x", "y"]]})).new_uniques == ()
     [found] = planner.plan(
@@ -232,7 +231,7 @@ def test_a_column_whose_values_the_change_makes_or_alters_is_not_indexed_beforeh
 
 @large
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_rows_that_are_not_unique_are_refused_by_their_columns_and_nothing_is_left(place: Place, when: str) -> None:
+def test_duplicate_rows_are_refused_by_column_and_leave_no_index(place: EnvironmentRef, when: str) -> None:
     apply(place, document("title", "note"))
     wanted = document("title", "note", unique=[["note"], ["title", "note"]])
     execute(place, "UPDATE tasks SET title = 'secret', note = id")
@@ -258,7 +257,7 @@ def test_rows_that_are_not_unique_are_refused_by_their_columns_and_nothing_is_le
 
 
 @large
-def test_the_second_of_two_that_does_not_fit_takes_the_first_away_too(place: Place) -> None:
+def test_the_second_of_two_that_does_not_fit_takes_the_first_away_too(place: EnvironmentRef) -> None:
     apply(place, document("title", "note"))
     execute(place, "UPDATE tasks SET note = 'n'")
     with pytest.raises(InvalidDocument) as refused:
@@ -268,7 +267,7 @@ def test_the_second_of_two_that_does_not_fit_takes_the_first_away_too(place: Pla
 
 
 @large
-def test_one_that_takes_too_long_is_given_up_unless_nobody_hurries(place: Place, settings: Any) -> None:
+def test_one_that_takes_too_long_is_given_up_unless_nobody_hurries(place: EnvironmentRef, settings: Any) -> None:
     settings.SCHEMA_STATEMENT_TIMEOUT_MS = 300
     with held_up(place, "looked"), pytest.raises(TookTooLong, match=r"add unique tasks \(title\)"):
         apply(place)
@@ -279,7 +278,7 @@ def test_one_that_takes_too_long_is_given_up_unless_nobody_hurries(place: Place,
 
 
 @large
-def test_who_holds_the_schema_still_is_asked_first(place: Place, settings: Any) -> None:
+def test_who_holds_the_schema_still_is_asked_first(place: EnvironmentRef, settings: Any) -> None:
     settings.SCHEMA_LOCK_ATTEMPTS = 2
     told: list[str] = []
     with raw_connection(place) as copy:
@@ -290,8 +289,8 @@ def test_who_holds_the_schema_still_is_asked_first(place: Place, settings: Any) 
 
 
 @large
-def test_a_change_that_never_wins_its_lock_leaves_its_index_to_the_sweep_at_worst(
-    place: Place, settings: Any, monkeypatch: pytest.MonkeyPatch
+def test_change_without_lock_leaves_its_index_to_the_periodic_job(
+    place: EnvironmentRef, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SCHEMA_LOCK_ATTEMPTS = 2
     monkeypatch.setattr(concurrent_unique_indexes, "_CLEARING_MS", 100)
@@ -300,14 +299,14 @@ def test_a_change_that_never_wins_its_lock_leaves_its_index_to_the_sweep_at_wors
         with pytest.raises(TablesBusy):
             apply(place)
         tasks.clear_new_uniques(REGION)
-        assert len(new(place)) == 1, "nobody can take it away yet"
+        assert len(new(place)) == 1, "it cannot be removed yet"
     tasks.clear_new_uniques(REGION)
     assert new(place) == []
     assert apply(place).version == 2
 
 
 @large
-def test_a_connection_that_is_ended_in_the_middle_leaves_nothing(place: Place) -> None:
+def test_a_connection_that_is_ended_in_the_middle_leaves_nothing(place: EnvironmentRef) -> None:
     with in_the_middle(place, "looked") as changing:
         execute(place, "SELECT pg_terminate_backend(pid) FROM pg_stat_progress_create_index")
         wait_until(changing.done)
@@ -318,7 +317,7 @@ def test_a_connection_that_is_ended_in_the_middle_leaves_nothing(place: Place) -
 # ── Crashes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kill(mortal: Any, place: Place, **how: Any) -> int:
+def kill(mortal: Any, place: EnvironmentRef, **how: Any) -> int:
     """The signal that ends the process of a change to UNIQUE."""
     order = {"environment": place.environment_id, "document": UNIQUE, "confirm": [], "large": 0, "failpoint": "", **how}
     signal: int = mortal(**order)["signal"]
@@ -326,8 +325,8 @@ def kill(mortal: Any, place: Place, **how: Any) -> int:
 
 
 @pytest.mark.parametrize("after", ["the sweep", "the same change", "another change of the table"])
-def test_a_change_that_is_killed_with_its_index_made_leaves_nothing_for_long(
-    place: Place, mortal: Any, settings: Any, after: str
+def test_change_killed_after_its_index_leaves_nothing_for_long(
+    place: EnvironmentRef, mortal: Any, settings: Any, after: str
 ) -> None:
     settings.SCHEMA_LARGE_TABLE_ROWS = 0
     assert kill(mortal, place, failpoint="schema.uniques_made") == 9
@@ -344,7 +343,7 @@ def test_a_change_that_is_killed_with_its_index_made_leaves_nothing_for_long(
         assert_as_fresh(place, document("title", "b"))
 
 
-def test_a_change_that_is_killed_in_its_transaction_leaves_its_index_to_the_sweep(place: Place, mortal: Any) -> None:
+def test_change_killed_in_its_transaction_leaves_index_to_periodic_job(place: EnvironmentRef, mortal: Any) -> None:
     assert kill(mortal, place, failpoint="schema.before_commit") == 9
     assert (new(place), schema_service.current(place).version) == ([True], 1)
     wait_until(lambda: _is_free(place))
@@ -352,7 +351,7 @@ def test_a_change_that_is_killed_in_its_transaction_leaves_its_index_to_the_swee
     assert_as_fresh(place, document("title"))
 
 
-def test_the_server_lets_go_of_an_index_whose_maker_was_killed(place: Place, mortal: Any) -> None:
+def test_the_server_lets_go_of_an_index_whose_maker_was_killed(place: EnvironmentRef, mortal: Any) -> None:
     with held_up(place, "looked"):
         assert kill(mortal, place, alarm=2) == 14
         assert new(place) == [False]
@@ -362,7 +361,7 @@ def test_the_server_lets_go_of_an_index_whose_maker_was_killed(place: Place, mor
         assert_as_fresh(place, document("title"))
 
 
-def _is_free(place: Place) -> bool:
+def _is_free(place: EnvironmentRef) -> bool:
     with transaction.atomic(using=REGION):
         return not concurrent_unique_indexes.are_being_made(REGION, place.environment_id)
 
@@ -381,7 +380,7 @@ class OneRecord:
 
 
 @large
-def test_of_two_at_the_same_time_one_wins_and_nothing_of_the_other_is_left(place: Place) -> None:
+def test_of_two_at_the_same_time_one_wins_and_nothing_of_the_other_is_left(place: EnvironmentRef) -> None:
     apply(place, document("title", "note"))
     barrier = threading.Barrier(3)
 
@@ -402,7 +401,7 @@ def test_of_two_at_the_same_time_one_wins_and_nothing_of_the_other_is_left(place
 
 
 @large
-def test_a_quick_change_is_not_held_up_and_wins(place: Place) -> None:
+def test_a_quick_change_is_not_held_up_and_wins(place: EnvironmentRef) -> None:
     ruled = document("title", rules={"user": {"read": {}}})
     with in_the_middle(place, "looked") as changing:
         assert apply(place, ruled).version == 2
@@ -411,7 +410,7 @@ def test_a_quick_change_is_not_held_up_and_wins(place: Place) -> None:
 
 
 @large
-def test_a_transaction_around_the_change_may_be_idle_meanwhile(place: Place) -> None:
+def test_a_transaction_around_the_change_may_be_idle_meanwhile(place: EnvironmentRef) -> None:
     def act() -> schema_service.Outcome:
         with transaction.atomic(using=REGION):
             with connections[REGION].cursor() as cursor:
@@ -441,7 +440,7 @@ def test_who_writes_what_it_will_not_allow_is_asked_to_try_again(make_tracker: A
         assert refused.headers["Retry-After"] == "1"
         assert "a unique" not in str(refused.json)
         assert tracker.post("alice", "/rows/tasks", {"title": "b"}).status == 201
-        with pytest.raises(importer.Interfered):
+        with pytest.raises(importer.ChangedDuringImport):
             importer.import_rows(place, "tasks", OneRecord({"title": "a"}))
         assert schema_service.current(place).version == 1
     assert changing.result().json["version"] == 2
@@ -451,7 +450,7 @@ def test_who_writes_what_it_will_not_allow_is_asked_to_try_again(make_tracker: A
 
 @large
 def test_the_command_waits_as_long_as_it_takes_and_says_for_what(
-    place: Place, tmp_path: Any, capsys: pytest.CaptureFixture[str], settings: Any
+    place: EnvironmentRef, tmp_path: Any, capsys: pytest.CaptureFixture[str], settings: Any
 ) -> None:
     settings.SCHEMA_STATEMENT_TIMEOUT_MS = 300
     file = tmp_path / "schema.json"

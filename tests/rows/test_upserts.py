@@ -8,9 +8,9 @@ import pytest
 
 from rows.models import OutboxEvent
 from tests.rows.conftest import Tracker
-from tests.rows.tenants import REGION
-from tests.rows.test_api import another_session, at_once, is_somebody_held_up
-from tests.serving import wait_for
+from tests.support.concurrency import another_session, at_once, is_blocked
+from tests.support.service import wait_for
+from tests.support.tenants import REGION
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -80,7 +80,7 @@ def test_a_row_is_inserted_and_the_next_time_updated(shop: Tracker) -> None:
 
 
 def test_a_condition_is_never_ignored(shop: Tracker) -> None:
-    """Whoever sends a tag would lose what came since; who asks that there be none, what is there."""
+    """With a tag the caller would lose later changes; with the requirement that there be none, existing rows."""
     made = put(shop, "key", "products", "sku", {"sku": "a-1", "name": "Apple"})
     for name, value in (
         ("If-Match", '"other"'), ("If-Match", made.headers["ETag"]), ("If-Match", "*"), ("If-Match", "nonsense"),
@@ -132,7 +132,7 @@ def test_one_key_twice_in_a_batch_is_refused_new_or_not(shop: Tracker) -> None:
     assert put(shop, "key", "products", "sku", twice).fields == {"1.sku": "taken"}
 
 
-def test_rows_of_a_batch_may_refer_to_each_other_and_to_those_that_are_there(shop: Tracker) -> None:
+def test_batch_rows_may_refer_to_each_other_and_to_existing_rows(shop: Tracker) -> None:
     assert put(shop, "key", "nodes", "id", {"id": "m", "name": "old"}).status == 201
     batch = [
         {"id": "a", "name": "leaf", "parent_id": "m"},
@@ -225,7 +225,7 @@ def test_a_row_that_loses_the_key_before_it_is_locked_is_left_alone(shop: Tracke
         other.execute("UPDATE products SET sku = 'b' WHERE id = %s", [first["id"]])
         body = {"sku": "a", "name": "meant for a"}
         waiting = beside.submit(at_once, lambda: put(shop, "key", "products", "sku", body).status)
-        wait_for("it waits for the row", is_somebody_held_up)
+        wait_for("it waits for the row", is_blocked)
         other.commit()
         assert waiting.result(30) == [201]
     held = shop.get("key", "/rows/products?order=sku").json["data"]

@@ -12,7 +12,7 @@ from platform_site.http.errors import Conflict
 from projects.models import Environment
 from rows.models import CurrentVersion, EventInterest, OutboxEvent
 from tests.rows.conftest import Tracker
-from tests.rows.tenants import REGION
+from tests.support.tenants import REGION
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 

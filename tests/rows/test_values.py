@@ -1,4 +1,5 @@
-"""Values by column type: what is taken, what is refused and how it is named, and that PostgreSQL reads what was written."""
+"""Values by column type: what is taken, what is refused and how it is named, and that PostgreSQL reads what was
+written."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime

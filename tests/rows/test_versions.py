@@ -13,9 +13,9 @@ from platform_site.http.errors import NotFound, Unavailable, ValidationFailed
 from rows import services
 from rows.query import context, schema_cache
 from rows.write import referential_actions
-from tests.client import Answer
 from tests.rows.conftest import Tracker
-from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
+from tests.support.client import Answer
+from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -50,7 +50,7 @@ def shape(number: int) -> set[str]:
 
 def test_readers_and_writers_follow_while_the_schema_changes(make_tracker: Any) -> None:
     """Eight clients read and write while ten versions are applied: every answer is of a version that was current at
-    some moment of its request, none is an error of ours, and no write is lost. On a busy machine versions can come
+    some moment of its request, none is an internal error, and no write is lost. On a busy machine versions can come
     faster than a request goes: 503 says to try again."""
     tracker: Tracker = make_tracker(version(1))
     made = tracker.post("key", "/rows/notes", [{"text_1": str(number)} for number in range(CLIENTS)])
@@ -186,8 +186,8 @@ def test_rows_of_a_user_who_is_gone_follow_the_policy_of_today(tenant: Tenant) -
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
     columns = {**NOTES["columns"], "owner": {"type": "user", "on_delete": "delete"}}
     tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
-    assert schema_cache.environment(tenant.place).version == 1
-    referential_actions.let_go_of_user(tenant.place, ALICE.user_id or "", leaving=None)
+    assert schema_cache.compiled_schema(tenant.place).version == 1
+    referential_actions.apply_user_deletion(tenant.place, ALICE.user_id or "", leaving=None)
     with pytest.raises(NotFound):
         tenant.get(KEY, "notes", note)
 
@@ -200,7 +200,7 @@ def test_a_column_or_table_that_is_new_is_known_at_once(tenant: Tenant, verb: st
     tenant.apply(
         {"tables": {"notes": {**NOTES, "columns": columns}, "others": {"columns": {"name": {"type": "text"}}}}}
     )
-    assert schema_cache.environment(tenant.place).version == 1
+    assert schema_cache.compiled_schema(tenant.place).version == 1
     match verb:
         case "list":
             assert tenant.rows(KEY, "others") == []
@@ -216,10 +216,10 @@ def test_a_column_or_table_that_is_new_is_known_at_once(tenant: Tenant, verb: st
         case "update":
             note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
             assert tenant.update(KEY, "notes", note, more=3)["more"] == 3
-    assert schema_cache.environment(tenant.place).version == 2
+    assert schema_cache.compiled_schema(tenant.place).version == 2
 
 
-def test_what_is_gone_is_gone_at_once_and_a_dropped_columns_name_comes_back_empty(tenant: Tenant) -> None:
+def test_dropped_column_is_gone_at_once_and_its_name_is_reused_empty(tenant: Tenant) -> None:
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id, hidden="secret")
     for _ in range(3):
         assert tenant.rows(KEY, "notes", where={"hidden": "secret"})[0]["id"] == note
@@ -237,9 +237,7 @@ def test_what_is_gone_is_gone_at_once_and_a_dropped_columns_name_comes_back_empt
             tenant.rows(KEY, "notes")
 
 
-def test_a_schema_that_changes_at_every_run_is_no_error_of_ours(
-    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_schema_that_keeps_changing_is_no_internal_error(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column that the last run named and that went meanwhile: 503, not 500."""
     monkeypatch.setattr(context, "MAX_RUNS", 1)
     assert tenant.rows(KEY, "notes", where={"hidden": "x"}) == []

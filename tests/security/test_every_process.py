@@ -1,7 +1,7 @@
 """Threat T5: what is not allowed any more is allowed by no web process, from the answer that said so on.
 
 Each web process remembers schemas, compiled rules and callers. Here all of them have seen the old state, and know it
-well, before it changes through one of them; then 200 requests go to all (fifty to each of four doors), and not one may
+well, before it changes through one of them; then 200 requests go to all (fifty to each of four endpoints), and not one may
 be answered by it.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.client import Api
-from tests.everywhere import REQUESTS, Seen, ask_everywhere
-from tests.serving import Up, manage
+from tests.support.client import Api
+from tests.support.every_process import REQUESTS, Seen, ask_everywhere
+from tests.support.service import Up, manage
 
 pytestmark = pytest.mark.served
 
@@ -115,7 +115,7 @@ def test_a_rule_that_changed_is_the_old_one_nowhere(house: House) -> None:
 
 
 @pytest.mark.timeout(300)  # three commands, each a process of its own
-def test_a_suspended_project_is_answered_nowhere_and_a_resumed_one_everywhere(house: House, tmp_path: Path) -> None:
+def test_suspension_and_resumption_apply_in_every_process(house: House, tmp_path: Path) -> None:
     house.apply(document(user={"read": {}}))
     _, ada = house.user("ada")
     body = {"name": "reader", "scopes": ["rows:read"], "environment_id": house.environment}
@@ -134,7 +134,7 @@ def test_a_suspended_project_is_answered_nowhere_and_a_resumed_one_everywhere(ho
         assert statuses(house.ask(*door)) == {200}
 
 
-def test_a_column_that_comes_back_under_its_old_name_brings_no_grant_and_no_value(house: House) -> None:
+def test_readded_column_has_no_old_grant_and_no_old_value(house: House) -> None:
     """As in an advisory of Directus, GHSA-9x5g-62gj-wqf2: there the permission outlived the column."""
     granted = {"read": {"columns": ["body", "wage"]}, "update": {"columns": ["wage"]}}
     house.apply(document(user=granted))

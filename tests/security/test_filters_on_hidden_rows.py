@@ -11,13 +11,13 @@ from typing import Any, Final
 import pytest
 
 from platform_site.http.errors import ValidationFailed
-from platform_site.postgres.prepared import run_again_if_lost
+from platform_site.postgres.prepared import retry_if_lost
 from rows import services
 from rows.query import context
 from rows.rules.operators import OPERATORS
 from rows.write.bulk import BulkQuery
-from tests.rows.tenants import ALICE, OPERATOR, Tenant
-from tests.rows.test_computed import counted_blocks
+from tests.support.row_statistics import counted_blocks
+from tests.support.tenants import ALICE, OPERATOR, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -117,7 +117,7 @@ def test_no_filter_that_is_understood_is_an_error_whatever_a_row_holds() -> None
 # ── By what is looked at ────────────────────────────────────────────────────────────────────────────────────────────
 
 OPEN: Final = {"up.is_open": True}
-EITHER: Final = {"$or": [{"n": {"$lt": 0}}, {"is_open": True}, {"title": "for everybody"}]}
+EITHER: Final = {"$or": [{"n": {"$lt": 0}}, {"is_open": True}, {"title": "for all callers"}]}
 RULES: Final[list[Any]] = [{"where": OPEN}, {"where": EITHER}, [{"where": OPEN}, {"where": {"n": -1}}]]
 SLOW: Final[list[Any]] = [
     {"body": {"$icontains": "zz zz"}}, {"body": {"$like": "%zz zz%"}}, {"body": {"$startsWith": "~"}},
@@ -196,11 +196,11 @@ def test_what_an_index_answers_it_still_answers(monkeypatch: pytest.MonkeyPatch)
     plans: list[str] = []
 
     def explained(alias: str, sql: bytes, values: Any) -> Any:
-        [[told]] = run_again_if_lost(alias, b"EXPLAIN (FORMAT JSON) " + sql, values)
+        [[told]] = retry_if_lost(alias, b"EXPLAIN (FORMAT JSON) " + sql, values)
         plans.append((told or b"").decode())
-        return run_again_if_lost(alias, sql, values)
+        return retry_if_lost(alias, sql, values)
 
-    monkeypatch.setattr(context, "run_again_if_lost", explained)
+    monkeypatch.setattr(context, "retry_if_lost", explained)
     slow = {"body": {"$icontains": "zz"}, "tags": {"$has": "zz"}}
     for quick, found in (
         ({"n": 7}, r'"Index Cond": "\(n = '),

@@ -13,8 +13,8 @@ import pytest
 from rows.rules.operators import ALL_OPERATORS
 from rows.rules.rules import Principal, validate
 from rows.schema.parser import parse
-from tests.rows.missing import CLAIMS, uses
-from tests.rows.tenants import ALICE, Tenant
+from tests.support.missing_operands import CLAIMS, uses
+from tests.support.tenants import ALICE, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 

@@ -1,7 +1,7 @@
-"""A publishable key is in everybody's hands: what it opens is what the rules of role `anonymous` open, and nothing else.
+"""A publishable key is public: it permits what the rules of role `anonymous` permit, and nothing else.
 
-The attacker here has read the key in a web page. They try every door of the API with it, ask for what rules hide, lean on
-variables that nobody has who is not signed in, and try to come by another visitor's answers or share of the limits.
+The attacker here has read the key in a web page, tries every operation of the API with it, asks for hidden rows, uses
+variables that only signed-in callers have, and tries to get another anonymous caller's responses or share of the limits.
 """
 
 import json
@@ -21,42 +21,15 @@ from platform_site.identity.plans import PLANS
 from platform_site.redis import client as redis_client
 from projects.models import Environment, Project
 from rows.rules.rules import Principal, Ruleset
-from tests.api.test_limits import fresh
-from tests.api.test_openapi import OPEN, filled, name, operations
-from tests.client import Answer, Api
 from tests.projects.conftest import environment_of, key_for, publishable_key_for, token_of
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.rows.tracker import tracker as schema_with
+from tests.support.client import Answer, Api
+from tests.support.openapi import OPEN, filled, name, operations
+from tests.support.rate_limits import fresh_identity
+from tests.support.site import SITE
+from tests.support.tracker import tracker as schema_with
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
-
-SITE: dict[str, Any] = {
-    "tables": {
-        "posts": {
-            "columns": {
-                "title": {"type": "text"},
-                "draft": {"type": "boolean", "default": False},
-                "earned": {"type": "integer", "null": True},
-                "author": {"type": "reference", "to": "authors", "on_delete": "cascade", "null": True},
-                "owner": {"type": "user", "null": True},
-            },
-            "rules": {
-                "anonymous": {"read": {"where": {"draft": False}, "columns": ["title", "author_id"]}},
-                "user": {"read": {}, "insert": {"set": {"owner_id": "$user.id"}, "columns": ["title", "draft"]}},
-            },
-        },
-        "authors": {
-            "columns": {"pen_name": {"type": "text"}, "real_name": {"type": "text"}},
-            "rules": {"anonymous": {"read": {"columns": ["pen_name"]}}},
-        },
-        "letters": {
-            "columns": {"text": {"type": "text"}, "from_page": {"type": "text", "null": True}},
-            "rules": {"anonymous": {"insert": {"set": {"from_page": "$key.id"}, "columns": ["text"]}}},
-        },
-        "private": {"columns": {"text": {"type": "text"}}, "rules": {"user": {"read": {}, "insert": {}}}},
-        "no_rules": {"columns": {"text": {"type": "text"}}},
-    }
-}
 
 
 def where(of: Any) -> str:
@@ -65,7 +38,7 @@ def where(of: Any) -> str:
 
 @pytest.fixture
 def site(make_tracker: Any) -> Tracker:  # noqa: F811
-    """The application of SITE; `visitor` shows its publishable key."""
+    """The application of SITE; `visitor` uses its publishable key."""
     made: Tracker = make_tracker(SITE)
     made.tokens["visitor"] = publishable_key_for(made.environment_id)
     author = planted(made, "authors", pen_name="Bell", real_name="Brontë")
@@ -89,7 +62,7 @@ def everything(site: Tracker) -> list[Any]:
     return [rows, counted]
 
 
-# ── Every door ──
+# ── Every operation ──
 
 DOORS = {
     "GET /v1/auth/me",
@@ -99,6 +72,9 @@ DOORS = {
     "PATCH /v1/rows/{table}",
     "DELETE /v1/rows/{table}",
     "POST /v1/rows/{table}/query",
+    "POST /v1/rows/{table}/aggregate",
+    "POST /v1/batch",
+    "POST /v1/changes",
     "GET /v1/rows/{table}/{row_id}",
     "PATCH /v1/rows/{table}/{row_id}",
     "DELETE /v1/rows/{table}/{row_id}",
@@ -114,8 +90,9 @@ WELL_FORMED = {
 """Bodies of those that read theirs before they look at who asks."""
 
 
-def test_every_other_door_of_the_api_is_shut(api: Api, site: Tracker) -> None:
-    """Walked over the description, so that a new address is in here by itself; with ids that are the key's own."""
+def test_every_other_operation_is_refused(api: Api, site: Tracker) -> None:
+    """Walked over the description, so that a new endpoint is included automatically; with ids that are the key's
+    own."""
     before = everything(site)
     real = {"project_id": site.project.pk, "environment_id": site.environment_id, "user_id": site.users["alice"]}
     walked = set()
@@ -137,11 +114,12 @@ def test_every_other_door_of_the_api_is_shut(api: Api, site: Tracker) -> None:
     assert everything(site) == before
 
 
-def test_the_open_doors_lead_to_nothing_without_a_rule(site: Tracker) -> None:
+def test_public_operations_return_nothing_without_a_rule(site: Tracker) -> None:
     """Byte for byte as where there is no such table, whatever is asked."""
     before = everything(site)
     asked: list[tuple[str, str, Any]] = [
         ("GET", "", None), ("GET", "?where=x", None), ("POST", "", {"text": "x"}), ("POST", "", {"text": 5}),
+        ("POST", "/aggregate", {"count": True}), ("POST", "/aggregate", {"count": 5}),
         ("POST", "/query", {}), ("GET", "/x", None), ("PATCH", "/x", {"text": "y"}), ("DELETE", "/x", None),
         ("PATCH", "?where={}", {"text": "y"}), ("DELETE", "?where={}", None),
         ("POST", "?on_conflict=text", {"text": "x"}),
@@ -155,6 +133,34 @@ def test_the_open_doors_lead_to_nothing_without_a_rule(site: Tracker) -> None:
             bodies.add((answer.status, told(answer).replace(table, "…")))
         assert len(bodies) == 1, (method, path, bodies)
     assert everything(site) == before
+
+
+def test_a_stream_of_changes_opens_for_no_table_without_a_rule(site: Tracker) -> None:
+    bodies = set()
+    for table in ("private", "no_rules", "nothing"):
+        answer = site.post("visitor", "/changes", {"subscriptions": {"a": {"table": table}}})
+        assert answer.status == 404, answer.json
+        bodies.add(told(answer).replace(table, "…"))
+    assert len(bodies) == 1, bodies
+
+
+def test_a_batch_of_a_publishable_key_leads_to_nothing_without_a_rule(site: Tracker) -> None:
+    """As the single writes: the same answer as for a table that does not exist, and nothing is written."""
+    before = everything(site)
+    for operation in (
+        {"op": "insert", "values": {"text": "x"}}, {"op": "insert", "values": {"text": 5}},
+        {"op": "update", "id": "x", "values": {"text": "y"}}, {"op": "delete", "id": "x"},
+    ):  # fmt: skip
+        bodies = set()
+        for table in ("private", "no_rules", "nothing"):
+            answer = site.post("visitor", "/batch", {"operations": [{**operation, "table": table}]})
+            assert answer.status == 404, (operation, answer.json)
+            bodies.add(told(answer).replace(table, "…"))
+        assert len(bodies) == 1, (operation, bodies)
+    allowed = {"op": "insert", "table": "letters", "values": {"text": "x"}}
+    denied = site.post("visitor", "/batch", {"operations": [allowed, {**allowed, "table": "private"}]})
+    assert denied.status == 404, denied.json
+    assert everything(site) == before, "all or nothing"
 
 
 def told(answer: Answer) -> str:
@@ -186,7 +192,7 @@ def test_it_says_what_it_is_and_not_what_its_maker_calls_it(api: Api, site: Trac
 # ── Rows ──
 
 
-def test_a_large_answer_to_a_stranger_is_not_kept_and_what_was_done_is_not_done_again(make_tracker: Any) -> None:  # noqa: F811
+def test_large_anonymous_response_is_not_stored_and_effect_not_repeated(make_tracker: Any) -> None:  # noqa: F811
     columns = {"text": {"type": "text"}}
     book = make_tracker({"tables": {"notes": {"columns": columns, "rules": {"anonymous": {"read": {}, "insert": {}}}}}})
     book.tokens["visitor"] = publishable_key_for(book.environment_id)
@@ -204,7 +210,7 @@ def test_a_large_answer_to_a_stranger_is_not_kept_and_what_was_done_is_not_done_
     assert (again.status, again.error) == (409, "conflict")
     assert "was done" in again.json["error"]["message"]
     made = put("operator", long, "long")
-    assert put("operator", long, "long").json == made.json, "whoever is no stranger gets it again, however long it is"
+    assert put("operator", long, "long").json == made.json, "a signed-in caller gets it again, however long it is"
     assert len(book.get("operator", "/rows/notes").json["data"]) == 3
 
 
@@ -306,7 +312,7 @@ def test_what_no_scope_allows_is_403_though_a_rule_would_allow_it(site: Tracker)
 # ── The word `anonymous` ──
 
 
-def test_nobody_is_given_the_role_anonymous(site: Tracker) -> None:
+def test_role_anonymous_cannot_be_assigned(site: Tracker) -> None:
     key = key_for(site.environment_id, "users:manage")
     body = {"email": "eve@example.org", "password": "correct horse battery", "role": "anonymous"}
     made = site.api.post("/v1/users", token=key, json=body)
@@ -316,9 +322,8 @@ def test_nobody_is_given_the_role_anonymous(site: Tracker) -> None:
     assert not User.objects.filter(role="anonymous").exists()
 
 
-def test_a_user_who_has_the_role_from_before_keeps_what_it_gave_and_no_more(site: Tracker) -> None:
-    """It was a role like others until the release that has publishable keys: the rules that tables have for that name go
-    on being this user's, with the user's own variables; where a table does not name it, those of `user`."""
+def test_user_with_role_anonymous_keeps_only_the_access_of_that_name(site: Tracker) -> None:
+    """The table's rules for that name apply, with the user's own variables; otherwise those of `user`."""
     old = user_service.create_user(
         pool_id=site.environment_id, email="old@example.org", password=None, role="anonymous", actor=audit.SYSTEM
     )
@@ -326,7 +331,7 @@ def test_a_user_who_has_the_role_from_before_keeps_what_it_gave_and_no_more(site
     assert [set(row) for row in site.get("old", "/rows/posts").json["data"]] == [{"id", "title", "author_id"}]
     assert len(site.get("old", "/rows/private").json["data"]) == 1
     rules = Ruleset(schema_with())
-    assert rules.standing(Principal("user", role="anonymous")) == "user"
+    assert rules.role_key(Principal("user", role="anonymous")) == "user"
     document = json.loads(json.dumps(SITE))
     document["tables"]["posts"]["rules"]["anonymous"] = {"read": {"where": {"owner_id": "$user.id"}}}
     site.apply(document)
@@ -400,12 +405,12 @@ def test_it_ends_with_its_project_and_pauses_with_it(site: Tracker) -> None:
     assert site.api.get("/v1/rows/posts", token=site.tokens["visitor"]).status == 401
 
 
-def test_a_server_keys_text_makes_no_publishable_one_and_the_other_way_round(site: Tracker) -> None:
+def test_server_key_and_publishable_key_are_not_interchangeable(site: Tracker) -> None:
     for text, prefix in ((site.tokens["visitor"], "sk_"), (site.tokens["operator"], "pk_")):
         assert site.api.get("/v1/rows/posts", token=prefix + text[3:]).status == 401
 
 
-# ── Other visitors ──
+# ── Other anonymous callers ──
 
 
 def test_each_address_has_a_share_of_its_own(site: Tracker, settings: Any) -> None:
@@ -415,8 +420,8 @@ def test_each_address_has_a_share_of_its_own(site: Tracker, settings: Any) -> No
     start = iter(range(1000))
 
     def somebody() -> str:
-        """An address whose window has time left."""
-        made = fresh(lambda _: f"{record}\x00198.51.{next(start) % 256}.7")
+        """An IP address whose window has time left."""
+        made = fresh_identity(lambda _: f"{record}\x00198.51.{next(start) % 256}.7")
         return made.partition("\0")[2]
 
     def ask(address: str, **headers: str) -> int:
@@ -426,7 +431,7 @@ def test_each_address_has_a_share_of_its_own(site: Tracker, settings: Any) -> No
     assert greedy != other
     assert [ask(greedy) for _ in range(quota + 2)] == [200] * quota + [429] * 2
     assert ask(other) == 200
-    # What the client says of itself makes nobody another, and no one else pays.
+    # Client-supplied headers change neither the identity nor the limits that are charged.
     assert ask(greedy, **{"X-Forwarded-For": "203.0.113.77", "X-Real-IP": "203.0.113.77"}) == 429
     shown = site.api.get("/v1/auth/me", token=site.tokens["visitor"], remote_addr=other).headers
     assert shown["RateLimit-Policy"] == f'"caller";q={quota};w=60'
@@ -438,7 +443,7 @@ def test_the_hosts_of_one_ipv6_network_share_one(site: Tracker, settings: Any) -
     quota = PLANS["free"].visitor_requests_per_minute // 100
     record = credentials.key_cache_name(server_keys.digest(site.tokens["visitor"]))
     start = iter(range(1, 1000))
-    network = fresh(lambda _: f"{record}\x002001:db8:77:{next(start):x}::").partition("\0")[2]
+    network = fresh_identity(lambda _: f"{record}\x002001:db8:77:{next(start):x}::").partition("\0")[2]
     answers = [
         site.api.get("/v1/auth/me", token=site.tokens["visitor"], remote_addr=f"{network}{host:x}").status
         for host in range(1, quota + 2)
@@ -446,7 +451,7 @@ def test_the_hosts_of_one_ipv6_network_share_one(site: Tracker, settings: Any) -
     assert answers == [200] * quota + [429]
 
 
-def test_strangers_with_the_same_idempotency_key_do_not_meet(site: Tracker) -> None:
+def test_anonymous_callers_with_the_same_idempotency_key_are_separate(site: Tracker) -> None:
     def send(address: str, text: str) -> Answer:
         return site.post(
             "visitor", "/rows/letters", {"text": text}, headers={"Idempotency-Key": "1"}, remote_addr=address
@@ -493,7 +498,8 @@ def test_a_branch_has_none_of_its_parents(site: Tracker) -> None:
 
 
 def test_a_page_of_an_origin_that_is_not_listed_reads_no_answer(site: Tracker) -> None:
-    """CORS keeps other people's pages from showing the data; it keeps nobody from asking (docs/explanation/security.md)."""
+    """CORS keeps other people's pages from showing the data; it does not prevent requests
+    (docs/explanation/security.md)."""
     Environment.objects.filter(pk=site.environment_id).update(allowed_origins=["https://shop.example"])
     forget(site.tokens["visitor"])
     for origin, allowed in (("https://shop.example", "https://shop.example"), ("https://evil.example", None)):

@@ -7,8 +7,8 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.models import User
-from tests.api.test_openapi import OPEN, filled, name, operations
-from tests.client import Api
+from tests.support.client import Api
+from tests.support.openapi import OPEN, filled, name, operations
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 

@@ -2,7 +2,7 @@
 
 Parse GHSA-c442-97qw-j6c6, Django CVE-2025-57833 and CVE-2025-64459: a name or a dict of a client's went into SQL as text. The
 source is read here: an argument of `execute`, `RawSQL`, `sql.SQL` and the like must not be an f-string, a `%`, a `+` or a
-`.format` of strings, whether it stands there or in a variable of the same function.
+`.format` of strings, directly or in a variable of the same function.
 """
 
 import ast
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import ROOT
+from tests.support.service import ROOT
 
 APPS = ("accounts", "functions", "platform_site", "projects", "rows", "webhooks")
 TAKES_SQL = {"execute", "executemany", "executescript", "RawSQL", "SQL", "raw", "extra", "copy", "stream"}

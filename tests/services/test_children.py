@@ -4,12 +4,12 @@ import subprocess
 import sys
 from textwrap import dedent
 
-from tests.figures import within
-from tests.serving import ROOT
+from tests.support.service import ROOT
+from tests.support.timing import within
 
 _BEGIN = """
 import os, signal, subprocess, sys
-from platform_site.embedded.supervisor import Part, Supervisor
+from platform_site.embedded.supervisor import SupervisedProcess, Supervisor
 
 def fails(output):
     raise OSError("no such program")
@@ -25,7 +25,7 @@ def _in_a_process(script: str) -> None:
 
 def test_a_part_that_cannot_be_started_leaves_nothing_open() -> None:
     _in_a_process("""
-        part = Part("web", fails, signal.SIGTERM, 1.0)
+        part = SupervisedProcess("web", fails, signal.SIGTERM, 1.0)
         before = sorted(os.listdir("/dev/fd"))
         for _ in range(3):
             try:
@@ -40,7 +40,7 @@ def test_an_orphan_with_the_pid_of_a_buried_part_is_buried_too() -> None:
     """Looked at for ever otherwise: the part's Popen waits for nothing any more."""
     _in_a_process("""
         sleepy = lambda: subprocess.Popen([sys.executable, "-c", "pass"])
-        part = Part("web", lambda output: sleepy(), signal.SIGTERM, 1.0)
+        part = SupervisedProcess("web", lambda output: sleepy(), signal.SIGTERM, 1.0)
         supervisor.start(part)
         part.process.wait()
         orphan = sleepy()

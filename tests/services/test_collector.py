@@ -1,4 +1,5 @@
-"""`manage.py` imports with the garbage collector off; whoever goes on running has it on again, or would grow for ever."""
+"""`manage.py` imports with the garbage collector off; a process that continues turns it on again, or would grow for
+ever."""
 
 import gc
 import subprocess
@@ -12,7 +13,7 @@ from django.db import connections
 
 from platform_site.celery import app
 from platform_site.management.commands import migrate, serve, work
-from tests.serving import ROOT
+from tests.support.service import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def _as_manage_py_left_it() -> Iterator[None]:
 @pytest.mark.django_db(databases="__all__")
 def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[tuple[bool, int]] = []
-    for name in ("start_afresh", "keep_share"):
+    for name in ("reset", "open_metrics_file"):
         monkeypatch.setattr(serve.metrics, name, lambda: None)
     monkeypatch.setattr(serve.Command, "_look_at_versions", lambda self: None)
     monkeypatch.setattr(serve, "serve", lambda *_, **__: found.append((gc.isenabled(), gc.get_threshold()[2])))
@@ -38,7 +39,7 @@ def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.Monkey
 
 def test_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
-    monkeypatch.setattr(work.metrics, "keep_share", lambda: None)
+    monkeypatch.setattr(work.metrics, "open_metrics_file", lambda: None)
     monkeypatch.setattr(app, "worker_main", lambda command: found.append(gc.isenabled()))
     call_command("work")
     assert found == [True]

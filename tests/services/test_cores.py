@@ -1,4 +1,5 @@
-"""How many web processes there are by default, and that the embedded PostgreSQL has connections for all that are asked for."""
+"""How many web processes there are by default, and that the embedded PostgreSQL has connections for all that are asked
+for."""
 
 import os
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.cores import cores
 from platform_site.embedded.data_dir import Layout
-from tests.serving import start_up
+from tests.support.service import start_up
 
 HERE = len(os.sched_getaffinity(0))
 

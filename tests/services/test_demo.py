@@ -12,7 +12,7 @@ from accounts.audit import SYSTEM
 from accounts.models import ServerKey, User
 from accounts.users import service as accounts
 from functions.deploy import service as functions
-from functions.execution.run_as import caller_again
+from functions.execution.run_as import restore_caller
 from platform_site import demo
 from platform_site.embedded.data_dir import Layout
 from projects import services as projects
@@ -81,7 +81,7 @@ def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:
     environment_id = facts["environments"]["production"]
     titles: list[set[str]] = []
     for user in facts["app_users"]:
-        found = caller_again("user", user["id"], environment_id)
+        found = restore_caller("user", user["id"], environment_id)
         assert found is not None
         caller, place = found
         seen = json.loads(rows.list_rows(place, Principal.of(caller), "tasks", ListQuery()).body)["data"]
@@ -98,7 +98,7 @@ def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:
 
 def test_a_cut_off_step_makes_no_row_twice(layout: Layout) -> None:
     facts = complete(layout)
-    found = caller_again("user", facts["app_users"][0]["id"], facts["environments"]["production"])
+    found = restore_caller("user", facts["app_users"][0]["id"], facts["environments"]["production"])
     assert found is not None
     caller, place = found
 
@@ -115,9 +115,7 @@ def test_a_cut_off_step_makes_no_row_twice(layout: Layout) -> None:
     assert count() == made
 
 
-def test_a_step_that_was_cut_off_before_it_was_remembered_finds_what_it_made(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_step_finds_what_it_had_created(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     class Cut(Exception):
         pass
 

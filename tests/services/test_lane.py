@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from platform_site.server.elastic_pool import Lane
-from tests.figures import within
+from platform_site.server.elastic_pool import ElasticThreadPool
+from tests.support.timing import within
 
 PATIENCE = 0.02
 
 
 class Line:
-    """A lane of callables; keeps who was refused and who left."""
+    """A lane of callables; records refused and finished ones."""
 
     def __init__(self, **options: Any) -> None:
         self.refused: list[Callable[[], None]] = []
         self.left = 0
         self.finished = threading.Semaphore(0)
-        self.lane: Lane[Callable[[], None]] = Lane(
+        self.lane: ElasticThreadPool[Callable[[], None]] = ElasticThreadPool(
             work=self._work,
             refuse=self.refused.append,
             leave=self._leave,
@@ -97,7 +97,7 @@ def test_quick_jobs_run_one_after_the_other_in_one_thread_in_their_order(togethe
     asyncio.run(main())
 
 
-def test_while_the_holder_is_stuck_the_others_are_served_by_one_more_thread(together: Together) -> None:
+def test_stuck_holder_is_replaced_by_one_more_thread(together: Together) -> None:
     async def main() -> None:
         stuck = threading.Event()
         served: list[float] = []
@@ -120,7 +120,7 @@ def test_while_the_holder_is_stuck_the_others_are_served_by_one_more_thread(toge
     asyncio.run(main())
 
 
-def test_a_thread_that_was_set_aside_rests_instead_of_running_beside_the_new_holder(together: Together) -> None:
+def test_replaced_thread_idles_instead_of_running_beside_the_new_holder(together: Together) -> None:
     async def main() -> None:
         stuck = threading.Event()
         holding, done = threading.Event(), threading.Event()
@@ -144,7 +144,7 @@ def test_a_thread_that_was_set_aside_rests_instead_of_running_beside_the_new_hol
     asyncio.run(main())
 
 
-def test_with_every_thread_stuck_a_job_is_refused_after_the_longest_wait_and_never_run() -> None:
+def test_job_is_refused_after_the_longest_wait_when_all_threads_are_stuck() -> None:
     async def main() -> None:
         stuck = threading.Event()
         ran: list[str] = []
@@ -165,7 +165,7 @@ def test_with_every_thread_stuck_a_job_is_refused_after_the_longest_wait_and_nev
     asyncio.run(main())
 
 
-def test_threads_nobody_needs_any_more_leave_but_one_stays() -> None:
+def test_idle_threads_end_except_one() -> None:
     async def main() -> None:
         stuck = threading.Event()
         async with a_lane(linger=0.05) as line:
@@ -182,7 +182,7 @@ def test_threads_nobody_needs_any_more_leave_but_one_stays() -> None:
     asyncio.run(main())
 
 
-def test_a_job_that_raises_even_baseexception_does_not_cost_the_lane_its_thread() -> None:
+def test_job_that_raises_baseexception_keeps_the_lane_thread() -> None:
     async def main() -> None:
         async with a_lane() as line:
             answered = threading.Event()
@@ -212,7 +212,7 @@ def test_stop_lets_what_waits_end_and_every_thread_leave() -> None:
     asyncio.run(main())
 
 
-def test_a_job_that_says_that_it_will_wait_is_passed_by_at_once_but_not_by_too_many(together: Together) -> None:
+def test_announced_wait_is_overtaken_at_once_up_to_a_limit(together: Together) -> None:
     async def main() -> None:
         stuck = threading.Event()
         waiting: list[int] = []
@@ -233,7 +233,7 @@ def test_a_job_that_says_that_it_will_wait_is_passed_by_at_once_but_not_by_too_m
                 line.lane.submit(lambda number=number: waits(number))  # type: ignore[misc]
             for number in range(50):
                 line.lane.submit(lambda number=number: quick(number))  # type: ignore[misc]
-            # Long before anybody's patience ends, in their order, and one at a time.
+            # Long before any of the timeouts, in their order, and one at a time.
             await until(lambda: len(served) == 50)
             assert (sorted(waiting), served, together.most) == ([0, 1], list(range(50)), 1)
             assert line.lane.threads == 3

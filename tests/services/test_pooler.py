@@ -1,6 +1,6 @@
 """Behind PgBouncer in transaction mode, with the files of docs/deploy: everything goes on, on two connections a database.
 
-What a session would keep (a lock, a setting, a prepared name) is on somebody else's connection a moment later; so each
+What a session would keep (a lock, a setting, a prepared name) is on another session's connection a moment later; so each
 part that works here keeps nothing, or goes direct (`platform_site.fastpath.libpq`).
 """
 
@@ -22,8 +22,8 @@ from psycopg import sql
 from platform_site.embedded import launch
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import REGIONS, Layout, region_variable
-from tests.api.receiver import Receiver
-from tests.serving import ROOT, Up, start_up, wait_for
+from tests.support.receiver import Receiver
+from tests.support.service import ROOT, Up, start_up, wait_for
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 pytestmark = [
@@ -66,7 +66,8 @@ def databases() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def pooler(databases: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The directory of PgBouncer's socket. It runs as the configuration of docs/deploy says, but for where and how many."""
+    """The directory of PgBouncer's socket. It runs as the configuration of docs/deploy says, but for where and how
+    many."""
     layout = Layout(Path(os.environ["DATA_DIR"]))
     directory = tmp_path_factory.mktemp("pooler")
     user = embedded_postgres.server_user(layout)
@@ -121,7 +122,7 @@ def up(
         variable.removesuffix("_URL") + "_DIRECT_URL": layout.postgres_url(name) for variable, name in databases.items()
     }
     environment |= {"DATABASE_PREPARED_STATEMENTS": "1" if version() >= (1, 21) else "0"}
-    environment |= {"SWEEP_SECONDS": "1", "SCHEMA_LARGE_TABLE_ROWS": "0", "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8"}
+    environment |= {"JOB_SECONDS": "1", "SCHEMA_LARGE_TABLE_ROWS": "0", "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8"}
     made = start_up(tmp_path_factory.mktemp("pooled") / "data", environment=environment)
     yield made
     assert made.stop() == 0, made.output
@@ -133,7 +134,7 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-def test_rows_schemas_events_runs_and_sweeps_need_no_session(
+def test_rows_schemas_events_runs_and_jobs_need_no_session(
     up: Up, receiver: Receiver, databases: dict[str, str]
 ) -> None:
     headers = {"Authorization": f"Bearer {up.facts['server_key']}"}
@@ -175,7 +176,7 @@ def test_rows_schemas_events_runs_and_sweeps_need_no_session(
             return region.execute(query).fetchone() != (0,)
 
         wait_for("the index, made by a worker on a connection of its own", is_made, 40, every=0.2)
-    # No sweep's lock was left on a connection that goes round: whoever holds one has it for a moment.
+    # No job's lock was left on a pooled connection: each is held for a moment only.
     with embedded_postgres.connect(layout, databases["DATABASE_URL"]) as control:
         left = _advisory_locks(control, databases["DATABASE_URL"])
 
@@ -184,7 +185,7 @@ def test_rows_schemas_events_runs_and_sweeps_need_no_session(
             left &= _advisory_locks(control, databases["DATABASE_URL"])
             return not left
 
-        wait_for("whoever held one has let go", are_let_go, every=0.3)
+        wait_for("the lock was released", are_let_go, every=0.3)
         pooled = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{databases['DATABASE_URL']}'"  # noqa: S608
         assert control.execute(pooled).fetchone()[0] <= POOL + 5 + 8  # type: ignore[index, operator]
 

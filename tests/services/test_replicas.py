@@ -1,6 +1,6 @@
 """The service with a real streaming replica of one region: what it may answer, and what it must not.
 
-Two web processes, connections of one request each, so that what one process was told is asked of the other.
+Two web processes, connections of one request each, so that writes through one process are read through the other.
 """
 
 import itertools
@@ -20,9 +20,9 @@ from psycopg import sql
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout, region_database
-from tests.figures import within
-from tests.serving import Up, start_up, wait_for
-from tests.standby import Standby, counted
+from tests.support.service import Up, start_up, wait_for
+from tests.support.standby import Standby, counted
+from tests.support.timing import within
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.served]
 
@@ -80,7 +80,7 @@ class Service:
         return found
 
     def behind_the_back(self, row_id: str, name: str) -> None:
-        """Change a row in the primary so that nobody of the service knows."""
+        """Change a row in the primary so that the service does not notice."""
         change = sql.SQL("UPDATE {} SET name = %s WHERE id = %s").format(sql.Identifier(self.environment, "lists"))
         with self.primary() as connection:
             connection.execute(change, [name, row_id])
@@ -103,7 +103,7 @@ class Service:
         wait_for("it has replayed everything", self._is_level, 30)
         self.standby.execute("SELECT pg_wal_replay_pause()")
         paused = "SELECT pg_get_wal_replay_pause_state() = 'paused'"
-        wait_for("it stands still", lambda: self.standby.execute(paused) == [(True,)], 10)
+        wait_for("it is stopped", lambda: self.standby.execute(paused) == [(True,)], 10)
         try:
             yield
         finally:
@@ -154,8 +154,9 @@ def test_pages_rows_and_counts_come_from_the_replica_and_say_so(service: Service
     before = service.counted("answered")
     service.do("GET", "/rows/tasks?limit=2&with=list&count=exact")
     service.do("POST", "/rows/tasks/query", {"limit": 2, "count": "estimated"})
+    service.do("POST", "/rows/tasks/aggregate", {"group": ["title"], "count": True})
     service.do("GET", f"/rows/tasks/{first}?with=list")
-    assert service.counted("answered") == before + 5
+    assert service.counted("answered") == before + 6
     request_id = service.call("GET", f"/rows/tasks/{first}").headers["X-Request-Id"]
 
     def line() -> str | None:
@@ -172,7 +173,7 @@ def test_a_function_reads_from_the_primary(service: Service) -> None:
     assert service.counted("answered") == before
 
 
-def test_what_was_acknowledged_is_read_by_everybody_in_every_process(service: Service) -> None:
+def test_acknowledged_write_is_read_in_every_process(service: Service) -> None:
     token = service.sign_in(service.up.facts["app_users"][0])
     before = service.counted("answered")
 
@@ -203,7 +204,7 @@ def test_a_replica_that_lags_is_left_out_within_the_limit_and_comes_back(service
     with service.standing_still():
         service.behind_the_back(row_id, "changed")
         time.sleep(LIMIT)
-        # Not a figure of how fast it is: whoever begins to read now may be told nothing older, however slow it is.
+        # Not about speed: a reader that begins now may get nothing older, however slow it is.
         assert {service.name(row_id) for _ in range(20)} == {"changed"}
         wait_for("it is said", lambda: service.state()[REPLICA]["state"] == "lagging", 10, every=0.1)
         assert service.state()[REPLICA]["lag_seconds"] > LIMIT
@@ -274,7 +275,7 @@ def test_a_schema_change_that_the_replica_has_not_replayed(service: Service) -> 
     assert service.call("GET", f"/rows/lists/{row_id}", token=token).status_code == 200
 
 
-def test_what_asks_for_the_time_is_asked_of_the_server_whose_clock_stamps_rows(service: Service) -> None:
+def test_time_queries_go_to_the_server_that_stamps_rows(service: Service) -> None:
     document = service.do("GET", "/schema")["document"]
     timed = json.loads(json.dumps(document))
     timed["tables"]["lists"]["rules"]["user"]["read"] = {"where": {"created_at": {"$lte": "$now"}}}
@@ -311,14 +312,14 @@ def test_a_replica_killed_in_mid_load_fails_no_request_and_comes_back(service: S
     assert len(statuses) > 50
 
 
-def test_a_frozen_replica_holds_nobody_up_for_long(service: Service) -> None:
+def test_frozen_replica_causes_no_long_wait(service: Service) -> None:
     with reading(service) as statuses:
         time.sleep(0.3)
         service.standby.signal_all(signal.SIGSTOP)
         try:
             time.sleep(LIMIT)
             before = list(statuses.of_each)
-            wait_for("everybody goes on", lambda: all(map(int.__gt__, statuses.of_each, before)), within(LIMIT))
+            wait_for("all sessions continue", lambda: all(map(int.__gt__, statuses.of_each, before)), within(LIMIT))
             wait_for("it is said", lambda: service.state()[REPLICA]["state"] == "down", 10, every=0.1)
         finally:
             service.standby.signal_all(signal.SIGCONT)
@@ -362,7 +363,7 @@ def test_a_replica_may_confirm_what_a_client_has_and_never_takes_it_back(service
 
 
 def test_servers_named_by_mistake_answer_nothing(service: Service) -> None:
-    """The second address of one region leads to its primary, that of another region to this region's replica."""
+    """The second URL of one region leads to its primary, that of another region to this region's replica."""
     service.call("GET", "/rows/tasks")
     states = wait_for("all were seen", lambda: "down" not in str(found := service.state()) and found, 10, every=0.1)
     assert {name: one["state"] for name, one in states.items()} == {

@@ -22,14 +22,15 @@ import httpx
 import psutil
 import psycopg
 import pytest
+from django.db.migrations.loader import MigrationLoader
 from psycopg import sql
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded import up as up_module
 from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import REGIONS, Layout, region_database, region_variable
-from tests.figures import within
-from tests.serving import ROOT, Up, start_up, wait_for, wait_for_ready
+from tests.support.service import ROOT, Up, start_up, wait_for, wait_for_ready
+from tests.support.timing import within
 
 pytestmark = pytest.mark.served
 
@@ -39,12 +40,12 @@ def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
     terminal, ours = pty.openpty()
     output = os.fdopen(ours, "w")
     monkeypatch.setattr(sys, "stdout", output)
-    up_module._write("somebody reads this\n")
+    up_module._write("this is read\n")
     os.close(terminal)
     with pytest.raises(OSError, match="Input/output error"):
         os.write(ours, b"x")
-    up_module._write("and nobody this\n" * 10_000)
-    with contextlib.suppress(OSError):  # what nobody read is still in there
+    up_module._write("and this is not\n" * 10_000)
+    with contextlib.suppress(OSError):  # unread output is still in there
         output.close()
 
 
@@ -118,7 +119,7 @@ def made_of(data_dir: Path, region: str) -> dict[str, list[object]]:
 
 def test_every_region_is_made_alike(up: Up, data_dir: Path) -> None:
     first, *others = (made_of(data_dir, region) for region in REGIONS)
-    assert len(first["migrations"]) > 30
+    assert set(first["migrations"]) == set(MigrationLoader(None).disk_migrations)
     assert all(first.values()), "nothing asked in vain"
     for other in others:
         assert other == first
@@ -147,16 +148,20 @@ def test_it_prints_three_commands_that_work_when_pasted(up: Up) -> None:
 
 def test_it_prints_the_consoles_url_first_and_short_lines(up: Up, data_dir: Path) -> None:
     message = up.output[up.output.index("Ready in ") :]
-    first, second, *_ = re.findall(r"^  .+$", message, re.MULTILINE)
-    assert first == f"  Console  {up.base_url}/admin/"
-    assert second.split() == [up.facts["admin"]["email"] + ",", "password", up.facts["admin"]["password"]]
+    lines = re.findall(r"^  .+$", message, re.MULTILINE)
+    assert lines[0] == f"  Console  {up.base_url}/console/"
+    assert lines[2] == f"  Admin    {up.base_url}/admin/"
+    for line, who in ((lines[1], "account"), (lines[3], "admin")):
+        assert line.split() == [up.facts[who]["email"] + ",", "password", up.facts[who]["password"]]
     message = message.replace(shlex.quote(str(data_dir / "demo.json")), ".data/demo.json")
-    sample = message.replace(str(data_dir), ".data").splitlines()[:12]
+    sample = message.replace(str(data_dir), ".data").splitlines()[:14]
     assert max(map(len, sample)) <= 100, "with a path as short as the usual one"
     url = up.base_url
     said = (ROOT / "README.md").read_text().replace("http://127.0.0.1:8000", url)
-    said = said[said.index("    Ready in ") :].replace("password …", "password " + up.facts["admin"]["password"])
-    shown = [line[4:] for line in said.splitlines()[:12]]
+    said = said[said.index("    Ready in ") :]
+    for who in ("account", "admin"):
+        said = said.replace("password …", "password " + up.facts[who]["password"], 1)
+    shown = [line[4:] for line in said.splitlines()[:14]]
     assert [line for line in shown[1:] if line] == [line for line in sample[1:] if line][
         : len([*filter(None, shown[1:])])
     ]
@@ -171,7 +176,7 @@ def test_ready_is_printed_when_readyz_is_200(up: Up) -> None:
     wait_for("each web process knows", lambda: httpx.get(required).status_code == 200, 30)
 
 
-def test_the_demos_webhook_tells_of_a_comment_and_the_console_has_its_styles(up: Up) -> None:
+def test_demo_webhook_reports_a_comment_and_console_has_styles(up: Up) -> None:
     key = {"Authorization": f"Bearer {up.facts['server_key']}"}
     comment = {"task_id": up.facts["task_id"], "body": "Hello", "owner_id": up.facts["app_users"][0]["id"]}
     made = httpx.post(f"{up.base_url}/v1/rows/comments", headers=key, json=comment)
@@ -244,7 +249,7 @@ def test_ctrl_c_during_the_start_leaves_nothing_behind(tmp_path: Path) -> None:
     wait_until_gone(processes, seconds=2)
 
 
-def test_after_kill_9_no_process_is_left_for_long_and_the_next_start_finds_its_data(data_dir: Path) -> None:
+def test_sigkill_leaves_no_processes_and_restart_finds_the_data(data_dir: Path) -> None:
     first = start_up(data_dir)
     processes = everyone(first)
     first.process.kill()
@@ -256,7 +261,7 @@ def test_after_kill_9_no_process_is_left_for_long_and_the_next_start_finds_its_d
         assert second.stop() == 0
 
 
-def test_a_server_lock_whose_number_belongs_to_somebody_else_by_now_does_not_stop_the_start(data_dir: Path) -> None:
+def test_stale_server_lock_with_reused_pid_does_not_block_the_start(data_dir: Path) -> None:
     # As after a container restart: the file names a living process, but not a PostgreSQL.
     (data_dir / "postgres" / "postmaster.pid").write_text(f"{os.getpid()}\n{data_dir}\n")
     up = start_up(data_dir)
@@ -297,7 +302,7 @@ def test_a_part_that_cannot_run_ends_it_all_with_its_last_words(tmp_path: Path) 
 
 @pytest.fixture
 def other_servers() -> Iterator[dict[str, str]]:
-    """URLs of four empty databases and a Valkey of the test run: somebody else's servers."""
+    """URLs of four empty databases and a Valkey of the test run: external servers."""
     layout = Layout(Path(os.environ["DATA_DIR"]))
     variables = {"DATABASE_URL": "other_control"} | {
         region_variable(region): f"other_{region.replace('-', '_')}" for region in REGIONS
@@ -345,14 +350,14 @@ def test_a_very_long_path_moves_the_sockets_and_nothing_else(tmp_path: Path) -> 
         shutil.rmtree(layout.sockets)
 
 
-def test_sockets_in_the_temporary_directory_that_are_somebody_elses_are_refused(tmp_path: Path) -> None:
+def test_sockets_of_other_users_in_the_temporary_directory_are_refused(tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can make a directory that is somebody else's")
+        pytest.skip("only root can make a directory of another user")
     layout = Layout(tmp_path / ("long" * 30) / "data")
     layout.sockets.mkdir()
     os.chown(layout.sockets, 12345, 12345)
     try:
-        with pytest.raises(PermissionError, match="belongs to somebody else"):
+        with pytest.raises(PermissionError, match="belongs to another user"):
             layout.make_sockets(pwd.getpwnam("nobody").pw_uid)
     finally:
         layout.sockets.rmdir()
@@ -392,6 +397,6 @@ def test_orphans_are_adopted_and_buried(up: Up) -> None:
     main.kill()
     wait_for("beat has ended with its worker, and is no zombie", lambda: not psutil.pid_exists(beat.pid))
     wait_for(
-        "nobody else is one",
+        "no other process is one",
         lambda: not [child for child in up.children() if child.is_running() and child.status() == psutil.STATUS_ZOMBIE],
     )

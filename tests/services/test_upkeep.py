@@ -28,22 +28,22 @@ def in_a_thread(run: object) -> None:
 
 
 @pytest.mark.usefixtures("taken_over")
-def test_a_connection_that_failed_or_is_too_old_is_closed_after_the_answer_and_a_good_one_is_kept() -> None:
+def test_failed_or_old_connection_is_closed_and_good_one_kept() -> None:
     found: list[bool] = []
 
     def requests() -> None:
         connection.ensure_connection()
         connection.close_at = None
-        connection_cleanup.look_after()
+        connection_cleanup.watch_connection()
         found.append(connection.connection is not None)
         connection.close_at = 0
-        connection_cleanup.look_after()
+        connection_cleanup.watch_connection()
         found.append(connection.connection is not None)
         connection.ensure_connection()
         connection.close_at = None
         connection.errors_occurred = True
         connection.connection.close()
-        connection_cleanup.look_after()
+        connection_cleanup.watch_connection()
         found.append(connection.connection is not None)
         connections.close_all()
 
@@ -59,7 +59,7 @@ def test_a_kept_connection_is_asked_for_its_health_once_in_each_request() -> Non
         connection.ensure_connection()
         connection.close_at = None
         connection.health_check_done = True
-        connection_cleanup.look_after()
+        connection_cleanup.watch_connection()
         found.append(connection.health_check_done)
         connections.close_all()
 
@@ -83,7 +83,7 @@ def test_the_connections_of_another_thread_are_left_alone() -> None:
     thread = threading.Thread(target=other)
     thread.start()
     ready.wait(10)
-    connection_cleanup.look_after()
+    connection_cleanup.watch_connection()
     done.set()
     thread.join()
     assert found == [True]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.rows.tracker import DOCUMENT
+from tests.support.receiver import Receiver
+from tests.support.tracker import DOCUMENT
 from webhooks.delivery.dispatcher import Dispatcher
 
 Post = Callable[..., dict[str, Any]]

@@ -11,16 +11,16 @@ from django.db import OperationalError, connections, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
-from tests.api.receiver import Receiver, answer
 from tests.rows.conftest import Tracker
+from tests.support.deliveries import deliveries, write_list
+from tests.support.delivery_queue import blocks_of_a_claim, counted, gather_statistics, pile_up
+from tests.support.receiver import Receiver, answer
+from tests.support.row_statistics import count_touched_rows
 from tests.webhooks.conftest import Post, bodies
-from tests.webhooks.test_deliveries import deliveries, write_list
-from tests.webhooks.test_queue import blocks_of_a_claim, gather_statistics
-from tests.webhooks.touched import touched
 from webhooks.delivery import failing_webhooks, reconciler
 from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.queue import claim, longest_wait
-from webhooks.delivery.reconciler import BATCH, FIRST, MOST_ATTEMPTS, settle, settle_one
+from webhooks.delivery.reconciler import BATCH, FIRST, MAX_ATTEMPTS, settle, settle_one
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
@@ -28,27 +28,6 @@ from webhooks.subscriptions import service as webhook_service
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 Dispatch = Callable[[], int]
-PILE = """
-INSERT INTO platform.webhooks_delivery (id, environment_id, webhook_id, event_id, event_type, subject, sequence, depth,
-       body, status, attempts, schedule_from, next_attempt_at, created_at)
-SELECT 'dlv_' || n || right(%(webhook)s::text, 10), %(env)s, %(webhook)s::text, 'evt_' || n, 'lists.insert', 'lists/' || n, n, 0,
-       '{"n": ' || n || '}', %(status)s::text, 0, 0,
-       CASE WHEN %(status)s::text IN ('pending', 'held') THEN now() - interval '1 hour' + n * interval '1 millisecond' END,
-       now() - interval '1 hour' + n * interval '1 millisecond'
-  FROM generate_series(1, %(count)s::int) n
-"""
-
-
-def pile_up(tracker: Tracker, webhook: dict[str, Any], count: int, status: str) -> None:
-    facts = {"env": tracker.environment_id, "webhook": webhook["id"], "count": count, "status": status}
-    with transaction.atomic(using=tracker.project.cluster), connections[tracker.project.cluster].cursor() as cursor:
-        cursor.execute("SET LOCAL statement_timeout = 0")
-        cursor.execute(PILE, facts)
-
-
-def counted(tracker: Tracker, webhook: dict[str, Any]) -> Counter[str]:
-    found = Delivery.objects.using(tracker.project.cluster).filter(webhook_id=webhook["id"])
-    return Counter(found.values_list("status", flat=True))
 
 
 def settle_all(using: str, batch: int = BATCH) -> int:
@@ -96,16 +75,16 @@ def test_a_switch_touches_a_batch_of_deliveries_however_many_there_are(
     if not is_enabled:
         disabled(tracker, webhook)
         disabled(tracker, other)
-    with touched(using) as cost:
+    with count_touched_rows(using) as cost:
         act(tracker, webhook)
     assert cost.changed <= FIRST
     assert cost.read <= 6 * FIRST
     disabled(tracker, other)
     relay_batch(using)  # who is disabled by itself makes an event
     if after != "pending" or switch == "delete":
-        assert claim(using, 100, first_room=100) == [], "not one is sent, whatever it says of itself still"
+        assert claim(using, 100, initial_concurrency=100) == [], "not one is sent, whatever it says of itself still"
         assert longest_wait(using) is None
-    with touched(using) as more:
+    with count_touched_rows(using) as more:
         settle_all(using)
     assert counted(tracker, webhook) == {after: LONG}
     assert counted(tracker, other) == {"held" if before == "pending" else before: 100}
@@ -128,7 +107,7 @@ def test_a_claim_does_not_read_what_a_disabled_webhook_has(
         settle_all(using)
     assert counted(tracker, webhook) == {"held": LONG}
     Webhook.objects.using(using).filter(pk=webhook["id"]).update(enabled=True, drop_before="2020-01-01T00:00Z")
-    assert {each.webhook_id for each in claim(using, 100, first_room=100)} == {other["id"]}
+    assert {each.webhook_id for each in claim(using, 100, initial_concurrency=100)} == {other["id"]}
 
 
 def test_what_was_held_is_sent_in_the_order_of_its_events(
@@ -142,13 +121,13 @@ def test_what_was_held_is_sent_in_the_order_of_its_events(
         cursor.execute("UPDATE platform.webhooks_delivery SET depth = 1 WHERE sequence % 11 = 5")
     settle_all(using, batch=100)
     sent: list[str] = []
-    while claimed := claim(using, 20, first_room=20):
+    while claimed := claim(using, 20, initial_concurrency=20):
         sent += sorted((each.event_id for each in claimed), key=lambda event: int(event[4:]))
         Delivery.objects.using(using).filter(pk__in=[each.delivery_id for each in claimed]).update(status="delivered")
     assert sent == [f"evt_{number}" for number in range(1, 501)]
 
 
-def test_with_ordering_no_event_overtakes_one_of_its_row_that_is_not_let_go_yet(
+def test_ordered_delivery_never_overtakes_a_held_event_of_its_row(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = tracker.project.cluster
@@ -167,19 +146,17 @@ def test_with_ordering_no_event_overtakes_one_of_its_row_that_is_not_let_go_yet(
 
     assert sorted(arrived()) == sorted(
         [(rows[0], "lists.insert"), (rows[0], "lists.update"), (other, "lists.insert")]
-    ), "the second row waits for its turn, and nobody for it"
+    ), "the second row waits in the queue, and nothing waits for it"
     settle_all(using)
     dispatch()
     assert arrived()[3:] == [(rows[1], "lists.insert"), (rows[1], "lists.update")]
 
 
 class Killed(BaseException):
-    """Nobody catches it."""
+    """An exception that no handler catches."""
 
 
-def test_whoever_is_killed_between_two_batches_leaves_a_state_that_the_next_one_goes_on_from(
-    tracker: Tracker, receiver: Receiver, subscribe: Post
-) -> None:
+def test_kill_between_batches_leaves_a_resumable_state(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
     """Its session is ended by PostgreSQL, in the middle of a batch."""
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])
@@ -210,12 +187,12 @@ def test_whoever_is_killed_between_two_batches_leaves_a_state_that_the_next_one_
     thread.join(60)
     assert failed == ["OperationalError"]
     assert counted(tracker, webhook) == {"pending": 300, "held": 700}
-    claimed = claim(using, 1_000, first_room=1_000)
+    claimed = claim(using, 1_000, initial_concurrency=1_000)
     assert [each.event_id for each in sorted(claimed, key=lambda each: int(each.event_id[4:]))] == [
         f"evt_{number}" for number in range(1, 301)
     ], "the first ones"
     assert settle_all(using, batch=100) == 700
-    assert {each.event_id for each in claim(using, 1_000, first_room=1_000)} == {
+    assert {each.event_id for each in claim(using, 1_000, initial_concurrency=1_000)} == {
         f"evt_{number}" for number in range(301, 1_001)
     }
 
@@ -242,7 +219,7 @@ def test_a_sweep_stops_after_its_time_and_serves_webhooks_in_turn(
     assert (counted(tracker, long)["pending"], counted(tracker, short)["pending"]) == (100, 10)
 
 
-def test_what_was_to_be_dropped_is_dropped_whatever_is_switched_meanwhile_and_nothing_else(
+def test_drop_is_completed_despite_later_switches_and_drops_nothing_else(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster
@@ -291,7 +268,7 @@ def test_to_drop_takes_along_what_was_not_held_yet_since_it_was_disabled(
     assert receiver.requests == []
 
 
-def test_what_another_process_is_dropping_is_not_let_go_should_that_process_fail(
+def test_deliveries_being_dropped_are_not_released_if_the_drop_fails(
     tracker: Tracker, receiver: Receiver, subscribe: Post
 ) -> None:
     using = tracker.project.cluster
@@ -322,7 +299,7 @@ def test_what_another_process_is_dropping_is_not_let_go_should_that_process_fail
     assert Webhook.objects.using(using).get(pk=webhook["id"]).drop_before is None
 
 
-def test_disabling_while_an_enabling_is_not_through_holds_all_again_and_sends_nothing_twice(
+def test_disabling_during_enabling_holds_everything_and_repeats_nothing(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster
@@ -331,7 +308,7 @@ def test_disabling_while_an_enabling_is_not_through_holds_all_again_and_sends_no
     for _ in range(2):  # who enables twice enables once
         patch(tracker, webhook, enabled=True)
         assert counted(tracker, webhook) == {"pending": FIRST, "held": 50}
-    sent = [each.delivery_id for each in claim(using, 10, first_room=10)]
+    sent = [each.delivery_id for each in claim(using, 10, initial_concurrency=10)]
     Delivery.objects.using(using).filter(pk__in=sent).update(status="delivered", claimed_until=None)
     patch(tracker, webhook, enabled=False)
     assert dispatch() == 0
@@ -345,7 +322,7 @@ def test_disabling_while_an_enabling_is_not_through_holds_all_again_and_sends_no
     assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1.0
 
 
-def test_what_is_about_to_be_let_go_does_not_expire_and_what_is_about_to_be_held_does(
+def test_releasing_prevents_expiry_and_holding_permits_it(
     tracker: Tracker, receiver: Receiver, subscribe: Post
 ) -> None:
     using = tracker.project.cluster
@@ -366,7 +343,7 @@ def test_what_is_about_to_be_let_go_does_not_expire_and_what_is_about_to_be_held
 
 
 @pytest.mark.parametrize("statistics", [False, True])
-def test_looking_for_what_expires_does_not_read_what_is_held_for_a_short_time(
+def test_expiry_scan_does_not_read_recently_held_deliveries(
     tracker: Tracker, receiver: Receiver, subscribe: Post, statistics: bool
 ) -> None:
     using = tracker.project.cluster
@@ -377,14 +354,14 @@ def test_looking_for_what_expires_does_not_read_what_is_held_for_a_short_time(
         gather_statistics(using)
     old = Delivery.objects.using(using).filter(webhook_id=webhook["id"], sequence__lte=5)
     old.update(next_attempt_at=F("next_attempt_at") - timedelta(days=7), created_at=F("created_at") - timedelta(days=7))
-    with touched(using) as cost:
+    with count_touched_rows(using) as cost:
         assert delivery_retention.expire_held(using, older_than=timedelta(days=7)) == 5
         assert delivery_retention.expire_held(using, older_than=timedelta(days=7)) == 0
     assert cost.read < 200
     assert counted(tracker, webhook) == {"dropped": 5, "held": LONG - 5}
 
 
-def test_what_was_lost_is_sent_again_once_each_and_what_fails_once_more_is_left(
+def test_failed_deliveries_are_resent_once_and_new_failures_are_kept(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster
@@ -392,7 +369,7 @@ def test_what_was_lost_is_sent_again_once_each_and_what_fails_once_more_is_left(
     lost = Delivery.objects.using(using)
     pile_up(tracker, webhook, 2 * FIRST + 300, "exhausted")
     lost.filter(sequence__lte=100).update(body="")
-    lost.filter(sequence__gt=100, sequence__lte=200).update(attempts=MOST_ATTEMPTS)
+    lost.filter(sequence__gt=100, sequence__lte=200).update(attempts=MAX_ATTEMPTS)
     lost.filter(sequence__gt=200, sequence__lte=300).update(status="delivered")
     recover = f"/webhooks/{webhook['id']}/recover"
     assert tracker.post("owner", recover, {"since": EARLIER}).json == {"deliveries": FIRST - 200, "more": True}
@@ -438,7 +415,7 @@ def test_the_consoles_figures_go_by_the_webhook(tracker: Tracker, receiver: Rece
     assert figures() == (FIRST, 2 * FIRST, True)
 
 
-def test_an_event_that_is_relayed_while_its_webhook_is_switched_has_the_fate_of_either_side(
+def test_event_relayed_during_a_switch_is_consistent_with_one_state(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster

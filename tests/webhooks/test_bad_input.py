@@ -9,12 +9,12 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from platform_site.identity.plans import plan_limits
-from tests.api.receiver import Receiver
 from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
+from tests.support.deliveries import write_list
+from tests.support.receiver import Receiver
+from tests.support.tracker import DOCUMENT
 from tests.webhooks.conftest import Post
-from tests.webhooks.test_deliveries import write_list
 from webhooks.delivery.relay import relay_batch
 from webhooks.managers import WebhookQuerySet
 from webhooks.models import Webhook
@@ -184,14 +184,14 @@ def test_the_list_is_one_query_over_the_health_index(tracker: Tracker, receiver:
 
 @pytest.mark.parametrize("event", ["function.run.failed", "function.run.succeeded", "*"])
 def test_a_key_that_may_not_read_functions_is_told_of_no_run(tracker: Tracker, event: str) -> None:
-    """The event of a run carries its error. A webhook that somebody else made must not be led elsewhere either."""
+    """The event of a run carries its error. A webhook of another user must not be redirected elsewhere either."""
     tracker.tokens["hooks"] = key_for(tracker.environment_id, "webhooks:read", "webhooks:write", "rows:read")
     hook = {"url": "https://example.com/hook", "events": ["tasks.insert", event]}
     got = tracker.post("hooks", "/webhooks", hook)
     assert (got.status, got.error) == (403, "forbidden")
     assert "functions:read" in got.json["error"]["message"]
     theirs = tracker.post("owner", "/webhooks", hook).json["id"]
-    # Without its events, too: what waits to be sent would go to the other address.
+    # Without its events, too: queued deliveries would go to the other URL.
     for changes in ({"url": "https://evil.example/"}, {"events": ["tasks.insert"]}, {"enabled": False}):
         assert tracker.patch("hooks", f"/webhooks/{theirs}", changes).status == 403
     assert tracker.get("owner", f"/webhooks/{theirs}").json["url"] == hook["url"]

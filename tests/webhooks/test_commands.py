@@ -10,11 +10,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from tests.api.receiver import Receiver, answer
 from tests.rows.conftest import Tracker
+from tests.support.deliveries import deliveries, write_list
+from tests.support.listener import listening
+from tests.support.receiver import Receiver, answer
 from tests.webhooks.conftest import Post
-from tests.webhooks.test_deliveries import deliveries, write_list
-from tests.webhooks.test_listen import listening
 from webhooks.management.commands.webhooks import Command
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)

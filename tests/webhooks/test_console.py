@@ -6,49 +6,30 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.contrib.admin.utils import quote
 from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from accounts import audit
 from accounts.models import AuditEntry
-from accounts.users import service as user_service
-from tests.api.receiver import Receiver, answer
 from tests.projects.conftest import make_project
 from tests.rows.conftest import Tracker
+from tests.support.console import (
+    DELIVERIES,
+    WEBHOOKS,
+    of,
+    page,
+)
+from tests.support.console import console as console
+from tests.support.receiver import Receiver, answer
 from tests.webhooks.conftest import Post
 from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import health
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
-WEBHOOKS, DELIVERIES = "/admin/webhooks/webhook/", "/admin/webhooks/delivery/"
-
-
-@pytest.fixture
-def console() -> Client:
-    client = Client()
-    client.force_login(
-        user_service.create_user(
-            pool_id=None, email="staff@example.com", password=None, name="Staff", is_staff=True, actor=audit.SYSTEM
-        )
-    )
-    return client
-
-
-def page(console: Client, path: str, status: int = 200) -> str:
-    got = console.get(path)
-    assert got.status_code == status, (path, got.status_code)
-    return html.unescape(got.content.decode())
-
 
 def press(console: Client, path: str, verb: str, **more: str) -> str:
     return html.unescape(console.post(path, {"verb": verb, **more}, follow=True).content.decode())
-
-
-def of(thing_id: str, path: str = WEBHOOKS) -> str:
-    return f"{path}{quote(thing_id)}/change/"
 
 
 def write(tracker: Tracker, name: str = "Home") -> None:
@@ -56,7 +37,7 @@ def write(tracker: Tracker, name: str = "Home") -> None:
     assert made.status == 201, made.json
 
 
-def test_strangers_and_owners_of_projects_see_nothing(tracker: Tracker, subscribe: Post) -> None:
+def test_only_staff_see_these_pages(tracker: Tracker, subscribe: Post) -> None:
     webhook = subscribe()
     outsider = Client()
     owner = Client()
@@ -194,7 +175,7 @@ def test_disabling_asks_first_then_holds_and_enabling_sends_or_drops(
     assert "1</b> held" in page(console, path)
     held = Delivery.objects.using(tracker.project.cluster).get()
     assert "redeliver" not in page(console, of(held.pk, DELIVERIES))
-    assert "not possible any more" in press(console, of(held.pk, DELIVERIES), "redeliver")
+    assert "no longer possible" in press(console, of(held.pk, DELIVERIES), "redeliver")
     press(console, path, "enable_dropping", confirmed="1")
     held.refresh_from_db()
     assert (stored.get().enabled, held.status) == (True, "dropped")

@@ -8,8 +8,9 @@ from django.test import Client
 
 from rows.outbox.models import OutboxEvent
 from tests.rows.conftest import Tracker
+from tests.support.console import DELIVERIES, of, page
+from tests.support.console import console as console
 from tests.webhooks.conftest import Post
-from tests.webhooks.test_console import DELIVERIES, console, of, page  # noqa: F401 - a fixture
 from webhooks.models import Delivery
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -17,19 +18,19 @@ pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 EVENT = "evt_01h455vb4pex5vsknk084sn02q"
 
 
-def test_an_event_that_is_looked_for_while_its_region_is_away(
-    console: Client,  # noqa: F811
+def test_event_lookup_while_its_region_is_unavailable(
+    console: Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def away(*_: Any) -> Any:
         raise OperationalError("the server closed the connection")
 
     monkeypatch.setattr(type(OutboxEvent._default_manager), "using", away)
-    assert "Not found in the regions that answer; away: us-east-1" in page(console, f"{DELIVERIES}?q={EVENT}", 503)
+    assert "Not found in the available regions; unavailable: us-east-1" in page(console, f"{DELIVERIES}?q={EVENT}", 503)
 
 
 def test_a_payload_is_shown_as_far_as_there_is_room(
-    console: Client,  # noqa: F811
+    console: Client,
     tracker: Tracker,
     subscribe: Post,
 ) -> None:
@@ -46,7 +47,7 @@ def test_a_payload_is_shown_as_far_as_there_is_room(
     assert len(shown) < 150_000
 
 
-def test_a_nul_is_no_region_that_is_away(console: Client, tracker: Tracker) -> None:  # noqa: F811
+def test_nul_is_not_an_unavailable_region(console: Client, tracker: Tracker) -> None:
     where = f"environment={tracker.environment_id}"
     for path in (
         "/admin/webhooks/webhook/?q=%00",

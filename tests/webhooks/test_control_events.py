@@ -10,13 +10,13 @@ from django.db.models.functions import Now
 from accounts.models import User
 from projects.control_events import ControlEvent
 from rows.outbox.models import OutboxEvent
-from tests.api.receiver import Receiver
 from tests.projects.conftest import make_project
 from tests.rows.conftest import Tracker
+from tests.support.deliveries import Dispatch
+from tests.support.receiver import Receiver
+from tests.support.row_statistics import count_touched_rows
 from tests.webhooks.conftest import Post, bodies
-from tests.webhooks.test_deliveries import Dispatch
-from tests.webhooks.touched import touched
-from webhooks.delivery.control_events import carry_over, forget_old
+from webhooks.delivery.control_events import move_to_region, purge_old
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -38,7 +38,7 @@ def change_schema(tracker: Tracker) -> None:
 
 
 def carry_all(tracker: Tracker) -> int:
-    return carry_over(tracker.project.cluster)
+    return move_to_region(tracker.project.cluster)
 
 
 def test_a_new_user_is_told_by_id_alone(
@@ -56,7 +56,7 @@ def test_a_new_user_is_told_by_id_alone(
     assert body["id"] == ControlEvent.objects.order_by("-sequence")[0].event_id
 
 
-def test_a_user_who_was_refused_is_no_event(tracker: Tracker, subscribe: Post) -> None:
+def test_refused_user_creates_no_event(tracker: Tracker, subscribe: Post) -> None:
     subscribe(events=["auth.user.created"])
     make_user(tracker)
     before = ControlEvent.objects.count()
@@ -65,7 +65,7 @@ def test_a_user_who_was_refused_is_no_event(tracker: Tracker, subscribe: Post) -
     assert ControlEvent.objects.count() == before
 
 
-def test_cut_off_between_the_two_databases_it_is_carried_over_again_and_told_once(
+def test_transfer_interrupted_between_databases_delivers_once(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     carry_all(tracker)
@@ -80,8 +80,10 @@ def test_cut_off_between_the_two_databases_it_is_carried_over_again_and_told_onc
     assert [body["type"] for body in bodies(receiver)].count("auth.user.created") == 1
 
 
-def test_what_nobody_wants_stays_out_of_the_region(tracker: Tracker, subscribe: Post, make_tracker: Any) -> None:
-    from tests.rows.tracker import DOCUMENT
+def test_events_without_subscribers_stay_out_of_the_region(
+    tracker: Tracker, subscribe: Post, make_tracker: Any
+) -> None:
+    from tests.support.tracker import DOCUMENT
 
     other = make_tracker(DOCUMENT, "Other")
     subscribe(events=["auth.user.created"])
@@ -148,14 +150,14 @@ def test_a_branch_that_is_ready_is_told_where_it_came_from(
     assert body["data"] == {"environment_id": made.json["id"], "name": "try-it", "project_id": tracker.project.pk}
 
 
-def test_old_events_are_forgotten_but_not_those_that_still_wait(tracker: Tracker) -> None:
+def test_old_events_expire_unless_they_wait(tracker: Tracker) -> None:
     carry_all(tracker)
     make_user(tracker)
     ControlEvent.objects.create(
         event_id="evt_of_nobody", environment_id="env_gone", type="auth.user.created", data="{}"
     )
     ControlEvent.objects.update(created_at=Now() - timedelta(days=8))
-    assert forget_old() > 0
+    assert purge_old() > 0
     assert [event.environment_id for event in ControlEvent.objects.all()] == [tracker.environment_id]
     assert carry_all(tracker) == 1
 
@@ -170,7 +172,6 @@ SELECT 'evt_' || n, %s, 'auth.user.created', '{}' FROM generate_series(1, %s) n
 def test_a_turn_passes_nothing_that_waits_for_another_region(
     tracker: Tracker, subscribe: Post, statistics: str
 ) -> None:
-    """Written as the release before writes them, without a word of their region."""
     subscribe(events=["auth.user.created"])
     elsewhere = make_project(User.objects.get(memberships__project=tracker.project, memberships__role="owner"), "Far",
                              region="eu-west-1")  # fmt: skip
@@ -186,7 +187,7 @@ def test_a_turn_passes_nothing_that_waits_for_another_region(
         if statistics == "all":
             cursor.execute("ANALYZE projects_controlevent")
     make_user(tracker)
-    with touched(DEFAULT_DB_ALIAS, "projects_controlevent") as cost:
+    with count_touched_rows(DEFAULT_DB_ALIAS, "projects_controlevent") as cost:
         assert carry_all(tracker) == 1
         assert carry_all(tracker) == 0
     assert cost.read < 50
@@ -195,4 +196,4 @@ def test_a_turn_passes_nothing_that_waits_for_another_region(
     assert set(waiting.values_list("environment_id", flat=True)) == {environment.pk}
     assert waiting.count() >= MANY
     assert OutboxEvent.objects.using(tracker.project.cluster).latest("sequence").type == "auth.user.created"
-    assert carry_over(elsewhere.cluster) == 200
+    assert move_to_region(elsewhere.cluster) == 200

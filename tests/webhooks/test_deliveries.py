@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,36 +25,21 @@ from platform_site.identity import call_depth
 from projects.directory.environments import place_of
 from rows import tasks as rows_tasks
 from rows.events import payloads
-from rows.models import TrailEntry
+from rows.models import AuditOutboxEntry
 from rows.outbox.models import OutboxEvent
-from tests.api.receiver import Receiver, answer, headers
-from tests.away import away, cut_off
-from tests.client import Answer
 from tests.rows.conftest import Tracker
-from tests.rows.tracker import DOCUMENT
+from tests.support.client import Answer
+from tests.support.deliveries import Dispatch, deliveries, write_list
+from tests.support.receiver import Receiver, answer, headers
+from tests.support.tracker import DOCUMENT
+from tests.support.unavailable import database_unavailable, terminate_connection
 from tests.webhooks.conftest import Post, bodies
-from webhooks import tasks
 from webhooks.delivery.dispatcher import Dispatcher
 from webhooks.delivery.reconciler import settle
 from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
-
-Dispatch = Callable[[], int]
-
-
-def write_list(tracker: Tracker, name: str = "Home", owner: str = "alice") -> str:
-    made = tracker.post("key", "/rows/lists", {"name": name, "owner_id": tracker.users[owner]})
-    assert made.status == 201, made.json
-    return str(made.json["id"])
-
-
-def deliveries(tracker: Tracker, webhook: dict[str, Any], query: str = "") -> list[dict[str, Any]]:
-    got = tracker.get("owner", f"/webhooks/{webhook['id']}/deliveries{query}")
-    assert got.status == 200, got.json
-    found: list[dict[str, Any]] = got.json["data"]
-    return found
 
 
 def test_a_write_arrives_signed_and_is_in_the_history(
@@ -163,7 +147,8 @@ def test_a_rule_that_asks_about_more_rows_than_are_looked_at_shows_nothing(
 
 
 def test_what_role_server_may_not_read_leaves_no_trace_in_the_history(make_tracker: Any, receiver: Receiver) -> None:
-    """Else a key learns of rows that it cannot see: that they are, when they change, and how a hidden table is called."""
+    """Else a key learns of rows that it cannot see: that they are, when they change, and how a hidden table is
+    called."""
     body = {"body": {"type": "text"}, "shared": {"type": "boolean", "default": False}}
     shared = {"read": {"where": {"shared": True}}, "insert": {}, "update": {}}
     tracker: Tracker = make_tracker(
@@ -189,9 +174,7 @@ def test_what_role_server_may_not_read_leaves_no_trace_in_the_history(make_track
     ]  # fmt: skip
 
 
-def test_a_rule_of_role_server_may_speak_of_now_and_of_nobody_in_particular(
-    make_tracker: Any, receiver: Receiver
-) -> None:
+def test_server_rule_may_use_now_but_no_caller_variables(make_tracker: Any, receiver: Receiver) -> None:
     columns = {"due": {"type": "timestamp"}, "day": {"type": "date"}, "by": {"type": "text"}}
     is_due = {"where": {"due": {"$lte": "$now"}, "day": {"$lte": "$now"}}}
     of_a_key = [{"where": {"by": "$key.id"}}, {"where": {"by": {"$ne": "$key.id"}}}, {"where": {"by": "$user.email"}}]
@@ -297,8 +280,8 @@ def test_gone_disables_holds_and_tells(
 
 
 def chained(tracker: Tracker, depth: int) -> dict[str, str]:
-    """The header of who was called by so many webhooks and functions in a row."""
-    return {call_depth.HEADER: call_depth.signed(depth, tracker.environment_id)}
+    """The call-depth header of a request caused by so many webhooks and functions in a row."""
+    return {call_depth.HEADER: call_depth.sign(depth, tracker.environment_id)}
 
 
 def test_a_receiver_that_asks_for_a_test_is_the_next_link_of_its_chain(
@@ -306,7 +289,7 @@ def test_a_receiver_that_asks_for_a_test_is_the_next_link_of_its_chain(
 ) -> None:
     webhook = subscribe(events=["lists.insert"])
     path = f"/webhooks/{webhook['id']}/test"
-    for depth in (0, 3, call_depth.LONGEST):
+    for depth in (0, 3, call_depth.MAX_DEPTH):
         assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
     assert dispatch() == 2
     sent = {headers(request)["x-platform-depth"] for request in receiver.requests}
@@ -314,7 +297,7 @@ def test_a_receiver_that_asks_for_a_test_is_the_next_link_of_its_chain(
     assert sorted(each["status"] for each in deliveries(tracker, webhook)) == ["delivered", "delivered", "dropped"]
 
 
-def test_a_receiver_that_asks_for_its_delivery_again_is_the_next_link_of_its_chain(
+def test_redelivery_requested_by_a_receiver_extends_the_chain(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     webhook = subscribe(events=["lists.insert"])
@@ -327,21 +310,21 @@ def test_a_receiver_that_asks_for_its_delivery_again_is_the_next_link_of_its_cha
         assert dispatch() == 1
         last = headers(receiver.requests[-1])["x-platform-depth"]
         assert call_depth.depth_of({call_depth.META: last}, tracker.environment_id) == 4, "a chain grows no shorter"
-    refused = tracker.post("owner", path, {}, headers=chained(tracker, call_depth.LONGEST))
+    refused = tracker.post("owner", path, {}, headers=chained(tracker, call_depth.MAX_DEPTH))
     assert (refused.status, refused.error) == (409, "conflict")
     assert dispatch() == 0
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
 
 
-def test_what_a_receiver_sets_in_motion_by_being_gone_is_the_next_link_of_its_chain(
+def test_disabling_caused_by_a_receiver_that_is_gone_extends_the_chain(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     """A function on `webhook.disabled` that makes another webhook and asks for a test of it, whose receiver is an
-    inbound address that answers 410."""
+    inbound endpoint that answers 410."""
     with Receiver() as watcher:
         subscribe(url=watcher.url(), events=["webhook.disabled"])
         receiver.behave = answer("410 Gone")
-        for depth in (3, call_depth.LONGEST - 1):
+        for depth in (3, call_depth.MAX_DEPTH - 1):
             path = f"/webhooks/{subscribe(events=['lists.insert'])['id']}/test"
             assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
             dispatch()
@@ -349,10 +332,10 @@ def test_what_a_receiver_sets_in_motion_by_being_gone_is_the_next_link_of_its_ch
         (told,) = watcher.requests
     assert call_depth.depth_of({call_depth.META: headers(told)["x-platform-depth"]}, tracker.environment_id) == 5
     disabled = OutboxEvent.objects.using(tracker.project.cluster).filter(type="webhook.disabled").order_by("sequence")
-    assert [event.depth for event in disabled] == [4, call_depth.LONGEST]
+    assert [event.depth for event in disabled] == [4, call_depth.MAX_DEPTH]
 
 
-def test_a_receiver_that_has_only_failed_for_days_is_disabled_and_a_success_begins_the_days_anew(
+def test_receiver_failing_for_days_is_disabled_unless_it_succeeds_once(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     webhook = subscribe(events=["lists.insert"])
@@ -386,7 +369,7 @@ def test_a_receiver_that_has_only_failed_for_days_is_disabled_and_a_success_begi
     assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": True}).json["failing_since"] is None
 
 
-def test_without_the_control_database_outcomes_are_booked_and_what_is_disabled_has_its_entry_later(
+def test_outcomes_are_saved_without_control_database_and_audited_later(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     webhook = subscribe(events=["lists.insert"])
@@ -394,42 +377,27 @@ def test_without_the_control_database_outcomes_are_booked_and_what_is_disabled_h
     write_list(tracker)
     control = connections["default"].settings_dict["NAME"]
     entries = AuditEntry.objects.filter(action="webhook.disabled", target_id=webhook["id"])
-    waiting = TrailEntry.objects.using(tracker.project.cluster)
-    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
+    waiting = AuditOutboxEntry.objects.using(tracker.project.cluster)
+    with (
+        embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser,
+        database_unavailable(superuser, control),
+    ):
         assert dispatch() == 1
-        rows_tasks.bring_trail_that_is_left()
+        rows_tasks.flush_remaining_audit_outbox()
         noted = waiting.get()
     connections["default"].close()
     (delivery,) = deliveries(tracker, webhook)
     assert [each["response_status"] for each in delivery["attempts"]] == [410]
     assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["disabled_reason"] == "gone"
     assert not entries.exists()
-    rows_tasks.bring_trail_that_is_left()
+    rows_tasks.flush_remaining_audit_outbox()
     assert not waiting.exists()
-    waiting.bulk_create([noted])  # as if the process had died before it took it away
-    rows_tasks.bring_trail(tracker.project.cluster)
+    waiting.bulk_create([noted])  # as if the process had died before it deleted it
+    rows_tasks.flush_audit_outbox(tracker.project.cluster)
     assert not waiting.exists()
     entry = entries.get()
     assert (entry.pk, entry.at, entry.actor_kind, entry.actor_id) == (noted.pk, noted.at, "system", None)
     assert (entry.environment_id, entry.detail) == (tracker.environment_id, {"reason": "gone"})
-
-
-def test_what_a_worker_of_the_release_before_writes_down_for_the_trail_is_brought_as_well(tracker: Tracker) -> None:
-    using, moment = tracker.project.cluster, datetime(2026, 11, 24, 9, 30, tzinfo=UTC)
-    facts = ["aud_01k0000000000000000000000a", moment, "webhook.disabled", "wh_1", tracker.environment_id]
-    with connections[using].cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO webhooks_trailentry (id, at, action, target_id, environment_id, detail)"
-            """ VALUES (%s, %s, %s, %s, %s, '{"reason": "gone"}')""",
-            facts,
-        )
-        tasks.bring_trail_that_is_left()
-        cursor.execute("SELECT count(*) FROM webhooks_trailentry")
-        assert cursor.fetchone() == (0,)
-    entry = AuditEntry.objects.get(target_id="wh_1")
-    assert [entry.pk, entry.at, entry.action, entry.target_id, entry.environment_id] == facts
-    assert (entry.actor_kind, entry.actor_id, entry.project_id, entry.request_id) == ("system", None, None, None)
-    assert entry.detail == {"reason": "gone"}
 
 
 def test_who_empties_the_queue_does_not_wait_for_the_trail(
@@ -473,16 +441,16 @@ def test_after_its_deletion_no_attempt_starts(
     assert receiver.requests == []
 
 
-def test_a_region_that_goes_away_after_a_deletion_undoes_nothing_and_the_answer_waits_for_what_was_claimed(
-    tracker: Tracker, subscribe: Post
-) -> None:
+def test_deletion_survives_region_loss_and_waits_for_claimed_deliveries(tracker: Tracker, subscribe: Post) -> None:
     webhook = subscribe(events=["lists.insert"])
     place, region = place_of(tracker.environment_id), connections[tracker.project.cluster]
     started = time.monotonic()
     with transaction.atomic(using=region.alias):
-        transaction.on_commit(lambda: cut_off(region), using=region.alias)  # before what else follows the commit
+        transaction.on_commit(
+            lambda: terminate_connection(region), using=region.alias
+        )  # before what else follows the commit
         webhook_service.delete_webhook(place, webhook["id"], actor=SYSTEM)
-    assert time.monotonic() - started >= 1, "nobody has said that nothing is under way"
+    assert time.monotonic() - started >= 1, "there is no sign that nothing is in progress"
     assert tracker.get("owner", "/webhooks").json == {"data": []}
 
 
@@ -563,7 +531,7 @@ def test_while_a_secret_rotates_old_and_new_verify(
     body, sent = receiver.requests[0].partition(b"\r\n\r\n")[2], headers(receiver.requests[0])
     for secret in (webhook["secret"], rotated.json["secret"]):
         Verifier(secret).verify(body, sent)
-    # Who has found the old one can sign nothing once the overlap is over.
+    # The old secret cannot sign anything after the overlap.
     Webhook.objects.using(tracker.project.cluster).update(previous_secret_until=timezone.now())
     write_list(tracker)
     dispatch()
@@ -647,7 +615,7 @@ def test_a_schema_change_is_told_to_those_who_want_it(
     assert dispatch() == 1
     (body,) = bodies(receiver)
     assert (body["type"], body["schema_version"]) == ("schema.migrated", version)
-    assert body["data"] == {"version": version}, "names of tables and columns are for who may read the schema"
+    assert body["data"] == {"version": version}, "names of tables and columns are for callers that may read the schema"
     changed = tracker.get("owner", f"/schema/versions/{version}").json
     assert changed["operations"] == ["drop table notes"]
 

@@ -1,4 +1,4 @@
-"""What becomes of a delivery when its receiver misbehaves: always a recorded fate, and nobody else waits for it."""
+"""Deliveries to misbehaving receivers: each has a recorded outcome, and no other delivery waits for it."""
 
 import contextlib
 import gzip
@@ -17,12 +17,12 @@ from django.conf import LazySettings
 from django.db import connections
 from django.test import override_settings
 
-from tests.api.receiver import Behave, Receiver, answer, dribble, endless, reset, send, silence
-from tests.api.test_outbound import Authority
-from tests.figures import within
 from tests.rows.conftest import Tracker
+from tests.support.certificates import Authority
+from tests.support.deliveries import deliveries, write_list
+from tests.support.receiver import Behave, Receiver, answer, dribble, endless, reset, send, silence
+from tests.support.timing import within
 from tests.webhooks.conftest import Post
-from tests.webhooks.test_deliveries import deliveries, write_list
 from webhooks.delivery.dispatcher import MAX_THREADS, Dispatcher
 from webhooks.models import Attempt, Webhook
 
@@ -99,7 +99,7 @@ def test_tls_that_cannot_be_trusted_gets_nothing(
         assert (delivery["status"], delivery["outcome"][:20]) == ("exhausted", "no secure connection")
 
 
-def test_a_name_that_turns_to_an_inner_address_after_it_was_written_down_gets_nothing(
+def test_name_that_later_resolves_to_private_address_gets_nothing(
     tracker: Tracker, subscribe: Post, receiver: Receiver, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rebinding: public when the webhook is made, loopback when its first attempt connects, public and loopback by turns
@@ -124,7 +124,7 @@ def test_a_name_that_turns_to_an_inner_address_after_it_was_written_down_gets_no
     assert len(asked) == 4, "the name is asked for again at each attempt"
     (delivery,) = deliveries(tracker, webhook)
     assert (delivery["status"], len(delivery["attempts"])) == ("exhausted", 3)
-    assert delivery["outcome"] == "the address is not one that may be called"
+    assert delivery["outcome"] == "the IP address may not be called"
     assert "127.0.0.1" not in str(delivery)
 
 
@@ -153,10 +153,10 @@ def test_fifty_that_hang_do_not_hold_up_the_one_that_is_quick(
     assert sum(len(each.requests) for each in hanging) >= 50  # they were tried, too
 
 
-def test_more_that_hang_than_there_are_threads_do_not_hold_up_one_that_has_answered(
+def test_hanging_receivers_do_not_delay_one_that_has_answered(
     tracker: Tracker, receiver: Receiver, subscribe: Post
 ) -> None:
-    """Each port counts as a receiver, and a pro environment may have 200 webhooks: strangers to all of a worker's threads
+    """Each port counts as a receiver, and a pro environment may have 200 webhooks: unknown to all of a worker's threads
     at once. Those who have shown that they are quick keep some to themselves."""
     using = tracker.project.cluster
     subscribe(events=["lists.insert"])

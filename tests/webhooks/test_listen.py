@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 
 import httpx
@@ -17,30 +15,22 @@ from django.test import override_settings
 from standardwebhooks import Webhook as Verifier
 
 from accounts.models import AuditEntry
-from projects.directory.environments import place_of
 from rows.outbox.models import EventInterest
-from rows.tasks import bring_trail
-from tests.api.receiver import Receiver, answer, headers
+from rows.tasks import flush_audit_outbox
 from tests.rows.conftest import Tracker
-from tests.serving import ROOT, Up, wait_for
+from tests.support.deliveries import Dispatch, deliveries, write_list
+from tests.support.listener import listening
+from tests.support.receiver import Receiver, answer, headers
+from tests.support.service import ROOT, Up, wait_for
 from tests.webhooks.conftest import Post
-from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
-from webhooks.cli_listener import Listener, NoLongerListening, end_listeners
+from webhooks.cli_listener import ListenerEnded, end_listeners
 from webhooks.models import Webhook
 
 in_process = pytest.mark.django_db(databases="__all__", transaction=True)
 
 
-@contextmanager
-def listening(tracker: Tracker, receiver: Receiver, *events: str) -> Iterator[Listener]:
-    place = place_of(tracker.environment_id)
-    assert place is not None
-    with Listener(place, receiver.url(), events or ["lists.insert"]) as listener:
-        yield listener
-
-
 @in_process
-def test_only_the_terminal_makes_the_attempts_and_signs_them_like_all_others(
+def test_only_the_listener_makes_attempts_with_the_usual_signature(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     with Receiver() as other, listening(tracker, receiver) as listener:
@@ -69,11 +59,11 @@ def test_a_terminal_that_was_killed_leaves_nothing_once_its_time_is_over(tracker
         assert tracker.get("owner", "/webhooks").json["data"] == []
         assert not EventInterest.objects.using(using).exists()
         assert end_listeners(using) == 0
-        bring_trail(using)
+        flush_audit_outbox(using)
         entry = AuditEntry.objects.get(action="webhook.deleted")
         assert (entry.target_id, entry.environment_id) == (listener.webhook_id, tracker.environment_id)
         assert (entry.actor_kind, entry.detail) == ("system", {"url": receiver.url()})
-        with pytest.raises(NoLongerListening):
+        with pytest.raises(ListenerEnded):
             next(listener.pending())
 
 
@@ -83,7 +73,7 @@ def test_a_receiver_that_answers_gone_ends_it(tracker: Tracker, receiver: Receiv
     with listening(tracker, receiver) as listener:
         write_list(tracker)
         assert [result.response_status for _, result in listener.pending()] == [410]
-        with pytest.raises(NoLongerListening):
+        with pytest.raises(ListenerEnded):
             next(listener.pending())
 
 

@@ -1,4 +1,4 @@
-"""What sweeps and lists cost where a tenant has left much: their pages, whatever lies before, beside or behind them."""
+"""What periodic jobs and lists cost with much history of a tenant: their own pages, whatever other rows there are."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -10,17 +10,16 @@ from django.db.models.functions import Now
 from platform_site.identity import ids
 from projects.models import Project
 from projects.provisioning import deletion as project_deletion
-from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
+from tests.support.deliveries import deliveries
+from tests.support.delivery_queue import counted, forget_statistics, gather_statistics, pile_up
+from tests.support.receiver import Receiver
+from tests.support.row_statistics import count_touched_rows
 from tests.webhooks.conftest import Post
-from tests.webhooks.test_backlog import counted, pile_up
-from tests.webhooks.test_deliveries import deliveries
-from tests.webhooks.test_queue import forget_statistics, gather_statistics
-from tests.webhooks.touched import touched
 from webhooks import signal_handlers
 from webhooks.delivery import clock_skew
 from webhooks.delivery import retention as delivery_retention
-from webhooks.delivery.clock_skew import mend_future_times
+from webhooks.delivery.clock_skew import repair_future_times
 from webhooks.models import Delivery, Webhook
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -50,7 +49,7 @@ def test_a_purge_passes_what_may_not_go_once(
             )
     if statistics:
         gather_statistics(using)
-    with touched(using) as cost:
+    with count_touched_rows(using) as cost:
         assert delivery_retention.purge(using, older_than=MONTH) == 500
     assert cost.read < 2 * MANY
     assert (counted(tracker, waiting), counted(tracker, over)) == ({"pending": MANY}, {})
@@ -69,7 +68,7 @@ def test_removing_a_deleted_webhook_reads_what_it_removes(
         gather_statistics(using)
     assert tracker.delete("owner", f"/webhooks/{going['id']}").status == 204
     Webhook.objects.using(using).filter(pk=going["id"]).update(deleted_at=Now() - timedelta(minutes=2))
-    with touched(using) as cost:
+    with count_touched_rows(using) as cost:
         assert delivery_retention.remove_deleted(using) == 0
     assert cost.read < 12 * SOME
     assert (counted(tracker, staying), counted(tracker, going)) == ({"delivered": MANY}, {"pending": 1})
@@ -93,20 +92,20 @@ def test_forgetting_an_environment_reads_what_it_forgets(
         gather_statistics(using)
     else:
         forget_statistics(using)
-    with touched(using) as cost:
-        signal_handlers.forget_environment(environment_id=tracker.environment_id, cluster=using)
-        signal_handlers.forget_all(tracker.environment_id, using)
+    with count_touched_rows(using) as cost:
+        signal_handlers.delete_environment(environment_id=tracker.environment_id, cluster=using)
+        signal_handlers.delete_all(tracker.environment_id, using)
     assert cost.read < 5 * MANY // 2
     assert (counted(tracker, staying), counted(tracker, going)) == ({"delivered": MANY}, {})
 
 
-def test_deleting_a_project_with_a_long_history_takes_a_batch_and_sends_nothing_any_more(
+def test_deleting_a_project_with_long_history_is_batched_and_sends_nothing(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Callable[[], int]
 ) -> None:
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])
     pile_up(tracker, webhook, SOME, "pending")
-    with touched(using) as cost:
+    with count_touched_rows(using) as cost:
         path = f"/v1/projects/{tracker.project.pk}"
         assert tracker.api.delete(path, token=tracker.tokens["owner"]).status == 204
     assert cost.read < 5 * signal_handlers._BATCH
@@ -114,7 +113,7 @@ def test_deleting_a_project_with_a_long_history_takes_a_batch_and_sends_nothing_
     assert dispatch() == 0
     assert receiver.requests == []
     assert not Project.objects.filter(pk=tracker.project.pk).exists()
-    # Whoever was nudged never came.
+    # A notified worker never came.
     Webhook.objects.using(using).filter(pk=webhook["id"]).update(deleted_at=Now() - timedelta(minutes=2))
     assert delivery_retention.remove_deleted(using) == 1
     assert counted(tracker, webhook) == {}
@@ -145,14 +144,14 @@ def test_a_list_by_status_reads_its_page(
     pile_up(tracker, webhook, MANY, backlog)
     Delivery.objects.using(using).filter(sequence__lte=3).update(status=status)
     gather_statistics(using)
-    with touched(using) as cost:
+    with count_touched_rows(using) as cost:
         listed = deliveries(tracker, webhook, f"?status={status}")
     assert cost.read < 200
     newest = range(MANY, MANY - 20, -1) if status == backlog else (3, 2, 1)
     assert [each["event_id"] for each in listed] == [f"evt_{number}" for number in newest]
 
 
-def test_what_a_clock_put_off_is_mended_page_by_page_though_it_is_due_at_one_moment(
+def test_deliveries_delayed_by_a_wrong_clock_are_fixed_in_pages(
     tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = tracker.project.cluster
@@ -165,8 +164,8 @@ def test_what_a_clock_put_off_is_mended_page_by_page_though_it_is_due_at_one_mom
     of_one.filter(sequence__gt=250).update(next_attempt_at=in_three_days, last_attempt_at=in_three_days)
     of_one.filter(sequence=5).update(claimed_until=in_three_days)
     before = list(Delivery.objects.using(using).filter(webhook_id=other["id"]).values_list().order_by("id"))
-    assert mend_future_times(using) == 751
-    assert mend_future_times(using) == 0
+    assert repair_future_times(using) == 751
+    assert repair_future_times(using) == 0
     assert not of_one.filter(next_attempt_at__gt=Now()).exists()
     assert of_one.filter(claimed_until__gt=Now(), claimed_until__lt=Now() + timedelta(minutes=1)).count() == 1
     assert list(Delivery.objects.using(using).filter(webhook_id=other["id"]).values_list().order_by("id")) == before

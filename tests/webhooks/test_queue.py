@@ -1,6 +1,5 @@
-"""What a claim costs, and whom it serves, when one receiver's backlog is long."""
+"""What a claim costs, and which deliveries it takes, when one receiver's backlog is long."""
 
-import json
 from datetime import timedelta
 from typing import Any
 
@@ -11,14 +10,15 @@ from django.db.models.functions import Concat
 from django.utils import timezone
 
 from platform_site.background.skip_scan import first_of_each
-from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
+from tests.support.deliveries import write_list
+from tests.support.delivery_queue import blocks_of, blocks_of_a_claim, gather_statistics
+from tests.support.receiver import Receiver
+from tests.support.row_statistics import count_touched_rows
 from tests.webhooks.conftest import Post
-from tests.webhooks.test_deliveries import write_list
-from tests.webhooks.touched import touched
 from webhooks.delivery import queue as delivery_queue
 from webhooks.delivery import relay
-from webhooks.delivery.queue import BYTES, CLAIM, claim, longest_wait
+from webhooks.delivery.queue import claim, longest_wait
 from webhooks.delivery.reconciler import settle
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
@@ -39,39 +39,6 @@ def pile_up(tracker: Tracker, webhook: dict[str, Any], first: int, last: int) ->
     with transaction.atomic(using=tracker.project.cluster), connections[tracker.project.cluster].cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = 0")
         cursor.execute(BACKLOG, facts)
-
-
-def gather_statistics(using: str) -> None:
-    with connections[using].cursor() as cursor:
-        cursor.execute("SET statement_timeout = 0; ANALYZE platform.webhooks_delivery; RESET statement_timeout")
-
-
-def forget_statistics(using: str) -> None:
-    """As of a table that PostgreSQL has not looked through yet. Other tests leave theirs, and which ran before is chance."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_clear_relation_stats('platform', 'webhooks_delivery')")
-        cursor.execute(
-            "SELECT pg_clear_attribute_stats('platform', 'webhooks_delivery', attname, false) FROM pg_attribute"
-            " WHERE attrelid = 'platform.webhooks_delivery'::regclass AND attnum > 0 AND NOT attisdropped"
-        )
-
-
-def blocks_of_a_claim(using: str, **more: Any) -> int:
-    """How many pages one claim looks at. It is undone."""
-    parameters = {
-        "bytes": BYTES, "window": 2000, "hosts": [], "rooms": [], "first_room": 2, "limit": 20, "lease": timedelta(seconds=30),
-        "only": None, "suspended": [], **more,
-    }  # fmt: skip
-    return blocks_of(using, CLAIM, parameters)
-
-
-def blocks_of(using: str, statement: str, parameters: dict[str, Any]) -> int:
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement, parameters)
-        found = cursor.fetchone()[0]
-        transaction.set_rollback(True, using=using)
-    [plan] = json.loads(found) if isinstance(found, str) else found
-    return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
@@ -96,7 +63,7 @@ STATES: dict[str, dict[str, Any]] = {
     "due": {},
     "due for longest": {"next_attempt_at": AGO - timedelta(hours=1)},
     "of a worker that died": {"claimed_until": AGO},
-    "claimed": {"claimed_until": SOON, "next_attempt_at": AGO - timedelta(hours=2)},  # takes up nobody's room
+    "claimed": {"claimed_until": SOON, "next_attempt_at": AGO - timedelta(hours=2)},  # takes up no slot
     "later": {"next_attempt_at": SOON},
     "held": {"status": "held"},
     "delivered": {"status": "delivered"},
@@ -112,7 +79,7 @@ def test_what_is_due_and_nobodys_is_claimed_the_longest_wait_first(
     for name in STATES:
         write_list(tracker, name)
     relay_batch(using)
-    Webhook.objects.using(using).filter(pk=other["id"]).update(enabled=False)  # what it has is nobody's
+    Webhook.objects.using(using).filter(pk=other["id"]).update(enabled=False)  # its claims belong to no worker
     names = {}
     mine = Delivery.objects.using(using).filter(webhook_id=webhook["id"]).order_by("sequence")
     for delivery, (name, state) in zip(mine, STATES.items(), strict=True):
@@ -120,9 +87,9 @@ def test_what_is_due_and_nobodys_is_claimed_the_longest_wait_first(
         names[delivery.pk] = name
 
     def claimed(limit: int = 20, room: int = 20, **more: Any) -> list[str]:
-        """Who would be claimed. It is undone."""
+        """The deliveries that would be claimed. The claim is rolled back."""
         with transaction.atomic(using=using):
-            found = [names[each.delivery_id] for each in claim(using, limit, first_room=room, **more)]
+            found = [names[each.delivery_id] for each in claim(using, limit, initial_concurrency=room, **more)]
             transaction.set_rollback(True, using=using)
         return sorted(found)
 
@@ -157,12 +124,12 @@ def test_a_batch_is_shared_out_by_receivers_and_then_by_age(tracker: Tracker, su
         relay_batch(using)
         of_slow = Delivery.objects.using(using).filter(webhook_id=slow["id"])
         of_slow.update(next_attempt_at=AGO)
-        urls = {each.webhook_id: each.url for each in claim(using, 2, first_room=3)}
+        urls = {each.webhook_id: each.url for each in claim(using, 2, initial_concurrency=3)}
         assert urls == {slow["id"]: slow["url"], quick["id"]: quick["url"]}
 
 
 @pytest.mark.parametrize("ordering", ["none", "row"])
-def test_a_backlog_lies_before_nobody_elses_delivery(
+def test_backlog_delays_no_other_deliveries(
     tracker: Tracker, receiver: Receiver, subscribe: Post, ordering: str
 ) -> None:
     using = tracker.project.cluster
@@ -172,7 +139,7 @@ def test_a_backlog_lies_before_nobody_elses_delivery(
         quick = subscribe(url=other.url(), events=["lists.insert"])
         write_list(tracker)
         relay_batch(using)
-        claimed = claim(using, 4, first_room=2)
+        claimed = claim(using, 4, initial_concurrency=2)
     assert [each.webhook_id for each in claimed].count(quick["id"]) == 1
     assert len(claimed) == 3
     waits = longest_wait(using)
@@ -185,30 +152,30 @@ def test_in_order_of_rows_only_the_first_of_each_row_is_claimed(
 ) -> None:
     using = tracker.project.cluster
     pile_up(tracker, subscribe(events=["lists.*"], ordering="row"), 1, 1_000)
-    claimed = claim(using, 100, first_room=100)
+    claimed = claim(using, 100, initial_concurrency=100)
     events = {each.event_id for each in claimed}
     assert events == {f"evt_{number}" for number in range(1, 51)}
-    assert claim(using, 100, first_room=100) == [], "the next of each row wait for the outcome"
+    assert claim(using, 100, initial_concurrency=100) == [], "the next of each row wait for the outcome"
     Delivery.objects.using(using).filter(event_id="evt_1").update(status="delivered")
-    assert [each.event_id for each in claim(using, 100, first_room=100)] == ["evt_51"]
+    assert [each.event_id for each in claim(using, 100, initial_concurrency=100)] == ["evt_51"]
 
 
 @pytest.mark.parametrize("put_off", ["a retry", "what was recovered"])
-def test_in_order_of_rows_the_first_of_a_row_is_claimed_however_many_were_due_before_it(
+def test_ordered_claim_takes_the_first_event_of_each_row(
     tracker: Tracker, receiver: Receiver, subscribe: Post, put_off: str
 ) -> None:
     """It is due later than all that wait behind it, and those fill what a claim looks at."""
     using = tracker.project.cluster
-    pile_up(tracker, subscribe(events=["lists.*"], ordering="row"), 1, delivery_queue.WINDOW + 1_000)
+    pile_up(tracker, subscribe(events=["lists.*"], ordering="row"), 1, delivery_queue.ORDERED_CANDIDATE_LIMIT + 1_000)
     of_the_row = Delivery.objects.using(using)
     of_the_row.update(subject="lists/one")
     first = {f"evt_{number}" for number in range(1, 2 if put_off == "a retry" else 4)}
     of_the_row.filter(event_id__in=first).update(next_attempt_at=timezone.now() + timedelta(hours=5), attempts=1)
-    assert claim(using, 100, first_room=100) == []
+    assert claim(using, 100, initial_concurrency=100) == []
     of_the_row.filter(event_id__in=first).update(next_attempt_at=timezone.now() - timedelta(seconds=1))
     for number in range(1, 5):
-        assert [each.event_id for each in claim(using, 100, first_room=100)] == [f"evt_{number}"]
-        assert claim(using, 100, first_room=100) == [], "the next one waits for the outcome"
+        assert [each.event_id for each in claim(using, 100, initial_concurrency=100)] == [f"evt_{number}"]
+        assert claim(using, 100, initial_concurrency=100) == [], "the next one waits for the outcome"
         of_the_row.filter(event_id=f"evt_{number}").update(status="delivered")
 
 
@@ -225,10 +192,10 @@ def test_in_order_of_rows_a_claim_costs_the_same_however_many_rows_wait(
     Delivery.objects.using(using).filter(sequence__lte=10).update(subject=None)
     if statistics:
         gather_statistics(using)
-    with touched(using) as cost:
-        claimed = claim(using, 100, first_room=20)
+    with count_touched_rows(using) as cost:
+        claimed = claim(using, 100, initial_concurrency=20)
     assert {each.event_id for each in claimed} == {f"evt_{number}" for number in range(1, 21)}
-    assert cost.read < delivery_queue.WINDOW + 1_000
+    assert cost.read < delivery_queue.ORDERED_CANDIDATE_LIMIT + 1_000
 
 
 EVENTS = """
@@ -240,7 +207,7 @@ SELECT 'evt_' || n, %(env)s, 'lists.update', 'lists/hot', '{}', 0, CASE WHEN n <
 
 @pytest.mark.parametrize("relayed", [20_000, 10_000, 0])
 @pytest.mark.parametrize("statistics", [False, True])
-def test_in_order_of_rows_a_claim_does_not_read_the_events_of_a_row_that_is_changed_all_the_time(
+def test_ordered_claim_does_not_read_all_events_of_a_busy_row(
     tracker: Tracker, receiver: Receiver, subscribe: Post, relayed: int, statistics: bool
 ) -> None:
     using = tracker.project.cluster
@@ -257,13 +224,13 @@ def test_in_order_of_rows_a_claim_does_not_read_the_events_of_a_row_that_is_chan
     first, second = (unrelayed or last + 1) - 2, (unrelayed or last + 1) - 1
     for number, sequence in ((1, first), (2, second)):
         Delivery.objects.using(using).filter(event_id=f"evt_{number}").update(subject="lists/hot", sequence=sequence)
-    with touched(using, "platform.rows_outboxevent") as cost:
-        assert [each.event_id for each in claim(using, 10, first_room=10)] == ["evt_1"]
+    with count_touched_rows(using, "platform.rows_outboxevent") as cost:
+        assert [each.event_id for each in claim(using, 10, initial_concurrency=10)] == ["evt_1"]
     assert cost.read < 100
     Delivery.objects.using(using).filter(event_id="evt_1").update(status="delivered")
     if unrelayed is not None:  # the second one's turn has not come: an earlier event is not relayed
         Delivery.objects.using(using).filter(event_id="evt_2").update(sequence=unrelayed + 1)
-        assert claim(using, 10, first_room=10) == []
+        assert claim(using, 10, initial_concurrency=10) == []
 
 
 def test_a_claim_passes_what_was_settled_once(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
@@ -280,26 +247,26 @@ def test_a_claim_passes_what_was_settled_once(tracker: Tracker, receiver: Receiv
     once = blocks_of(using, leap, {})
     assert once > 100
     assert blocks_of_a_claim(using) < 1.5 * once
-    assert len(claim(using, 100, first_room=100)) == 10
+    assert len(claim(using, 100, initial_concurrency=100)) == 10
 
 
 def test_a_claim_brings_no_more_than_fits_into_memory(
     tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_queue, "BYTES", 100)
+    monkeypatch.setattr(delivery_queue, "MAX_CLAIM_BYTES", 100)
     using = tracker.project.cluster
     pile_up(tracker, subscribe(events=["lists.*"]), 1, 10)
     Delivery.objects.using(using).update(body="x" * 40)
-    assert len(claim(using, 100, first_room=100)) == 3
+    assert len(claim(using, 100, initial_concurrency=100)) == 3
     Delivery.objects.using(using).update(body="x" * 400)
-    assert len(claim(using, 100, first_room=100)) == 1, "the first of them always"
+    assert len(claim(using, 100, initial_concurrency=100)) == 1, "the first of them always"
 
 
 def test_large_events_are_relayed_a_few_at_a_time_and_each_once(
     tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of a batch in one statement ran into its time limit, at every turn again, and the region stood still."""
-    for name, size in (("AT_ONCE", 4_000), ("PER_TURN", 8_000), ("LARGE", 1_000)):
+    """All of a batch in one statement exceeded its time limit, each time again, and the region made no progress."""
+    for name, size in (("AT_ONCE", 4_000), ("EVENTS_PER_PASS", 8_000), ("LARGE_PAYLOAD_BYTES", 1_000)):
         monkeypatch.setattr(relay, name, size)
     using = tracker.project.cluster
     for _ in range(3):
@@ -329,7 +296,7 @@ def test_large_events_are_relayed_a_few_at_a_time_and_each_once(
 def test_an_event_that_nobody_would_take_is_not_sent_and_says_so(
     tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "LARGEST", 1_500_000)
+    monkeypatch.setattr(relay, "MAX_PAYLOAD_BYTES", 1_500_000)
     subscribe(events=["tasks.*"])
     task = {"title": "x", "list_id": write_list(tracker), "owner_id": tracker.users["alice"], "notes": "x" * 900_000}
     made = tracker.post("key", "/rows/tasks", task)
@@ -355,14 +322,14 @@ def test_a_claim_reads_nothing_of_what_is_over(
     Delivery.objects.using(using).filter(sequence__lte=4_990).update(status="delivered", next_attempt_at=None)
     if known == "what is":
         gather_statistics(using)
-    claim(using, 1, first_room=1)  # whoever comes first walks over what has just ended
-    with touched(using) as cost:
-        assert len(claim(using, 100, first_room=100)) == 9
+    claim(using, 1, initial_concurrency=1)  # whoever comes first walks over what has just ended
+    with count_touched_rows(using) as cost:
+        assert len(claim(using, 100, initial_concurrency=100)) == 9
     assert cost.read < 200, "of some 5,000"
 
 
 @pytest.mark.parametrize("known", ["nothing", "an empty table", "all of it pending"])
-def test_mending_reads_nothing_of_what_is_over(
+def test_fixing_does_not_read_ended_deliveries(
     tracker: Tracker, receiver: Receiver, subscribe: Post, known: str
 ) -> None:
     """Whatever the statistics were gathered from: a table fills faster than they follow."""
@@ -374,10 +341,10 @@ def test_mending_reads_nothing_of_what_is_over(
     if known == "all of it pending":
         gather_statistics(using)
     Delivery.objects.using(using).filter(sequence__lte=4_990).update(status="delivered", next_attempt_at=None)
-    with touched(using) as nothing:
+    with count_touched_rows(using) as nothing:
         assert settle(using) == 0
     Delivery.objects.using(using).filter(sequence__gt=4_995).update(status="held", next_attempt_at=None)
-    with touched(using) as few:
+    with count_touched_rows(using) as few:
         assert settle(using) == 5
     assert (nothing.changed, few.changed) == (0, 5)
     assert nothing.read + few.read < 200, "of some 5,000"

@@ -23,14 +23,14 @@ from standardwebhooks import Webhook as Verifier
 
 from platform_site.identity import ids
 from rows.outbox.models import OutboxEvent
-from tests.api.receiver import Receiver, headers
 from tests.rows.conftest import Tracker
+from tests.support.deliveries import Dispatch, deliveries, write_list
+from tests.support.receiver import Receiver, headers
 from tests.webhooks.conftest import Post, bodies
-from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
 from webhooks.delivery import circuit_breaker
 from webhooks.delivery import queue as delivery_queue
 from webhooks.delivery.dispatcher import Dispatcher
-from webhooks.delivery.queue import LEASE, Claimed, Result, claim, record
+from webhooks.delivery.queue import LEASE, AttemptOutcome, ClaimedDelivery, claim, record
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Attempt, Delivery, Webhook
 
@@ -78,9 +78,7 @@ def write_lists(tracker: Tracker, count: int) -> set[str]:
     return {row["id"] for row in made}
 
 
-def test_f24_two_workers_side_by_side_deliver_each_event_once(
-    tracker: Tracker, receiver: Receiver, subscribe: Post
-) -> None:
+def test_two_workers_deliver_each_event_once(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
     subscribe(events=["lists.insert"])
     with dispatching(tracker.project.cluster, 3):
         written = write_lists(tracker, 300)
@@ -89,10 +87,10 @@ def test_f24_two_workers_side_by_side_deliver_each_event_once(
     assert Attempt.objects.using(tracker.project.cluster).count() == 300
 
 
-def test_f17_an_event_that_commits_after_a_later_one_is_relayed_all_the_same(
+def test_event_committed_after_a_later_one_is_still_relayed(
     tracker: Tracker, receiver: Receiver, subscribe: Post
 ) -> None:
-    """Whoever relayed by "the last number seen" would lose nearly all of these."""
+    """Relaying by "the last number seen" would lose nearly all of these."""
     using = tracker.project.cluster
     subscribe(events=["lists.insert"])
     dice = random.Random(17)
@@ -134,17 +132,20 @@ def test_f16_a_deletion_lets_what_is_in_flight_complete_and_starts_nothing(
     receiver.behave = behave
     write_lists(tracker, 50)
     with dispatching(using):
-        wait("some are in flight", lambda: len(receiver.requests) == circuit_breaker.FIRST_ROOM)
+        wait("some are in flight", lambda: len(receiver.requests) == circuit_breaker.INITIAL_CONCURRENCY)
         assert tracker.delete("owner", f"/webhooks/{webhook['id']}").status == 204
         may_answer.set()
         booked = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
-        wait("they are booked", lambda: booked.count() == circuit_breaker.FIRST_ROOM)
+        wait("they are booked", lambda: booked.count() == circuit_breaker.INITIAL_CONCURRENCY)
         other = subscribe(events=["lists.insert"], url=receiver.url("/other"))
         write_list(tracker)
-        wait("the dispatcher goes on", lambda: len(receiver.requests) > circuit_breaker.FIRST_ROOM)
+        wait("the dispatcher goes on", lambda: len(receiver.requests) > circuit_breaker.INITIAL_CONCURRENCY)
     paths = [request.split(b" ", 2)[1] for request in receiver.requests]
-    assert paths == [b"/hook"] * circuit_breaker.FIRST_ROOM + [b"/other"], other
-    assert Attempt.objects.using(using).filter(delivery__webhook_id=webhook["id"]).count() == circuit_breaker.FIRST_ROOM
+    assert paths == [b"/hook"] * circuit_breaker.INITIAL_CONCURRENCY + [b"/other"], other
+    assert (
+        Attempt.objects.using(using).filter(delivery__webhook_id=webhook["id"]).count()
+        == circuit_breaker.INITIAL_CONCURRENCY
+    )
 
 
 @pytest.mark.parametrize("switch", ["disable", "delete", "another URL"])
@@ -173,8 +174,8 @@ def test_after_the_answer_to_a_switch_nothing_starts_that_stood_in_line(
     write_lists(tracker, 500)
     claimed = Delivery.objects.using(using).filter(webhook_id=webhook["id"], claimed_until__gt=Now())
     with dispatching(using):
-        wait("its room is full", lambda: blocked == circuit_breaker.MAX_ROOM)
-        wait("more stand in line", lambda: claimed.count() > 2 * circuit_breaker.MAX_ROOM)
+        wait("all its slots are taken", lambda: blocked == circuit_breaker.MAX_CONCURRENCY)
+        wait("more stand in line", lambda: claimed.count() > 2 * circuit_breaker.MAX_CONCURRENCY)
         if switch == "delete":
             assert tracker.delete("owner", path).status == 204
         elif switch == "disable":
@@ -183,13 +184,13 @@ def test_after_the_answer_to_a_switch_nothing_starts_that_stood_in_line(
             assert tracker.patch("owner", path, {"url": receiver.url("/other")}).status == 200
         may_answer.set()
         delivered = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
-        wait("what was under way is booked", lambda: delivered.count() >= 200 + circuit_breaker.MAX_ROOM)
+        wait("what was under way is booked", lambda: delivered.count() >= 200 + circuit_breaker.MAX_CONCURRENCY)
         if switch == "another URL":
             wait("the others arrive", lambda: delivered.count() == 500)
-        wait("what stood in line was given back", lambda: not claimed.exists())
+        wait("the queued claims were released", lambda: not claimed.exists())
     paths = Counter(request.split(b" ", 2)[1] for request in receiver.requests)
-    others = {b"/other": 500 - 200 - circuit_breaker.MAX_ROOM} if switch == "another URL" else {}
-    assert paths == {b"/hook": 200 + circuit_breaker.MAX_ROOM, **others}
+    others = {b"/other": 500 - 200 - circuit_breaker.MAX_CONCURRENCY} if switch == "another URL" else {}
+    assert paths == {b"/hook": 200 + circuit_breaker.MAX_CONCURRENCY, **others}
 
 
 def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
@@ -207,7 +208,7 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
     slow = delivery_queue.CLAIM.replace(
         "standing AS (", "held_up AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(42)), standing AS ("
     ).replace("(SELECT webhook_id FROM chosen)", "(SELECT webhook_id FROM chosen, held_up)")
-    taken: list[list[Claimed]] = []
+    taken: list[list[ClaimedDelivery]] = []
 
     def work() -> None:
         try:
@@ -265,8 +266,8 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
 def test_f15_a_receiver_that_was_down_gets_everything_without_a_stampede(
     tracker: Tracker, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE", 0.2)
-    monkeypatch.setattr(circuit_breaker, "LONGEST_PAUSE", 0.5)
+    monkeypatch.setattr(circuit_breaker, "INITIAL_COOLDOWN", 0.2)
+    monkeypatch.setattr(circuit_breaker, "MAX_COOLDOWN", 0.5)
     with Receiver() as gone:
         port = gone.port
     webhook = subscribe(events=["lists.insert"], url=f"http://127.0.0.1:{port}/hook")
@@ -292,11 +293,11 @@ def test_f15_a_receiver_that_was_down_gets_everything_without_a_stampede(
             wait("all arrive", lambda: len(back.requests) >= 200)
             wait("all is booked", lambda: tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1)
     assert Counter(body["data"]["id"] for body in bodies(back)) == dict.fromkeys(written, 1)
-    assert most <= circuit_breaker.MAX_ROOM
+    assert most <= circuit_breaker.MAX_CONCURRENCY
 
 
 @pytest.mark.parametrize("offset", [timedelta(minutes=10), -timedelta(minutes=10)])
-def test_f22_a_worker_whose_clock_is_wrong_signs_and_waits_by_that_of_the_database(
+def test_worker_with_wrong_clock_signs_and_waits_by_the_database_clock(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch, offset: timedelta
 ) -> None:  # fmt: skip
     webhook = subscribe(events=["lists.insert"])
@@ -324,7 +325,7 @@ def _wrong_by(offset: timedelta) -> type[datetime]:
     return Wrong
 
 
-def test_f26_a_secret_that_cannot_be_opened_holds_up_nobody_else(
+def test_unreadable_secret_delays_no_other_deliveries(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     broken, whole = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
@@ -337,9 +338,7 @@ def test_f26_a_secret_that_cannot_be_opened_holds_up_nobody_else(
     assert (parked["status"], parked["outcome"]) == ("pending", "the signing secret cannot be opened")
 
 
-def test_f3_an_outcome_that_comes_after_its_lease_ended_leaves_the_delivery_alone(
-    tracker: Tracker, receiver: Receiver, subscribe: Post
-) -> None:
+def test_outcome_after_its_lease_expired_is_ignored(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])
     write_list(tracker)
@@ -347,11 +346,11 @@ def test_f3_an_outcome_that_comes_after_its_lease_ended_leaves_the_delivery_alon
     [stalled] = _claim_all(using, lease=timedelta(0))
     [taken] = _claim_all(using, lease=timedelta(minutes=1))
     assert (stalled.attempt, taken.attempt) == (1, 2)
-    late = Result(stalled, stalled.now(), timedelta(seconds=1), "exhausted", "500", response_status=500)
+    late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "exhausted", "500", response_status=500)
     record(using, [late], patience=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == "pending"
-    good = Result(taken, taken.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
+    good = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
     record(using, [good], patience=timedelta(days=5))
     record(using, [good], patience=timedelta(days=5))  # a worker that lost its connection books again
     (delivery,) = deliveries(tracker, webhook)
@@ -363,12 +362,12 @@ def test_f3_an_outcome_that_comes_after_its_lease_ended_leaves_the_delivery_alon
     ("ordering", "lease", "asked_for", "expected"),
     [
         ("none", timedelta(minutes=1), False, "delivered"),
-        ("none", timedelta(minutes=1), True, "pending"),  # somebody wants it sent once more
+        ("none", timedelta(minutes=1), True, "pending"),  # it was requested once more
         ("row", timedelta(minutes=1), False, "pending"),  # the row's next event would overtake the second attempt
         ("row", timedelta(0), False, "delivered"),  # whose worker has died
     ],
 )
-def test_an_event_that_arrived_is_not_sent_a_third_time_because_its_worker_stood_still(
+def test_stalled_worker_does_not_cause_a_third_attempt(
     tracker: Tracker, subscribe: Post, ordering: str, lease: timedelta, asked_for: bool, expected: str
 ) -> None:
     using = tracker.project.cluster
@@ -379,12 +378,12 @@ def test_an_event_that_arrived_is_not_sent_a_third_time_because_its_worker_stood
     if asked_for:
         Delivery.objects.using(using).update(schedule_from=F("attempts"))
     [taken] = _claim_all(using, lease=lease)
-    late = Result(stalled, stalled.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
+    late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
     record(using, [late], patience=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == expected
     # Many receivers say no to what they have seen before.
-    refused = Result(taken, taken.now(), timedelta(seconds=1), "exhausted", "409", response_status=409)
+    refused = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "exhausted", "409", response_status=409)
     record(using, [refused], patience=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == ("delivered" if expected == "delivered" else "exhausted")
@@ -406,15 +405,15 @@ def test_an_earlier_event_of_a_row_is_waited_for_in_its_own_environment(tracker:
     assert len(_claim_all(using, LEASE)) == 1
 
 
-def test_a_dispatcher_that_failed_in_mid_flight_gives_the_receiver_its_room_back(
+def test_failed_dispatcher_releases_the_slot_of_the_receiver(
     tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a receiver with as many attempts in flight as it has room would get nothing more from this process."""
+    """Otherwise a receiver with as many attempts in flight as slots would get nothing more from this process."""
     turns = itertools.count()
 
     def relay_once(using: str) -> object:
         if next(turns) == 1:
-            wait("its room is full", lambda: len(receiver.requests) == circuit_breaker.FIRST_ROOM)
+            wait("all its slots are taken", lambda: len(receiver.requests) == circuit_breaker.INITIAL_CONCURRENCY)
             raise OSError(22, "Invalid argument")
         return relay_batch(using)
 
@@ -441,7 +440,7 @@ def test_a_dispatcher_that_failed_in_mid_flight_gives_the_receiver_its_room_back
         wait("all arrive", all_arrived)
 
 
-def test_an_environment_that_goes_while_outcomes_are_booked_takes_no_other_outcome_along(
+def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
     tracker: Tracker, receiver: Receiver, subscribe: Post
 ) -> None:
     using = tracker.project.cluster
@@ -449,7 +448,7 @@ def test_an_environment_that_goes_while_outcomes_are_booked_takes_no_other_outco
     write_lists(tracker, 2)
     relay_batch(using)
     going, staying = sorted(_claim_all(using, lease=timedelta(minutes=1)), key=lambda each: each.delivery_id)
-    results = [Result(each, each.now(), timedelta(0), "delivered", "200") for each in (going, staying)]
+    results = [AttemptOutcome(each, each.now(), timedelta(0), "delivered", "200") for each in (going, staying)]
     parameters = connections[using].get_connection_params()
     where = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
 
@@ -472,5 +471,5 @@ def test_an_environment_that_goes_while_outcomes_are_booked_takes_no_other_outco
     assert Attempt.objects.using(using).get().delivery_id == staying.delivery_id
 
 
-def _claim_all(using: str, lease: timedelta) -> list[Claimed]:
-    return claim(using, 10, hosts=[], rooms=[], first_room=10, lease=lease)
+def _claim_all(using: str, lease: timedelta) -> list[ClaimedDelivery]:
+    return claim(using, 10, hosts=[], rooms=[], initial_concurrency=10, lease=lease)

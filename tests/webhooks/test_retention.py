@@ -1,4 +1,5 @@
-"""What ends by itself: held events, deliveries and events past their time, webhooks that were deleted. And what stays."""
+"""What ends by itself: held events, deliveries and events past their time, webhooks that were deleted. And what
+stays."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,14 +13,14 @@ from platform_site.identity import ids
 from projects.control_events import ControlEvent
 from projects.models import Environment
 from rows.outbox.models import OutboxEvent
-from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
+from tests.support.deliveries import deliveries, write_list
+from tests.support.receiver import Receiver
 from tests.webhooks.conftest import Post
-from tests.webhooks.test_deliveries import deliveries, write_list
 from webhooks.delivery import control_events
 from webhooks.delivery import retention as delivery_retention
 from webhooks.models import Attempt, Delivery, Webhook
-from webhooks.tasks import forget_what_is_old
+from webhooks.tasks import purge_old_deliveries
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -54,12 +55,12 @@ def test_what_was_held_for_seven_days_is_dropped_and_says_so(
     age(tracker, 2 * MINUTE)
     write_list(tracker)
     assert dispatch() == 1
-    forget_what_is_old(using)
+    purge_old_deliveries(using)
     assert fates(tracker, held) == [("dropped", "held longer than 7 days"), ("held", "the webhook is disabled")]
     assert fates(tracker, sent) == [("delivered", "200")] * 2
 
 
-def test_an_old_event_that_was_to_be_sent_again_is_held_for_seven_days_from_then(
+def test_resent_old_event_is_held_for_seven_days(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster
@@ -78,7 +79,7 @@ def test_an_old_event_that_was_to_be_sent_again_is_held_for_seven_days_from_then
     assert delivery_retention.expire_held(using, older_than=WEEK) == 1
 
 
-def test_deliveries_that_have_ended_are_forgotten_after_their_time_with_their_attempts(
+def test_ended_deliveries_expire_with_their_attempts(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster
@@ -123,7 +124,7 @@ def test_a_clock_that_is_wrong_forgets_nothing_before_its_time(
     assert delivery_retention.purge(using, older_than=MONTH) == 1
 
 
-def test_events_are_forgotten_when_they_were_relayed_long_ago(
+def test_events_relayed_long_ago_are_deleted(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster
@@ -142,7 +143,7 @@ def test_events_are_forgotten_when_they_were_relayed_long_ago(
     assert list(left) == [young.pk, waiting.pk]
 
 
-def test_a_deleted_webhook_goes_with_its_deliveries_once_nothing_of_it_is_in_flight(
+def test_deleted_webhook_is_removed_once_nothing_is_in_flight(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster
@@ -162,10 +163,10 @@ def test_a_deleted_webhook_goes_with_its_deliveries_once_nothing_of_it_is_in_fli
     assert Delivery.objects.using(using).count() == Attempt.objects.using(using).count() == 1
 
 
-def test_events_of_the_control_database_are_forgotten_when_carried_over_and_never_before(
+def test_control_events_are_deleted_only_after_they_are_transferred(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_events, "FORGOTTEN", 2)  # so that it goes on behind its batch
+    monkeypatch.setattr(control_events, "PURGE_BATCH", 2)  # so that it goes on behind its batch
     ControlEvent.objects.all().delete()
     old, young = timezone.now() - WEEK - MINUTE, timezone.now() - WEEK + MINUTE
     known, unknown = tracker.environment_id, "env_01k60000000000000000000000"
@@ -182,9 +183,9 @@ def test_events_of_the_control_database_are_forgotten_when_carried_over_and_neve
     ]
     ControlEvent.objects.bulk_create(made)
     ControlEvent.objects.update(created_at=young)
-    assert control_events.forget_old() == 0
+    assert control_events.purge_old() == 0
     ControlEvent.objects.update(created_at=old)
-    assert control_events.forget_old() == 3
+    assert control_events.purge_old() == 3
     assert ControlEvent.objects.get().environment_id == known
     assert ControlEvent.objects.get().relayed_at is None
     assert Environment.objects.filter(pk=known).exists()

@@ -14,10 +14,10 @@ from projects import services as projects
 from projects.models import Project
 from projects.provisioning import suspension
 from rows.outbox.models import OutboxEvent
-from tests.api.receiver import Receiver, answer
 from tests.rows.conftest import Tracker
+from tests.support.deliveries import deliveries, write_list
+from tests.support.receiver import Receiver, answer
 from tests.webhooks.conftest import Post, bodies
-from tests.webhooks.test_deliveries import deliveries, write_list
 from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.queue import longest_wait
 from webhooks.models import Attempt, Delivery
@@ -74,7 +74,7 @@ def test_events_that_no_relay_had_met_wait_as_well(
     assert len(receiver.requests) == 1
 
 
-def test_a_schedule_of_retries_stands_still(
+def test_retries_pause_during_suspension(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster
@@ -125,7 +125,7 @@ def test_an_outcome_of_an_attempt_in_flight_is_booked(
     assert dispatch() == 0, "nothing arrives twice"
 
 
-def test_what_a_disabled_webhook_holds_does_not_expire_under_its_owners_hands(
+def test_deliveries_of_a_disabled_webhook_do_not_expire(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     using = tracker.project.cluster
@@ -194,5 +194,5 @@ def test_a_suspension_by_another_process_is_known_within_the_bound(
     subscribe(events=["lists.insert"])
     assert dispatch() == 0  # and has asked
     Project.objects.update(suspended_at=Now(), suspension_reason="abuse")
-    monkeypatch.setattr(suspension, "KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(suspension, "FRESH_SECONDS", 0.0)
     assert suspension.suspended_in(tracker.project.cluster) != []

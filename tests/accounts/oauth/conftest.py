@@ -19,17 +19,17 @@ from accounts import audit
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.models.registration import PoolSettings
 from accounts.oauth import metadata, providers, redirects, transport
-from platform_site.concurrency.fair_semaphore import FairPlaces
+from platform_site.concurrency.fair_semaphore import FairSemaphore
 from projects.models import Environment
 from tests.accounts.conftest import token
-from tests.accounts.oauth.identity_provider import (
+from tests.support.client import Answer, Api
+from tests.support.identity_provider import (
     CLIENT_ID,
     CLIENT_SECRET,
     IdentityProvider,
     running,
     sign_in_at,
 )
-from tests.client import Answer, Api
 
 HOST = "127.0.0.1:8000"  # BASE_URL's
 APP = "https://app.example.com/signed-in"
@@ -41,12 +41,12 @@ def loopback(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
     for seconds in ("SECONDS", "PER_CALL", "CONNECT"):
         monkeypatch.setattr(transport, seconds, 60.0)
-    places = FairPlaces(transport.IN_ALL, each=transport.PER_OWNER, firm=60.0, line=transport.WAITING)
-    monkeypatch.setattr(transport, "_places", places)
-    monkeypatch.setattr(transport, "_rests", transport._Rests())
-    metadata.forget()
+    places = FairSemaphore(transport.IN_ALL, each=transport.PER_OWNER, firm=60.0, line=transport.WAITING)
+    monkeypatch.setattr(transport, "_semaphores", places)
+    monkeypatch.setattr(transport, "_cooldowns", transport._Cooldowns())
+    metadata.evict()
     yield
-    metadata.forget()
+    metadata.evict()
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def idp() -> Iterator[IdentityProvider]:
 
 @pytest.fixture
 def provider(idp: IdentityProvider, production: Environment) -> ProviderRecord:
-    """The provider as production knows it; its application is APP, and everybody may come."""
+    """The provider as configured in production; its application is APP, and sign-up is open."""
     idp.register(f"http://{HOST}/v1/auth/callback")
     open_pool(production.pk)
     allow(production.pk, APP)

@@ -23,7 +23,7 @@ from accounts.oauth import flows, metadata, providers, transport
 from accounts.oauth.errors import ProviderUnreachable
 from projects.models import Environment
 from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, told
-from tests.accounts.oauth.identity_provider import (
+from tests.support.identity_provider import (
     CLIENT_SECRET,
     IdentityProvider,
     OctKey,
@@ -48,7 +48,7 @@ def nothing_is_left(production: Environment) -> bool:
 
 
 def went_nowhere(response: Any) -> bool:
-    """An error that is shown and not told to anybody."""
+    """An error that is shown to the user and not sent to any application."""
     return response.status_code in (400, 422) and "Location" not in response.headers
 
 
@@ -219,7 +219,7 @@ def test_coming_back_needs_the_state_of_this_browser(
         secrets.token_urlsafe(32),
     ):
         assert went_nowhere(browser.arrive(with_state(value))), value
-    # Login CSRF: somebody else's way, led into this browser, and this browser's way in somebody else's.
+    # Login CSRF: another person's sign-in, continued in this browser, and this browser's sign-in in another one.
     assert went_nowhere(Browser().arrive(back))
     other = Browser()
     other.begin(production)
@@ -283,7 +283,7 @@ def test_a_flow_ends_after_ten_minutes(
     assert nothing_is_left(production)
 
 
-def test_flows_that_nobody_finishes_do_not_fill_the_browser(provider: ProviderRecord, production: Environment) -> None:
+def test_abandoned_flows_do_not_fill_the_cookies(provider: ProviderRecord, production: Environment) -> None:
     browser = Browser()
     seen = set()
     for _ in range(20):
@@ -326,7 +326,7 @@ def test_people_see_a_page_and_programs_json(provider: ProviderRecord, productio
     assert Browser().get("/v1/auth/callback/idp_x").json()["error"]["code"] == "validation_failed"
 
 
-def test_strangers_are_counted(provider: ProviderRecord, production: Environment, settings: Any) -> None:
+def test_anonymous_requests_are_rate_limited(provider: ProviderRecord, production: Environment, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1 / 300  # one a minute
     browser = Browser()
     for path in ("/v1/auth/authorize", "/v1/auth/callback/idp_x", "/v1/auth/providers"):
@@ -362,7 +362,7 @@ def test_a_person_who_cancels(idp: IdentityProvider, provider: ProviderRecord, p
     ],
 )
 @pytest.mark.parametrize("with_code", [False, True])
-def test_an_error_of_the_provider_is_told_in_words_of_ours(
+def test_provider_error_is_mapped_to_a_platform_error(
     idp: IdentityProvider,
     provider: ProviderRecord,
     production: Environment,
@@ -440,20 +440,20 @@ def test_a_stolen_code_of_the_provider_is_of_no_use_in_another_flow(
 
 
 def test_another_issuer_answers(idp: IdentityProvider, provider: ProviderRecord, production: Environment) -> None:
-    """Mix-up (RFC 9207): the answer names somebody else, or nobody though the provider says that it does."""
+    """Mix-up (RFC 9207): the response names another issuer, or none although the provider announces that it does."""
     idp.twist_callback = lambda address: address.replace(
         f"iss={quote(idp.issuer, safe='')}", "iss=https%3A%2F%2Fevil.example"
     )
     assert refused(Browser().sign_in(production, "ada"))[1] == "provider_answer_invalid"
     idp.twist_callback = lambda address: address.replace("iss=", "was=")
     assert refused(Browser().sign_in(production, "ada"))[1] == "provider_answer_invalid"
-    assert idp.count("/token") == 0, "the code went to nobody"
+    assert idp.count("/token") == 0, "the code was not sent"
     idp.twist_callback = None
     assert "code" in told(Browser().sign_in(production, "ada"))
 
 
 def twisted(**changes: Any) -> Callable[[IdentityProvider], Callable[[dict[str, Any], dict[str, Any]], str]]:
-    """The same token, well signed, with other claims; None takes one away."""
+    """The same token, correctly signed, with other claims; None removes one."""
 
     def twist(idp: IdentityProvider) -> Callable[[dict[str, Any], dict[str, Any]], str]:
         def sign(header: dict[str, Any], claims: dict[str, Any]) -> str:
@@ -545,7 +545,7 @@ TOKENS = {
 
 
 @pytest.mark.parametrize("lie", TOKENS.values(), ids=TOKENS.keys())
-def test_an_id_token_that_does_not_hold_signs_nobody_in(
+def test_invalid_id_token_is_refused(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment, lie: Callable[[IdentityProvider], Any]
 ) -> None:
     idp.twist_id_token = lie(idp)
@@ -563,7 +563,7 @@ def test_a_token_of_another_provider_s_is_refused(
         )
         idp.twist_id_token = foreign
         assert refused(Browser().sign_in(production, "ada"))[1] == "provider_answer_invalid"
-        assert other.requests == [], "nobody asked it for keys"
+        assert other.requests == [], "its keys were not requested"
     assert nothing_is_left(production)
 
 
@@ -572,7 +572,7 @@ def test_rsa_signatures_are_read_too(idp: IdentityProvider, provider: ProviderRe
     assert "code" in told(Browser().sign_in(production, "ada"))
 
 
-def test_userinfo_of_somebody_else(idp: IdentityProvider, provider: ProviderRecord, production: Environment) -> None:
+def test_userinfo_of_another_user(idp: IdentityProvider, provider: ProviderRecord, production: Environment) -> None:
     idp.email_only_in_userinfo = True
     told_of_another = {"sub": "sub-eve", "email": "eve@example.com", "email_verified": True}
     idp.twist_answer["/userinfo"] = lambda: Response(200, orjson.dumps(told_of_another), [])
@@ -655,7 +655,7 @@ def test_a_provider_inside_our_network_is_not_called(
     assert idp.requests == []
 
 
-def test_a_provider_that_is_away(production: Environment) -> None:
+def test_provider_is_unavailable(production: Environment) -> None:
     with running() as gone:
         address = gone.issuer
     allow(production.pk, APP)
@@ -682,14 +682,14 @@ def test_a_slow_provider_costs_a_bounded_time_and_then_rests(
     way = None if path.startswith("/.well-known") else sign_in_at(browser.begin(production)["Location"], "ada")
     idp.twist_answer[path] = dawdle
     monkeypatch.setattr(transport, "PER_CALL", 1.5)
-    monkeypatch.setattr(transport, "FIRST_REST", 300.0)
+    monkeypatch.setattr(transport, "INITIAL_COOLDOWN", 300.0)
     begun = time.monotonic()
     first = browser.begin(production) if way is None else browser.arrive(way)
     assert time.monotonic() - begun < 25, "the provider would have taken thirty seconds"
     assert asked.is_set()
     assert refused(first) == ("temporarily_unavailable", "provider_unreachable")
     before = idp.count(path)
-    metadata.forget()
+    metadata.evict()
     assert refused(Browser().begin(production))[1] == "provider_unreachable"
     assert idp.count(path) == before, "the next one does not wait for it again"
     idp.stopping.set()
@@ -730,7 +730,7 @@ class Strangers:
         self._threads[-1].start()
 
     def under_way(self) -> int:
-        return len(transport._places._holds)
+        return len(transport._semaphores._holds)
 
     def join(self) -> None:
         self.slow.stopping.set()
@@ -743,7 +743,7 @@ def strangers(slow: IdentityProvider) -> Iterator[Strangers]:
     made = Strangers(slow)
     yield made
     made.join()
-    assert transport._places._holds == []
+    assert transport._semaphores._holds == []
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -756,7 +756,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_an_application_with_slow_providers_leaves_room_for_others(
     provider: ProviderRecord, production: Environment, strangers: Strangers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads that wait for a provider answer nobody, so there are never many of them."""
+    """Threads that wait for a provider serve no other requests, so their number is limited."""
     monkeypatch.setattr(transport, "WAIT", 0.2)
     for _ in range(transport.IN_ALL):
         strangers.sign_in_at("env_slow")
@@ -766,11 +766,11 @@ def test_an_application_with_slow_providers_leaves_room_for_others(
     assert Browser().begin(production).status_code == 303
 
 
-def test_any_number_of_applications_with_slow_providers_leaves_room_for_one_that_is_known_to_be_quick(
+def test_known_fast_provider_is_served_beside_many_slow_providers(
     provider: ProviderRecord, production: Environment, strangers: Strangers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Browser().begin(production).status_code == 303
-    metadata.forget()
+    metadata.evict()
     monkeypatch.setattr(transport, "WAIT", 0.2)
     for number in range(4 * transport.IN_ALL):
         strangers.sign_in_at(f"env_slow{number}")
@@ -779,7 +779,7 @@ def test_any_number_of_applications_with_slow_providers_leaves_room_for_one_that
     assert Browser().begin(production).status_code == 303
 
 
-def test_slow_providers_give_way_to_an_application_that_nobody_knows_yet_and_rest(
+def test_slow_providers_give_way_to_new_applications_and_are_paused(
     provider: ProviderRecord,
     production: Environment,
     slow: IdentityProvider,
@@ -787,15 +787,15 @@ def test_slow_providers_give_way_to_an_application_that_nobody_knows_yet_and_res
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transport, "WAIT", 60.0)
-    monkeypatch.setattr(transport, "FIRST_REST", 300.0)
-    monkeypatch.setattr(transport._places, "firm", 0.5)
+    monkeypatch.setattr(transport, "INITIAL_COOLDOWN", 300.0)
+    monkeypatch.setattr(transport._semaphores, "firm", 0.5)
     most = transport.IN_ALL * 3 // 4
     for number in range(most):
         strangers.sign_in_at(f"env_slow{number}")
     until(lambda: strangers.under_way() == most)
     assert Browser().begin(production).status_code == 303
     until(lambda: len(strangers.ended) == 1)
-    assert strangers.under_way() == most - 1, "one of them, and nobody beside it"
+    assert strangers.under_way() == most - 1, "one of them, and no other"
     asked = len(slow.requests)
     for number in range(most):
         strangers.sign_in_at(f"env_slow{number}")
@@ -804,12 +804,12 @@ def test_slow_providers_give_way_to_an_application_that_nobody_knows_yet_and_res
     assert strangers.under_way() <= most
 
 
-def test_a_provider_that_was_too_slow_rests_longer_each_time_and_is_forgiven_once_it_is_quick(
+def test_pause_of_a_slow_provider_grows_and_ends_after_a_fast_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(transport.time, "monotonic", lambda: now)
-    rests = transport._Rests()
+    rests = transport._Cooldowns()
 
     def is_resting() -> bool:
         try:

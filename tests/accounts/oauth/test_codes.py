@@ -13,14 +13,14 @@ from django.db.models import F
 
 from accounts import audit
 from accounts.models import AuditEntry, AuthorizationCode, Session, User
-from accounts.tasks import forget_what_ended
+from accounts.tasks import purge_expired
 from accounts.tokens import token_format
 from accounts.users import exchange_codes
 from accounts.users import service as user_service
 from projects.models import Environment
 from tests.accounts.conftest import make_environment, token
 from tests.accounts.oauth.conftest import APP, exchange, in_parallel, s256
-from tests.client import Api
+from tests.support.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -186,7 +186,7 @@ def test_a_challenge_needs_its_verifier(api: Api, una: User, production: Environ
 
 
 def test_a_verifier_without_a_challenge_is_refused(api: Api, una: User, production: Environment) -> None:
-    """Somebody took the challenge out of the request (PKCE downgrade, RFC 9700 4.8.2)."""
+    """An attacker removed the challenge from the request (PKCE downgrade, RFC 9700 4.8.2)."""
     code = issue(una, production)
     assert exchange(api, code, production, code_verifier=secrets.token_urlsafe(40)).status == 400
     assert nothing_happened(una)
@@ -241,7 +241,7 @@ def test_a_code_dies_with_its_user(api: Api, una: User, production: Environment)
 def test_a_code_ends_with_the_sessions_of_its_user(
     api: Api, make_user: Callable[..., User], una: User, production: Environment, change: dict[str, Any]
 ) -> None:
-    """It is a session that has not begun: whoever takes an account back ends that, too."""
+    """The result is a session that has not begun: a user who recovers the account ends it, too."""
     neighbours = issue(make_user("ulf", pool_id=production.pk), production)
     used, code = issue(una, production), issue(una, production)
     exchange(api, used, production)
@@ -253,13 +253,13 @@ def test_a_code_ends_with_the_sessions_of_its_user(
     assert exchange(api, neighbours, production).status == 200
 
 
-def test_codes_are_forgotten_when_nobody_asks_for_them_any_more(una: User, production: Environment) -> None:
+def test_expired_codes_are_deleted(una: User, production: Environment) -> None:
     issue(una, production)
     issue(una, production)
     AuthorizationCode.objects.filter(pk=AuthorizationCode.objects.first().pk).update(  # type: ignore[union-attr]
         expires_at=F("expires_at") - timedelta(hours=2)
     )
-    forget_what_ended()
+    purge_expired()
     assert AuthorizationCode.objects.count() == 1
 
 

@@ -34,9 +34,9 @@ from tests.accounts.oauth.conftest import (
     s256,
     told,
 )
-from tests.accounts.oauth.identity_provider import CLIENT_SECRET, IdentityProvider, sign_in_at
-from tests.accounts.postbox import Postbox, html_of, text_of
-from tests.client import Api
+from tests.support.client import Api
+from tests.support.identity_provider import CLIENT_SECRET, IdentityProvider, sign_in_at
+from tests.support.postbox import Postbox, html_of, text_of
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -76,7 +76,7 @@ def test_a_person_signs_in_with_pkce_and_is_a_user_from_then_on(
     assert (me.status, me.json["id"], me.json["environment_id"]) == (200, user.pk, production.pk)
     refreshed = token(api, grant_type="refresh_token", refresh_token=got.json["refresh_token"])
     assert refreshed.status == 200
-    # The session says how it began, and the trail has everything.
+    # The session records how it began, and the audit log has every step.
     started = AuditEntry.objects.get(action="session.started")
     assert started.detail["method"] == "oauth:acme"
     assert {entry.action for entry in AuditEntry.objects.filter(target_id=user.pk)} >= {
@@ -195,7 +195,7 @@ def test_platform_accounts_have_providers_of_their_own(api: Api, idp: IdentityPr
     idp.person("olga", email="OLGA@example.com", email_verified=True)
     got = exchange(api, code_for(None, "olga"))
     assert (got.status, got.json["user"]["id"]) == (200, olga.pk)
-    # Strangers are not admitted: the platform's pool is closed unless its operator opens it.
+    # Unknown people are not admitted: the platform's pool is closed unless its operator opens it.
     idp.person("stranger", email="stranger@example.com", email_verified=True)
     assert told(Browser().sign_in(None, "stranger"))["error_code"] == "sign_up_closed"
 
@@ -212,7 +212,7 @@ def test_no_provider_s_word_for_an_email_makes_anybody_one_of_the_staff(
     idp.person("olga", email="olga@example.com", email_verified=True)
     assert told(Browser().sign_in(None, "olga"))["error_code"] == "link_required"
     assert not Identity.objects.exists()
-    # Whom they linked themselves they are.
+    # An identity that the user linked signs that user in.
     identity = Identity.objects.create(
         user=olga, provider=ProviderRecord.objects.get(), subject=idp.people["olga"].subject, email="olga@example.com"
     )
@@ -252,7 +252,7 @@ def test_keys_are_read_again_when_the_provider_rotates_them(
     # Not for each unknown key id: those who make them up would make us ask for as long as they like.
     assert told(Browser().sign_in(production, "ada"))["error_code"] == "provider_answer_invalid"
     assert idp.count("/jwks") == 1
-    monkeypatch.setattr(metadata, "KEYS_AGAIN", 0.0)
+    monkeypatch.setattr(metadata, "KEYS_RELOAD_SECONDS", 0.0)
     assert exchange(api, code_for(production, "ada"), production).status == 200
     assert idp.count("/jwks") == 2
 
@@ -299,10 +299,10 @@ def test_who_was_a_user_already_is_told_that_there_is_another_way_in(
     assert "lnk_" not in str(told_una)
 
 
-def test_an_unverified_email_tells_nothing_about_who_is_here(
+def test_unverified_email_reveals_no_accounts(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment, una: User
 ) -> None:
-    """T7: a provider that lets people claim any address must not tell them which of them are users."""
+    """A provider that lets people claim any email address must not reveal which of them have accounts."""
     idp.person("prober", email="una@example.com", email_verified=False)
     known = told(Browser().sign_in(production, "prober"))
     idp.people["prober"].claims["email"] = "nobody@example.com"
@@ -392,7 +392,7 @@ def test_a_disabled_user_stays_outside(
     assert told(Browser().sign_in(production, "ada"))["error_code"] == "user_disabled"
 
 
-def test_a_full_pool_is_full_by_this_door_too(
+def test_provider_sign_up_respects_the_user_limit(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment, monkeypatch: pytest.MonkeyPatch, una: User
 ) -> None:
     monkeypatch.setattr(views, "plan_limits", lambda plan: replace(PLANS[plan], app_users_per_environment=1))
@@ -410,7 +410,7 @@ def test_the_same_person_in_several_tabs_is_one_user(
     results = in_parallel(*[lambda browser=browser, way=way: told(browser.arrive(way)) for browser, way in ways])
     assert User.objects.in_pool(production.pk).count() == 1
     assert Identity.objects.count() == 1
-    # A process makes a few calls to one provider at a time; who finds no room is told to try again.
+    # A process makes a few calls to one provider at a time; further callers are asked to try again.
     assert any("code" in heard for heard in results)
     assert {heard.get("error_code") for heard in results} <= {None, "provider_unreachable"}
 

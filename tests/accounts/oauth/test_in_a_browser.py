@@ -18,9 +18,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.accounts.oauth.conftest import s256
-from tests.accounts.oauth.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
-from tests.browsing import NARROW, in_a_browser
-from tests.serving import ROOT, Up
+from tests.support.browser import NARROW, in_a_browser
+from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
+from tests.support.service import ROOT, Up
 
 pytestmark = in_a_browser
 
@@ -36,7 +36,7 @@ def page(window: Callable[..., Page]) -> Page:
 
 @pytest.fixture
 def application() -> Iterator[str]:
-    """The address of somebody's application: whatever it is asked, it says that it was reached. At /app it is PAGES."""
+    """The URL of a tenant's application: it answers every request. At /app it serves PAGES."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -145,7 +145,7 @@ def test_a_person_who_cancels_and_one_who_was_led_here(page: Page, scene: Set, i
     expect(page.get_by_role("heading", name="Back in the application")).to_be_visible()
     assert dict(parse_qsl(urlsplit(page.url).query))["error"] == "access_denied"
 
-    # Somebody else's way, led into this browser: a page says so, and nobody is told anything.
+    # Another person's sign-in, continued in this browser: a page says so, and no application is notified.
     page.goto(f"{scene.base_url}/v1/auth/callback/idp_x?code=x&state={secrets.token_urlsafe(32)}")
     expect(page.get_by_role("heading", name="Signing in did not work")).to_be_visible()
     expect(page.get_by_text("not begun in this browser")).to_be_visible()
@@ -155,7 +155,7 @@ def test_a_person_who_cancels_and_one_who_was_led_here(page: Page, scene: Set, i
 
 
 def test_the_web_page_of_the_guide_signs_in(page: Page, scene: Set, idp: IdentityProvider) -> None:
-    """The code in docs/how-to/sign-in-with-a-provider.md, as it stands there, from the button to the tokens."""
+    """The code in docs/how-to/sign-in-with-a-provider.md, unchanged, from the button to the tokens."""
     origin = scene.application.removesuffix("/signed-in")
     opened = scene.client.patch(
         f"/v1/projects/{scene.project_id}/environments/{scene.environment_id}", json={"allowed_origins": [origin]}
@@ -182,6 +182,6 @@ def test_the_web_page_of_the_guide_signs_in(page: Page, scene: Set, idp: Identit
         page.get_by_label("Who are you").fill("ada")
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="Hello Ada")).to_be_visible()
-        assert page.url == scene.application, "the code is out of the address"
+        assert page.url == scene.application, "the code is removed from the URL"
     finally:
         PAGES.clear()

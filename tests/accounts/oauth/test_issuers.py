@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import orjson
 import pytest
 
 from accounts.models import IdentityProvider as ProviderRecord
 from projects.models import Environment
 from tests.accounts.oauth.conftest import Browser, told
-from tests.accounts.oauth.identity_provider import IdentityProvider, Response
+from tests.support.discovery import publish_discovery
+from tests.support.identity_provider import IdentityProvider
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 TENANT = "72f988bf-86f1-41af-91ab-2d7cd011db47"
@@ -20,19 +20,6 @@ def ada(idp: IdentityProvider) -> None:
     idp.person("ada", email="ada@example.com", email_verified=True, name="Ada")
 
 
-def publish(idp: IdentityProvider, base: str, issuer: str, path: str = "") -> None:
-    """Serve a discovery document under `path` that names `issuer`; the endpoints stay at `base`."""
-    document = idp._discovery() | {
-        "issuer": issuer,
-        "authorization_endpoint": f"{base}/authorize",
-        "token_endpoint": f"{base}/token",
-        "userinfo_endpoint": f"{base}/userinfo",
-        "jwks_uri": f"{base}/jwks",
-    }
-    address = f"{path}/.well-known/openid-configuration"
-    idp.twist_answer[address] = lambda: Response(200, orjson.dumps(document), [("Content-Type", "application/json")])
-
-
 def set_issuer(provider: ProviderRecord, issuer: str) -> None:
     ProviderRecord.objects.filter(pk=provider.pk).update(issuer=issuer)
 
@@ -42,7 +29,7 @@ def test_the_last_slash_of_an_issuer_does_not_matter(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment, stored: str, published: str
 ) -> None:
     base = idp.issuer
-    publish(idp, base, base + published)
+    publish_discovery(idp, base, base + published)
     idp.issuer = base + published
     set_issuer(provider, base + stored)
     assert "code" in told(Browser().sign_in(production, "ada"))
@@ -51,7 +38,7 @@ def test_the_last_slash_of_an_issuer_does_not_matter(
 def entra(idp: IdentityProvider, provider: ProviderRecord, tenant_url: str = "common") -> str:
     """Make the provider a multi-tenant one whose tokens come from TENANT; returns the host's base URL."""
     base = idp.issuer
-    publish(idp, base, f"{base}/{{tenantid}}/v2.0", path=f"/{tenant_url}/v2.0")
+    publish_discovery(idp, base, f"{base}/{{tenantid}}/v2.0", path=f"/{tenant_url}/v2.0")
     idp.issuer = f"{base}/{TENANT}/v2.0"
     set_issuer(provider, f"{base}/{tenant_url}/v2.0")
     return base
@@ -99,5 +86,5 @@ def test_an_authorization_response_of_another_host_is_refused(
 def test_a_template_is_accepted_only_for_the_multi_tenant_urls(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment
 ) -> None:
-    publish(idp, idp.issuer, f"{idp.issuer}/{{tenantid}}/v2.0")
+    publish_discovery(idp, idp.issuer, f"{idp.issuer}/{{tenantid}}/v2.0")
     assert told(Browser().begin(production))["error_code"] == "provider_answer_invalid"

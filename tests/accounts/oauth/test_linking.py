@@ -1,4 +1,4 @@
-"""Linking another provider while signed in: what it takes, and that nobody's identity ends up in another's account."""
+"""Linking another provider while signed in: what it requires, and that no identity is linked to another account."""
 
 import secrets
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from accounts.users import sessions
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, session_of
 from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, code_for, exchange, in_parallel, s256, told
-from tests.accounts.oauth.identity_provider import IdentityProvider, running
-from tests.accounts.postbox import Postbox, text_of
-from tests.client import Answer, Api
+from tests.support.client import Answer, Api
+from tests.support.identity_provider import IdentityProvider, running
+from tests.support.postbox import Postbox, text_of
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -53,7 +53,7 @@ def link(api: Api, who: SignedIn | str, code: str, **given: Any) -> Answer:
     return api.post("/v1/auth/identities", token=token, json={k: v for k, v in body.items() if v is not None})
 
 
-def test_who_is_signed_in_links_another_provider_and_signs_in_by_it_from_then_on(
+def test_signed_in_user_links_a_second_provider_and_signs_in_with_it(
     api: Api, octo: str, una_s: SignedIn, production: Environment, postbox: Postbox
 ) -> None:
     code = brought(production, octo, state="s")
@@ -73,7 +73,7 @@ def test_who_is_signed_in_links_another_provider_and_signs_in_by_it_from_then_on
     [message] = postbox.messages
     assert message["To"] == una_s.user.email
     assert "can now also be signed in to with Acme." in text_of(message)
-    assert "elsewhere" not in str(message), "what a provider says may be anybody's words"
+    assert "elsewhere" not in str(message), "a provider can send any text"
 
     again = link(api, una_s, code)
     assert (again.status, again.json["id"]) == (201, made.json["id"]), "to link twice is to link once"
@@ -149,13 +149,13 @@ def test_who_lost_the_account_at_that_moment_links_nothing(
 ) -> None:
     """Between the password's being right and the link the owner takes the account back."""
     code = brought(production, octo)
-    prove = own_account.prove
+    prove = own_account.reauthenticate
 
     def proved_just_before(user: User, **facts: Any) -> None:
         prove(user, **facts)
         user_service.change_user(user, actor=audit.SYSTEM, **change)
 
-    monkeypatch.setattr(own_account, "prove", proved_just_before)
+    monkeypatch.setattr(own_account, "reauthenticate", proved_just_before)
     assert link(api, una_s, code).error == "conflict"
     assert not Identity.objects.exists()
 
@@ -185,7 +185,7 @@ def test_what_was_not_brought_by_whoever_asked_links_nothing(
     assert not Identity.objects.exists()
 
 
-def test_it_counts_for_a_minute_in_its_own_environment_while_the_provider_is_on(
+def test_link_code_is_valid_for_one_minute_in_its_environment(
     api: Api, octo: str, una_s: SignedIn, production: Environment, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = brought(production, octo)
@@ -210,7 +210,7 @@ def test_it_signs_nobody_in(api: Api, octo: str, production: Environment) -> Non
     assert not Session.objects.exists()
 
 
-def test_whoever_is_somebody_here_already_stays_that(
+def test_identity_of_another_user_is_not_linked(
     api: Api, idp: IdentityProvider, provider: ProviderRecord, una_s: SignedIn, production: Environment
 ) -> None:
     idp.person("new", email="new@example.com", email_verified=True)

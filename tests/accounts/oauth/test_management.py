@@ -11,9 +11,10 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from joserfc.jwk import ECKey
 
 from accounts import audit
-from accounts.console.base import address
+from accounts.console.base import url_of
 from accounts.models import AuditEntry, Identity, RedirectUri, ServerKey, User
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import providers, redirects
@@ -23,13 +24,14 @@ from platform_site.security import keyring, rotation
 from projects.models import Environment
 from tests.accounts.conftest import branch_of, make_environment, session_of
 from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, code_for, exchange, told
-from tests.accounts.oauth.identity_provider import CLIENT_SECRET, IdentityProvider
-from tests.client import Api
-from tests.forms import sent_by
+from tests.support.apple_key import PEM, SIGNING
+from tests.support.client import Api
+from tests.support.html_forms import form_values
+from tests.support.identity_provider import CLIENT_SECRET, IdentityProvider
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
-OIDC = {"name": "acme", "issuer": "https://id.acme.example", "client_id": "us", "client_secret": "hush hush"}
+OIDC = {"name": "acme", "issuer": "https://accounts.google.com", "client_id": "us", "client_secret": "hush hush"}
 PLAIN = {
     "name": "hub",
     "authorization_endpoint": "https://hub.example/authorize",
@@ -67,7 +69,7 @@ def test_a_provider_is_added_shown_changed_and_removed(api: Api, key: str, produ
     record = ProviderRecord.objects.get()
     assert record.client_secret == "new"
     assert api.patch(page, token=key, json={}).json == changed.json
-    for fixed in ("issuer", "name", "token_endpoint", "profile_fields", "kind"):
+    for fixed in ("name", "token_endpoint", "profile_fields", "kind"):
         assert api.patch(page, token=key, json={fixed: "x"}).status == 422, fixed
     assert api.get("/v1/auth/providers", environment=production.pk).json == {"data": []}
     assert api.delete(page, token=key).status == 204
@@ -124,7 +126,8 @@ def test_plain_oauth_2_and_presets(api: Api, key: str) -> None:
             (PLAIN | {"profile_fields": {"subject": path}}, {"profile_fields.subject": "reassignable"})
             for path in ("login", "email", "preferred_username", "name", "data.Login", "user.UPN")
         ],
-        (OIDC | {"issuer": "https://login.example/common/v2.0", "trusts_email": True}, {"trusts_email": "multi_tenant"}),
+        (OIDC | {"issuer": "https://login.invalid/common/v2.0", "trusts_email": True, "name": "A"}, {"issuer": "unreachable", "trusts_email": "multi_tenant", "name": "invalid_name"}),
+        (OIDC | {"issuer": "https://id.invalid"}, {"issuer": "unreachable"}),
         (OIDC | {"scopes": ["a b"]}, {"scopes": "invalid_scope"}),
         (OIDC | {"scopes": ['a"']}, {"scopes": "invalid_scope"}),
         (OIDC | {"client_id": "a\nb"}, {"client_id": "invalid"}),
@@ -169,7 +172,7 @@ def test_who_may(
     charlie: User,
     una: User,
 ) -> None:
-    """Adding a provider is deciding who somebody is: as much as setting everybody's password."""
+    """Adding a provider decides how users are identified, which is as sensitive as setting all passwords."""
     weak = make_key(production, "rows:read", "environments:write", "environments:read")[1]
     assert api.get("/v1/identity-providers", token=weak).status == 403
     assert api.post("/v1/identity-providers", token=weak, json=OIDC).status == 403
@@ -256,7 +259,7 @@ def test_one_provider_is_taken_several_are_chosen_from(
     assert "Name a provider" in browser.begin(production)["Location"].replace("+", " "), "a program gets no page"
 
 
-def test_another_host_of_ours_leads_to_the_one_that_the_callback_is_on(
+def test_other_platform_host_redirects_to_the_callback_host(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment, alice: User, settings: Any
 ) -> None:
     settings.PLATFORM_DOMAIN = "localhost"
@@ -286,7 +289,7 @@ def test_platform_accounts_are_led_to_the_host_of_the_callback_too(idp: Identity
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/html"])
-def test_a_provider_that_is_not_there_is_told_to_the_application(
+def test_unknown_provider_is_reported_to_the_application(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment, accept: str
 ) -> None:
     add(production.pk, "other", issuer="https://id.other.example")
@@ -367,7 +370,6 @@ def test_the_terminal_adds_lists_and_removes(
     assert out == ""
     assert "http://127.0.0.1:8000/v1/auth/callback" in err
     assert "new ones are not admitted" in err
-    assert "cannot be used" not in err
     assert ProviderRecord.objects.get().client_secret == "hush hush"
     out, err = run(
         "add_identity_provider", "hub", "--platform", "--preset", "github", "--client-id", "us", "--client-secret", "x",
@@ -408,8 +410,9 @@ def test_the_terminal_says_what_is_wrong(
     assert not ProviderRecord.objects.exists()
     assert not RedirectUri.objects.exists()
     idp.twist_discovery = lambda document: document | {"issuer": "https://evil.example"}
-    _, err = run("add_identity_provider", "acme", "--platform", "--issuer", idp.issuer, *common)
-    assert "another issuer's" in err, "it is added, and said to be of no use yet"
+    with pytest.raises(CommandError, match=r"issuer: .*another issuer's: 'https://evil.example'"):
+        run("add_identity_provider", "acme", "--platform", "--issuer", idp.issuer, *common)
+    assert not ProviderRecord.objects.exists()
 
 
 # ── The console ──
@@ -439,7 +442,7 @@ def test_the_console_adds_changes_and_removes_a_provider(console: Client, produc
     assert (record.environment_id, record.issuer) == (production.pk, "https://accounts.google.com")
     assert record.client_secret == "hush hush"
 
-    page = address("accounts_identityprovider", record.pk)
+    page = url_of("accounts_identityprovider", record.pk)
     shown = console.get(page).content.decode()
     assert "/v1/auth/callback" in shown
     assert "hush" not in shown
@@ -462,11 +465,82 @@ def test_the_console_adds_changes_and_removes_a_provider(console: Client, produc
     assert not ProviderRecord.objects.exists()
 
 
+def test_the_console_enters_and_replaces_the_key_of_apple(console: Client, production: Environment) -> None:
+    adding = reverse("admin:accounts_identityprovider_add")
+    form = {"environment_id": production.pk, "name": "apple", "preset": "apple", "client_id": "com.example.app",
+            "sign_up": "on", "enabled": "on", "profile_fields": "{}"}  # fmt: skip
+    for wrong, message in (
+        (SIGNING | {"key_id": ""}, "Needed to sign client secrets"),
+        (SIGNING | {"private_key": "no key"}, "An unencrypted P-256 private key as PEM"),
+        (SIGNING | {"client_secret": "hush"}, "client_secret"),
+    ):
+        answer = console.post(adding, form | wrong)
+        assert (answer.status_code, message in answer.content.decode()) == (200, True)
+    assert not ProviderRecord.objects.exists()
+    made = console.post(adding, form | SIGNING)
+    assert made.status_code == 302, made.content.decode()
+    record = ProviderRecord.objects.get()
+    assert (record.team_id, record.key_id, record.private_key.strip()) == ("TEAM123456", "KEY1234567", PEM.strip())
+    assert (record.client_auth, record.response_mode) == ("client_secret_post", "form_post")
+
+    page = url_of("accounts_identityprovider", record.pk)
+    shown = console.get(page).content.decode()
+    assert ("PRIVATE KEY" in shown, "TEAM123456" in shown) == (False, True)
+    opened = form_values(shown, "display_name")
+    assert console.post(page, opened | {"display_name": "A"}).status_code == 302
+    record.refresh_from_db()
+    assert (record.display_name, record.key_id, record.private_key.strip()) == ("A", "KEY1234567", PEM.strip())
+    opened = form_values(console.get(page).content.decode(), "display_name")
+    assert "Needed to sign client secrets" in console.post(page, opened | {"key_id": "NEXT"}).content.decode()
+    next_key = ECKey.generate_key("P-256").as_pem(private=True).decode()
+    opened = form_values(console.get(page).content.decode(), "display_name")
+    assert console.post(page, opened | {"key_id": "NEXT", "private_key": next_key}).status_code == 302
+    record.refresh_from_db()
+    assert (record.team_id, record.key_id, record.private_key.strip()) == ("TEAM123456", "NEXT", next_key.strip())
+    opened = form_values(console.get(page).content.decode(), "display_name")
+    assert console.post(page, opened | {"client_secret": "hush"}).status_code == 302
+    record.refresh_from_db()
+    assert (record.client_secret, record.team_id, record.key_id, record.private_key) == ("hush", None, None, None)
+    assert PEM not in json.dumps([entry.detail for entry in AuditEntry.objects.all()])
+
+
+def test_the_console_changes_an_issuer_while_no_user_is_linked(
+    console: Client, api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    page = url_of("accounts_identityprovider", provider.pk)
+    opened = form_values(console.get(page).content.decode(), "display_name")
+    assert opened["issuer"] == idp.issuer
+    for wrong, message in (
+        ("nonsense", "A URL must start with"),
+        (f"{idp.issuer}/nobody", "Nobody could sign in with this issuer"),
+    ):
+        refused = console.post(page, opened | {"issuer": wrong})
+        assert (refused.status_code, message in refused.content.decode()) == (200, True), wrong
+    provider.refresh_from_db()
+    assert (provider.issuer, provider.client_secret) == (idp.issuer, CLIENT_SECRET)
+    ProviderRecord.objects.update(issuer="https://old.example.com")
+    opened = form_values(console.get(page).content.decode(), "display_name")
+    changed = console.post(page, opened | {"issuer": idp.issuer + "/", "client_secret": "next"})
+    assert changed.status_code == 302, changed.content.decode()
+    provider.refresh_from_db()
+    assert (provider.issuer, provider.client_secret) == (idp.issuer, "next"), "spelled as its document does"
+    entry = AuditEntry.objects.filter(action="identity_provider.changed").latest("at")
+    assert entry.detail["previous_issuer"] == "https://old.example.com"
+
+    ProviderRecord.objects.update(issuer="https://old.example.com")
+    user = user_service.create_user(pool_id=production.pk, email="linked@example.com", actor=audit.SYSTEM)
+    Identity.objects.create(user=user, provider=provider, subject="sub-linked")
+    opened = form_values(console.get(page).content.decode(), "display_name")
+    refused = console.post(page, opened | {"issuer": idp.issuer})
+    assert "Users are linked by this issuer." in refused.content.decode()
+    assert ProviderRecord.objects.get().issuer == "https://old.example.com"
+
+
 def test_a_page_opened_long_ago_does_not_turn_a_provider_on_again(
     console: Client, provider: ProviderRecord, production: Environment
 ) -> None:
-    page = address("accounts_identityprovider", provider.pk)
-    opened = sent_by(console.get(page).content.decode(), "display_name")
+    page = url_of("accounts_identityprovider", provider.pk)
+    opened = form_values(console.get(page).content.decode(), "display_name")
     assert opened["enabled"] == "on"
     providers.change(provider, actor=audit.SYSTEM, enabled=False)
     answer = console.post(page, opened | {"display_name": "Old page"})
@@ -476,7 +550,7 @@ def test_a_page_opened_long_ago_does_not_turn_a_provider_on_again(
     provider.refresh_from_db()
     assert (provider.enabled, provider.display_name == "Old page") == (False, False)
     # The page has come back with what is there by now, and with what was typed; sending it is meant.
-    again = sent_by(shown, "display_name")
+    again = form_values(shown, "display_name")
     assert ("enabled" in again, again["display_name"]) == (False, "Old page")
     assert console.post(page, again).status_code == 302
     provider.refresh_from_db()
@@ -501,14 +575,14 @@ def test_the_console_keeps_the_list_of_redirect_uris(console: Client, production
     assert (redirects.of(production.pk), redirects.of(None)) == ([], [APP])
 
 
-def test_the_console_shows_who_signs_in_by_what(
+def test_console_shows_identities_of_users(
     console: Client, api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment
 ) -> None:
     idp.person("ada", email="ada@example.com", email_verified=True)
     exchange(api, code_for(production, "ada"), production)
     identity = Identity.objects.get()
     assert "sub-ada" in console.get(reverse("admin:accounts_identity_changelist")).content.decode()
-    assert "ada@example.com" in console.get(address("accounts_identity", identity.pk)).content.decode()
+    assert "ada@example.com" in console.get(url_of("accounts_identity", identity.pk)).content.decode()
     assert console.get(reverse("admin:accounts_identity_add")).status_code == 403
 
 
@@ -525,7 +599,7 @@ def test_support_looks_and_operators_act(
     vera.groups.set(Group.objects.filter(name="support"))
     browser = Client()
     browser.force_login(User.objects.get(pk=vera.pk))
-    page = address("accounts_identityprovider", provider.pk)
+    page = url_of("accounts_identityprovider", provider.pk)
     assert browser.get(page).status_code == 200
     assert browser.get(reverse("admin:accounts_identityprovider_add")).status_code == 403
     assert browser.post(page, {"client_id": "mine", "client_secret": "x"}).status_code == 403

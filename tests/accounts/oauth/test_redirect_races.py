@@ -13,7 +13,7 @@ from accounts.oauth import redirects
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 
-def test_nobody_takes_off_what_another_puts_on() -> None:
+def test_concurrent_changes_of_providers_are_not_lost() -> None:
     redirects.replace(None, ["https://old.example/"], actor=audit.SYSTEM)
     together = threading.Barrier(8)
 

@@ -1,4 +1,4 @@
-"""Redirect URIs: what may stand on the list, decided when it is written; and the addresses made of them. Pure."""
+"""Redirect URIs: what the list accepts, decided when it is written; and the URLs made from them. Pure functions."""
 
 from urllib.parse import parse_qsl, urlsplit
 

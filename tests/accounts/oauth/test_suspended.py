@@ -7,14 +7,14 @@ from accounts.models import IdentityProvider, User
 from projects import services
 from projects.models import Environment
 from tests.accounts.oauth.conftest import Browser, told
-from tests.accounts.oauth.identity_provider import IdentityProvider as Provider
-from tests.accounts.oauth.identity_provider import sign_in_at
-from tests.client import Api
+from tests.support.client import Api
+from tests.support.identity_provider import IdentityProvider as Provider
+from tests.support.identity_provider import sign_in_at
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
 
-def test_by_another_provider_nobody_begins_and_nobody_comes_back(
+def test_disabled_provider_starts_and_completes_no_sign_in(
     api: Api, production: Environment, provider: IdentityProvider, idp: Provider
 ) -> None:
     idp.person("nia", email="nia@example.com", email_verified=True)

@@ -1,0 +1,270 @@
+"""The console for developers in a real browser: every page at two widths and in two themes, and what people do there."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.support.browser import NARROW, WIDE, in_a_browser, owner, save_screenshot
+from tests.support.browser import browser as browser
+from tests.support.browser import window as window
+from tests.support.service import Up
+
+pytestmark = in_a_browser
+
+PAGES = {
+    "home": "",
+    "table": "tables/tasks",
+    "filter": "tables/tasks?where=%7B",
+    "seen-as": "tables/tasks?as=anonymous",
+    "schema": "schema",
+    "settings": "settings",
+}
+
+
+def enter(page: Page, served: Up) -> str:
+    """Sign in as the demo's owner; the URL of the demo's production environment."""
+    base = f"{served.base_url}/console/{served.facts['project_id']}/{served.facts['environments']['production']}/"
+    page.goto(base)
+    page.get_by_label("Email").fill(served.facts["account"]["email"])
+    page.get_by_label("Password").fill(served.facts["account"]["password"])
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(base)
+    return base
+
+
+def fits(page: Page) -> None:
+    """Nothing reaches out of the window, no label is cut off, every control has a name."""
+    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width[0] <= width[1], (page.url, width)
+    cut = page.locator("label, th, button, h1, h2, dt, .sidebar a").evaluate_all(
+        "each => each.filter(one => one.offsetWidth > 1 && one.scrollWidth > one.clientWidth + 1).map(one => one.outerHTML)"
+    )
+    assert cut == [], page.url
+    unnamed = page.locator("input:not([type=hidden]), select, textarea").evaluate_all(
+        "each => each.filter(one => !one.labels.length && !one.ariaLabel && !one.getAttribute('aria-labelledby'))"
+        ".map(one => one.outerHTML)"
+    )
+    assert unnamed == [], page.url
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_every_page_fits(window: Callable[..., Page], served: Up, width: int, theme: str) -> None:
+    page = window(width=width, theme=theme)
+    page.goto(f"{served.base_url}/console/sign-in")
+    fits(page)
+    save_screenshot(page, f"console-sign-in-{width}-{theme}")
+    base = enter(page, served)
+    for name, path in PAGES.items():
+        page.goto(base + path)
+        expect(page.locator("h1")).to_be_visible()
+        fits(page)
+        save_screenshot(page, f"console-{name}-{width}-{theme}")
+    if width == NARROW:
+        expect(page.locator("#sidebar")).to_be_hidden()
+        page.get_by_role("button", name="Menu").click()
+    expect(page.locator("#sidebar a[aria-current]")).to_be_visible()
+
+
+def test_a_key_is_created_and_copied_and_its_code_is_there(window: Callable[..., Page], served: Up) -> None:
+    page = window(permissions=["clipboard-read", "clipboard-write"])
+    enter(page, served)
+    page.get_by_role("button", name=re.compile("New Server key")).click()
+    expect(page.get_by_text("Server key created.")).to_be_in_viewport()
+    key = page.locator("#new-key").inner_text()
+    page.locator("[data-copy=new-key]").click()
+    expect(page.locator("[data-copy=new-key]")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == key
+    expect(page.locator("#snippet-curl")).to_contain_text(key)
+    page.get_by_text("client.js", exact=True).click()
+    expect(page.locator("#snippet-javascript")).to_be_visible()
+    expect(page.locator("#snippet-curl")).to_be_hidden()
+    page.reload()
+    expect(page.get_by_text(key)).to_have_count(0)
+
+
+def test_the_switcher_leads_to_other_environments_with_the_keyboard(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    enter(page, served)
+    switcher = page.get_by_label("Project and environment")
+    switcher.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="development")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("link", name="development")).to_be_hidden()
+    expect(switcher).to_be_focused()
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="development").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/{served.facts['environments']['development']}/")
+
+
+def test_signing_out_in_one_tab_ends_the_other(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter(page, served)
+    other = page.context.new_page()
+    other.goto(base)
+    page.get_by_label("Account").click()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/console/sign-in")
+    other.get_by_role("button", name=re.compile("New Server key")).click()
+    other.wait_for_url("**/console/sign-in?*")
+    other.get_by_label("Email").fill(served.facts["account"]["email"])
+    other.get_by_label("Password").fill(served.facts["account"]["password"])
+    other.get_by_role("button", name="Sign in").click()
+    other.wait_for_url(base)
+
+
+def test_a_first_table_without_curl(window: Callable[..., Page], served: Up, browser_errors: list[str]) -> None:
+    """An empty project: a table by the form, a mistake shown at its line, the plan, a row, the loss confirmed by name."""
+    page = window()
+    enter(page, served)
+    page.goto(f"{served.base_url}/console/?new=1")
+    page.get_by_label("Name").fill("First evening")
+    page.get_by_role("button", name="Create project").click()
+    page.get_by_role("link", name="Tables").click()
+    page.get_by_role("link", name="Create the first one under Schema").click()
+    save_screenshot(page, "console-schema-empty")
+    page.get_by_text("Add a table").click()
+    page.get_by_label("Name", exact=True).fill("notes")
+    page.get_by_label(re.compile("^Columns")).fill("title text\npages integer?")
+    page.get_by_role("button", name="Add to the document").click()
+    expect(page.get_by_text("create table notes")).to_be_visible()
+    document = page.get_by_label("Document (JSON)")
+    right = document.input_value()
+    document.fill(right.replace('"integer"', '"number"'))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    page.get_by_role("button", name=re.compile("^Line")).first.click()
+    assert "pages" in document.evaluate(
+        "editor => editor.value.slice(editor.selectionStart - 20, editor.selectionEnd + 40)"
+    )
+    save_screenshot(page, "console-schema-error")
+    document.fill(right)
+    page.get_by_role("button", name="Plan", exact=True).click()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("The schema is at version 1.")).to_be_in_viewport()
+    page.get_by_role("link", name="Tables").click()
+    page.get_by_role("button", name="New row").click()
+    page.get_by_label(re.compile("^title")).fill("Bread")
+    page.get_by_label(re.compile("^pages")).fill("many")
+    page.get_by_role("button", name="Insert").click()
+    expect(page.locator("dialog [data-field=pages] .problem")).to_be_visible()
+    page.get_by_label(re.compile("^pages")).fill("3")
+    page.get_by_role("button", name="Insert").click()
+    expect(row_of(page, "Bread")).to_be_visible()
+
+    page.get_by_role("link", name="Schema").click()
+    document.fill('{"tables": {}}')
+    page.get_by_role("button", name="Plan", exact=True).click()
+    confirm = page.get_by_label(re.compile("drop table notes"))
+    expect(confirm).to_be_visible()
+    save_screenshot(page, "console-schema-loss")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator("main .problem").first).to_be_visible()
+    confirm.fill("drop table notes")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("The schema is at version 2.")).to_be_visible()
+
+    page.get_by_role("link", name="Settings").click()
+    page.get_by_label(re.compile("To delete the project")).fill("First evening")
+    page.get_by_role("button", name="Delete project").click()
+    page.wait_for_url(lambda url: "/settings" not in url)
+    browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]
+
+
+def some_user(served: Up) -> str:
+    api, token = owner(served)
+    environment = served.facts["environments"]["production"]
+    return str(api.get("/v1/users", token=token, environment=environment).json["data"][0]["id"])
+
+
+def row_of(page: Page, title: str) -> Locator:
+    return page.locator("tr", has=page.get_by_text(title, exact=True))
+
+
+def test_rows_are_added_edited_and_deleted_in_the_grid(
+    window: Callable[..., Page], served: Up, browser_errors: list[str]
+) -> None:
+    page = window()
+    base = enter(page, served)
+    page.goto(base + "tables/lists")
+    page.get_by_role("button", name="New row").click()
+    page.get_by_role("button", name="Insert").click()
+    expect(page.locator("dialog [data-field=name] .problem")).to_be_visible()
+    save_screenshot(page, "console-new-row")
+    page.get_by_label(re.compile("^name")).fill("From the grid")
+    page.get_by_label(re.compile("^owner_id")).fill(some_user(served))
+    page.get_by_role("button", name="Insert").click()
+    cell = row_of(page, "From the grid").locator("[data-key=name]")
+    expect(cell).to_be_visible()
+
+    # With the keyboard alone: the error is at the cell, Escape gives up, Enter saves.
+    cell.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("x" * 101)
+    page.keyboard.press("Enter")
+    expect(page.locator("td.editing .problem")).to_contain_text("100")
+    expect(page.locator("td.editing .problem")).to_be_in_viewport()
+    save_screenshot(page, "console-cell-error")
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("From the grid")).to_be_visible()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("Edited in place")
+    page.keyboard.press("Enter")
+    expect(page.locator("td.editing")).to_have_count(0)
+    page.reload()
+    row = row_of(page, "Edited in place")
+    expect(row).to_be_visible()
+
+    page.on("dialog", lambda dialog: dialog.accept())
+    row.get_by_role("checkbox").check()
+    page.get_by_role("button", name="Delete selected").click()
+    expect(row).to_have_count(0)
+    page.reload()
+    expect(page.get_by_text("Edited in place")).to_have_count(0)
+    browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]
+
+
+def test_of_two_tabs_on_one_row_the_second_sees_both_values(
+    window: Callable[..., Page], served: Up, browser_errors: list[str]
+) -> None:
+    page = window()
+    base = enter(page, served)
+    api, token = owner(served)
+    environment = served.facts["environments"]["production"]
+    user = some_user(served)
+    made = api.post("/v1/rows/lists", token=token, environment=environment, json={"name": "Two tabs", "owner_id": user})
+    page.goto(base + "tables/lists")
+    other = page.context.new_page()
+    other.goto(base + "tables/lists")
+    for tab, text in ((page, "of the first"), (other, "of the second")):
+        tab.locator(f"tr[data-id='{made.json['id']}'] [data-key=name]").dblclick()
+        tab.get_by_label("name", exact=True).fill(text)
+        tab.get_by_role("button", name="Save", exact=True).click()
+    expect(other.locator("td.editing .problem")).to_contain_text('"of the first"')
+    expect(other.get_by_label("name", exact=True)).to_have_value("of the second")
+    save_screenshot(other, "console-conflict")
+    other.get_by_role("button", name="Save mine").click()
+    expect(other.locator("td.editing")).to_have_count(0)
+    path = f"/v1/rows/lists/{made.json['id']}"
+    assert api.get(path, token=token, environment=environment).json["name"] == "of the second"
+    assert api.delete(path, token=token, environment=environment).status == 204
+    browser_errors[:] = [each for each in browser_errors if "a status of 412" not in each]
+
+
+def test_the_filter_builder_writes_the_json(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter(page, served)
+    page.goto(base + "tables/tasks")
+    page.get_by_label("Column").select_option("done")
+    page.get_by_label("Value").fill("true")
+    page.get_by_role("button", name="Add condition").click()
+    expect(page.get_by_label("Filter (JSON)")).to_have_value('{"done":{"$eq":true}}')
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**where=*")
+    values = page.locator("[data-key=done]").evaluate_all("each => each.map(one => one.dataset.value)")
+    assert set(values) <= {"true"}

@@ -1,0 +1,85 @@
+"""A project whose production environment has something of every part, with secrets in each."""
+
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from accounts import audit
+from accounts.models import User
+from accounts.oauth import providers, redirects
+from accounts.registration import pool_settings
+from projects.models import Environment, Project
+from tests.projects.conftest import (  # noqa: F401 - fixtures
+    _no_schema_is_left,
+    alice,
+    bob,
+    charlie,
+    make_account,
+    production,
+    project,
+    token_of,
+)
+from tests.support.client import Answer, Api
+
+SECRETS = ("F0nct10nS3cret", "Pr0v1d3rS3cret", "B0Tok3nPart", "qu3ryS3cret")
+SCHEMA: dict[str, Any] = {
+    "tables": {
+        "notes": {
+            "columns": {"title": {"type": "text"}, "done": {"type": "boolean", "default": False}},
+            "rules": {"user": {"read": {}}, "server": {"read": {}}},
+        }
+    }
+}
+SOURCE = "export default () => 1;\n"
+
+
+class Configured:
+    """The environment, and calls as its owner."""
+
+    def __init__(self, api: Api, owner: User, environment: Environment) -> None:
+        self.api, self.owner, self.id = api, owner, environment.pk
+        self.token = token_of(owner)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        given = {} if body is None else {"json": body}
+        answer = self.api.request(method, path, token=self.token, environment=self.id, **given)
+        assert answer.status in (200, 201), answer.json
+        return answer.json
+
+    def config(self, query: str = "") -> Any:
+        return self.call("GET", "/v1/config" + query)
+
+    def ask(self, body: Any, token: str | None = None) -> Answer:
+        token = token or self.token
+        environment = self.id if token == self.token else None
+        return self.api.post("/v1/config/plan", token=token, environment=environment, json=body)
+
+    def plan(self, **parts: Any) -> Any:
+        answer = self.ask({"config": parts})
+        assert answer.status == 200, answer.json
+        return answer.json
+
+
+@pytest.fixture
+def configured(api: Api, alice: User, project: Project, production: Environment) -> Any:  # noqa: F811
+    made = Configured(api, alice, production)
+    made.call("PUT", "/v1/schema", {"document": SCHEMA})
+    function = {
+        "source": SOURCE,
+        "secrets": {"API_TOKEN": SECRETS[0]},
+        "allowed_hosts": ["b.example.com", "a.example.com"],
+    }
+    made.call("PUT", "/v1/functions/digest", function)
+    with override_settings(OUTBOUND_ALLOWED_NETWORKS=["127.0.0.0/8"]):
+        url = f"http://127.0.0.1:8080/services/T0/{SECRETS[2]}00000000?key={SECRETS[3]}"
+        made.call("POST", "/v1/webhooks", {"url": url, "events": ["notes.update", "notes.insert"]})
+    made.call("PATCH", f"/v1/projects/{project.pk}/environments/{made.id}", {"allowed_origins": ["https://a.example"]})
+    pool_settings.change_settings(made.id, actor=audit.SYSTEM, sign_up="open", app_name="Notes")
+    redirects.replace(made.id, ["https://a.example/done"], actor=audit.SYSTEM)
+    providers.add(
+        made.id, name="acme", client_id="notes", client_secret=SECRETS[1], actor=audit.SYSTEM,
+        **{name: f"https://id.example/{name}" for name in ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")},
+        profile_fields={"subject": "id"},
+    )  # fmt: skip
+    return made

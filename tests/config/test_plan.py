@@ -1,0 +1,279 @@
+"""`POST /v1/config/plan`: what a document would change. It changes nothing, and repeats no secret that it was given.
+
+The attackers here: a caller that sends secrets or another tenant's environment, a viewer, a key with half of the scopes, and one that sends
+documents that take long to read.
+"""
+
+import copy
+import time
+from typing import Any
+
+import pytest
+
+from accounts import audit
+from accounts.models import AuditEntry, User
+from projects import services
+from projects.models import Environment, Project
+from tests.config.conftest import SCHEMA, SOURCE, Configured
+from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for, token_of
+from tests.support.client import Api
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+
+def kinds(plan: Any) -> dict[str, str]:
+    return {change["operation"] or change["path"]: change["kind"] for change in plan["changes"]}
+
+
+def test_what_the_environment_has_changes_nothing(configured: Configured) -> None:
+    now = configured.config()
+    plan = configured.plan(**now["config"])
+    assert plan == {"version": now["version"], "changes": [], "confirm": [], "missing_secrets": [], "warnings": []}
+
+
+def test_parts_and_fields_that_are_left_out_stay_as_they_are(configured: Configured) -> None:
+    plan = configured.plan(functions={"digest": {"timeout_ms": 1000}})
+    assert plan["changes"] == [
+        {
+            "path": "functions.digest.timeout_ms", "kind": "change", "destructive": False, "operation": None,
+            "sql": [], "before": 5000, "after": 1000,
+        }
+    ]  # fmt: skip
+    assert plan["confirm"] == []
+
+
+def test_the_schema_with_sql_and_destructive_operations_by_name(configured: Configured) -> None:
+    document = copy.deepcopy(SCHEMA)
+    del document["tables"]["notes"]["columns"]["done"]
+    document["tables"]["tags"] = {"columns": {"name": {"type": "text"}}}
+    plan = configured.plan(schema=document)
+    assert kinds(plan) == {"create table tags": "add", "drop column notes.done": "remove"}
+    assert plan["confirm"] == ["drop column notes.done"]
+    assert any("CREATE TABLE" in statement for change in plan["changes"] for statement in change["sql"])
+    assert configured.config("?parts=schema")["config"]["schema"] == SCHEMA, "a plan changes nothing"
+
+
+def test_a_rename_stays_a_rename(configured: Configured) -> None:
+    document = copy.deepcopy(SCHEMA)
+    columns = document["tables"]["notes"]["columns"]
+    columns["closed"] = {**columns.pop("done"), "renamed_from": "done"}
+    plan = configured.plan(schema=document)
+    assert plan["confirm"] == []
+    assert [change["kind"] for change in plan["changes"]] == ["change"]
+
+
+def test_functions(configured: Configured) -> None:
+    plan = configured.plan(
+        functions={
+            "digest": {"source": "export default () => 2", "allowed_hosts": ["a.example.com"], "on": ["notes.insert"]},
+            "new": {"source": SOURCE, "secret_names": ["NEW_TOKEN"], "invoke": "public"},
+        }
+    )
+    assert kinds(plan) == {
+        "functions.digest.source": "change", "functions.digest.allowed_hosts": "trust", "functions.digest.on": "trust",
+        "functions.new": "add", "functions.new.invoke": "trust",
+    }  # fmt: skip
+    assert plan["missing_secrets"] == ["functions.new.secrets.NEW_TOKEN"]
+    assert plan["confirm"] == ["functions.digest.allowed_hosts", "functions.digest.on", "functions.new.invoke"]
+    assert configured.plan(functions={})["confirm"] == ["functions.digest"]
+
+
+def test_webhooks(configured: Configured) -> None:
+    [(name, webhook)] = configured.config()["config"]["webhooks"].items()
+    moved = webhook | {"url": "https://example.com/$secret:path", "events": ["notes.insert"], "enabled": False}
+    plan = configured.plan(webhooks={name: moved, "crm": {"url": "https://crm.example.com/in", "events": ["*"]}})
+    assert kinds(plan) == {
+        f"webhooks.{name}.url": "trust", f"webhooks.{name}.enabled": "trust", f"webhooks.{name}.events": "change",
+        "webhooks.crm": "add", "webhooks.crm.url": "trust",
+    }  # fmt: skip
+    assert plan["missing_secrets"] == [f"webhooks.{name}.url"]
+    assert plan["changes"][-1]["before"] == "http://127.0.0.1:8080/$secret:path?key=$secret:key"
+    assert configured.plan(webhooks={})["confirm"] == [f"webhooks.{name}"]
+
+
+def test_a_filter_is_read_against_the_schema_that_comes_with_it(configured: Configured) -> None:
+    document = copy.deepcopy(SCHEMA)
+    document["tables"]["notes"]["columns"]["stars"] = {"type": "integer", "null": True}
+    webhooks = {"w": {"url": "https://example.com/a", "events": ["notes.*"], "filter": {"stars": 1}}}
+    assert kinds(configured.plan(schema=document, webhooks=webhooks))["webhooks.w"] == "add"
+    answer = configured.ask({"config": {"webhooks": webhooks}})
+    assert answer.status == 422
+    assert all(field.startswith("config.webhooks.w.filter") for field in answer.fields)
+
+
+def test_sign_in_and_origins_are_always_to_be_confirmed(configured: Configured) -> None:
+    auth = configured.config()["config"]["auth"]
+    auth |= {"sign_up": "off", "app_name": "N", "redirect_uris": ["https://evil.example/done"]}
+    auth["providers"]["acme"]["token_endpoint"] = "https://evil.example/token"
+    auth["providers"]["next"] = {"client_id": "n", "issuer": "https://next.example"}
+    plan = configured.plan(auth=auth, origins=["https://evil.example"])
+    assert kinds(plan) == {
+        "auth.app_name": "change", "auth.sign_up": "trust", "auth.redirect_uris": "trust",
+        "auth.providers.acme.token_endpoint": "trust", "auth.providers.next": "add",
+        "auth.providers.next.client_id": "trust", "auth.providers.next.issuer": "trust", "origins": "trust",
+    }  # fmt: skip
+    assert plan["missing_secrets"] == ["auth.providers.acme.client_secret", "auth.providers.next.client_secret"]
+    assert [change["path"] for change in plan["changes"] if change["destructive"]] == [
+        "auth.providers.acme.token_endpoint"
+    ]
+    assert "auth.app_name" not in plan["confirm"]
+    assert len(plan["confirm"]) == 6
+
+
+def test_a_source_that_seems_to_hold_a_secret_is_warned_of_and_not_quoted(configured: Configured) -> None:
+    answer = configured.ask({"config": {"functions": {"digest": {"source": "\nconst k = 'sk_live_0123456789abcdef'"}}}})
+    assert answer.json["warnings"] == [
+        {
+            "field": "functions.digest.source", "code": "secret",
+            "message": "Line 2 looks like it holds a secret. Read it from ctx.secrets.",
+        }
+    ]  # fmt: skip
+    assert "0123456789abcdef" not in answer.body.decode()
+
+
+CANARY = "sk_live_c4n4ryc4n4ryc4n4ry"
+URL = {"events": ["*"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"functions": {"f": {"source": SOURCE, "secrets": {"K": CANARY}}}}, "config.functions.f.secrets"),
+        ({"functions": {"f": {"allowed_hosts": [CANARY]}}}, "config.functions.f.allowed_hosts.0"),
+        ({"functions": {CANARY: {"source": SOURCE}}}, "config.functions"),
+        ({"webhooks": {"w": {**URL, "url": "https://a.example/x", "secret": CANARY}}}, "config.webhooks.w.secret"),
+        ({"webhooks": {"w": {**URL, "url": f"https://a.example/x?key={CANARY}"}}}, "config.webhooks.w.url"),
+        ({"webhooks": {"w": {**URL, "url": f"https://u:{CANARY}@a.example/"}}}, "config.webhooks.w.url"),
+        ({"webhooks": {"w": {**URL, "url": f"https://hooks.slack.com/{CANARY}"}}}, "config.webhooks.w.url"),
+        ({"webhooks": {"w": {"url": "https://a.example/x", "events": [CANARY]}}}, "config.webhooks.w.events.0"),
+        ({"auth": {"providers": {"p": {"client_id": "x", "client_secret": CANARY}}}},
+         "config.auth.providers.p.client_secret"),
+        ({"auth": {"app_name": CANARY}}, "config.auth.app_name"),
+        ({"schema": {"tables": {"t": {"columns": {"c": {"type": "text", "default": CANARY}}}}}},
+         "config.schema.tables.t.columns.c.default"),
+        ({"origins": [f"https://u:{CANARY}@a.example"]}, "config.origins.0"),
+        ({CANARY: {}}, "config"),
+    ],
+)  # fmt: skip
+def test_secrets_are_refused_and_never_repeated(configured: Configured, caplog: Any, config: Any, field: str) -> None:
+    answer = configured.ask({"config": config})
+    assert (answer.status, answer.fields) == (422, {field: "secret"})
+    assert CANARY not in answer.body.decode()
+    assert CANARY not in caplog.text + str([vars(record) for record in caplog.records])
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({}, {"config": "required"}),
+        ({"config": {}}, {"config": "required"}),
+        ({"config": []}, {"config": "not_an_object"}),
+        ({"config": {"origins": []}, "apply": True}, {"apply": "unknown_field"}),
+        ({"config": {"rows": {}, "origins": []}}, {"config.rows": "unknown_field"}),
+        ({"config": {"schema": None}}, {"config.schema.tables": "invalid"}),
+        ({"config": {"auth": None}}, {"config.auth": "not_an_object"}),
+        ({"config": {"functions": [1]}}, {"config.functions": "not_an_object"}),
+        ({"config": {"functions": {"f": 1}}}, {"config.functions.f": "not_an_object"}),
+        ({"config": {"functions": {"f": {}}}}, {"config.functions.f.source": "required"}),
+        ({"config": {"functions": {"F!": {"source": ""}}}}, {"config.functions.F!": "invalid_name"}),
+        ({"config": {"functions": {"f": {"source": SOURCE, "memory": 1}}}},
+         {"config.functions.f.memory": "unknown_field"}),
+        ({"config": {"functions": {"f": {"source": SOURCE, "secret_names": ["k"]}}}},
+         {"config.functions.f.secret_names.0": "invalid_name"}),
+        ({"config": {"functions": {"f": {"source": SOURCE, "schedule": "x"}}}},
+         {"config.functions.f.schedule": "invalid_schedule"}),
+        ({"config": {"webhooks": {"w": {"url": "ftp://a.example", "events": []}}}},
+         {"config.webhooks.w.url": "invalid_scheme", "config.webhooks.w.events": "too_short"}),
+        ({"config": {"auth": {"sign_up": "maybe"}}}, {"config.auth.sign_up": "not_among"}),
+        ({"config": {"auth": {"redirect_uris": ["http://a.example"]}}}, {"config.auth.redirect_uris.0": "not_https"}),
+        ({"config": {"origins": ["*", "https://a.example"]}}, {"config.origins": "invalid"}),
+        ({"config": {"schema": {"tables": {"t": {"columns": {"c": {"type": "txt"}}}}}}},
+         {"config.schema.tables.t.columns.c.type": "invalid"}),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_by_their_path(configured: Configured, body: Any, fields: dict[str, str]) -> None:
+    answer = configured.ask(body)
+    assert (answer.status, answer.fields) == (422, fields), answer.json
+
+
+def test_documents_that_are_too_large_or_take_long_to_read(configured: Configured) -> None:
+    assert configured.ask({"config": {"functions": {"f": {"source": "x" * 2**20}}}}).status == 413
+    many = {f"f{number}": {} for number in range(1001)}
+    assert configured.ask({"config": {"functions": many}}).fields == {"config.functions": "too_many"}
+    for text in ("eyJ-" * 120_000, "a" * 500_000, "a://" * 120_000, "-----BEGIN " * 40_000, "sk_a-" * 90_000):
+        begun = time.monotonic()
+        configured.ask({"config": {"functions": {"digest": {"source": text}}}})
+        assert time.monotonic() - begun < 2, text[:12]
+
+
+def test_what_the_plan_of_the_project_does_not_allow(configured: Configured, project: Project) -> None:
+    services.change_project(project.pk, plan="free", actor=audit.SYSTEM)
+    slow = configured.ask({"config": {"functions": {"digest": {"timeout_ms": 60_000}}}})
+    assert slow.fields == {"config.functions.digest.timeout_ms": "over_plan"}
+    many = configured.ask({"config": {"functions": {f"f{number}": {"source": SOURCE} for number in range(300)}}})
+    assert (many.status, many.error) == (422, "quota_exceeded")
+
+
+READ = ("schema:read", "functions:read", "webhooks:read", "users:manage", "environments:read", "environments:write")
+WRITE = ("schema:write", "functions:deploy", "webhooks:write")
+
+
+@pytest.mark.parametrize("held", [(), READ, WRITE, (*READ, *WRITE[1:])])
+def test_every_missing_scope_of_the_parts_is_in_one_response(configured: Configured, held: tuple[str, ...]) -> None:
+    key = key_for(configured.id, "rows:read", *held)
+    answer = configured.ask({"config": configured.config()["config"]}, key)
+    assert (answer.status, answer.error) == (403, "forbidden")
+    message = answer.json["error"]["message"]
+    assert {scope for scope in (*READ, *WRITE) if scope in message} == {*READ, *WRITE} - set(held)
+
+
+def test_only_the_scopes_of_the_parts_that_are_named_are_needed(configured: Configured) -> None:
+    key = key_for(configured.id, "functions:read", "functions:deploy")
+    assert configured.ask({"config": {"functions": {}}}, key).status == 200
+    assert configured.ask({"config": {"functions": {}, "origins": []}}, key).status == 403
+
+
+def test_viewers_users_others_and_publishable_keys(
+    configured: Configured, api: Api, bob: User, charlie: User, project: Project, make_account: Any
+) -> None:
+    services.add_member(project.pk, email=bob.email, role="viewer", actor=audit.SYSTEM)
+    user = make_account("ada", pool_id=configured.id)
+    for token, status in (
+        (token_of(bob), 403),
+        (token_of(charlie), 404),
+        (token_of(user, configured.id), 403),
+        (publishable_key_for(configured.id), 403),
+    ):
+        body = {"config": {"origins": []}}
+        answer = api.post("/v1/config/plan", token=token, environment=configured.id, json=body)
+        assert answer.status == status
+
+
+def test_the_configuration_of_another_project_tells_nothing_of_it(configured: Configured, api: Api, bob: User) -> None:
+    """Bob sends what he took from elsewhere: it is compared with his own environment, and ids mean nothing there."""
+    stolen = configured.config()["config"]
+    theirs = environment_of(make_project(bob, "Other", plan="pro"))
+    key = key_for(theirs.pk, *READ, *WRITE)
+    assert api.post("/v1/config/plan", token=key, environment=configured.id, json={"config": stolen}).status == 404
+    answer = api.post("/v1/config/plan", token=key, json={"config": stolen})
+    assert answer.status == 200
+    [webhook] = stolen["webhooks"]
+    assert kinds(answer.json)["functions.digest"] == kinds(answer.json)[f"webhooks.{webhook}"] == "add"
+    assert set(answer.json["missing_secrets"]) == {
+        "functions.digest.secrets.API_TOKEN", f"webhooks.{webhook}.url", "auth.providers.acme.client_secret"
+    }  # fmt: skip
+
+
+def test_a_plan_leaves_nothing_behind(configured: Configured, production: Environment) -> None:
+    before = configured.config(), AuditEntry.objects.count()
+    configured.plan(
+        schema={"tables": {}}, functions={}, webhooks={}, auth={"sign_up": "off", "providers": {}}, origins=[]
+    )
+    assert (configured.config(), AuditEntry.objects.count()) == before
+
+
+def test_a_preview_branch_takes_no_sign_in_settings(configured: Configured, project: Project) -> None:
+    path = f"/v1/projects/{project.pk}/environments"
+    configured.id = configured.call("POST", path, {"name": "blue", "from": "production"})["id"]
+    assert configured.ask({"config": {"auth": {"sign_up": "open"}}}).fields == {"config.auth.sign_up": "unknown_field"}
+    assert configured.plan(auth={"redirect_uris": []})["changes"] == []

@@ -1,0 +1,213 @@
+"""`pull`, `plan` and `push`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from platform_site.developer_cli import backend_files
+from platform_site.developer_cli.failures import Failure
+from tests.developer_cli.conftest import Cli
+from tests.support.backend_files import SCHEMA, SUM, Files
+from tests.support.live_changes import App
+from tests.support.service import Up
+
+pytestmark = pytest.mark.served
+
+
+@pytest.fixture
+def files(cli: Cli) -> Iterator[Files]:
+    """In an empty environment, filled by the test."""
+    cli.run("branch", "create", "push", "--from", "development", "--use")
+    yield Files(cli)
+    cli.run("branch", "delete", "push", "--yes")
+
+
+def _changes(cli: Cli, *arguments: str) -> list[str]:
+    return [each["change"] for each in cli.json(*arguments)["changes"]]
+
+
+def _pushed(files: Files) -> None:
+    files.write("schema.json", SCHEMA)
+    files.write("functions/sum.ts", SUM)
+    files.write("functions.json", {"sum": {"timeout_ms": 900}})
+    files.write("webhooks.json", [{"url": "http://127.0.0.1:8999/hook", "events": ["items.insert"], "enabled": False}])
+    files.cli.run("push")
+
+
+def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
+    cli = files.cli
+    files.write("schema.json", SCHEMA)
+    files.write("functions/sum.ts", SUM)
+    files.write("functions.json", {"sum": {"timeout_ms": 900, "allowed_hosts": ["api.example.com"]}})
+    files.write("webhooks.json", [{"url": "http://127.0.0.1:8999/hook", "events": ["items.insert"]}])
+    planned = _changes(cli, "plan")
+    assert planned == ["create table items", "create function sum", "create webhook http://127.0.0.1:8999/hook"]
+    done = cli.run("push")
+    assert "CREATE TABLE" in done.stdout
+    assert "whsec_" not in done.stdout + done.stderr
+    assert _changes(cli, "plan") == []
+    assert json.loads(cli.run("invoke", "sum", '{"a": 1, "b": 2}').stdout) == {"sum": 3}
+
+    pulled = Files(cli)
+    pulled.folder = cli.folder / "again"
+    cli.run("pull", "--folder", "again")
+    assert pulled.json("schema.json") == SCHEMA
+    assert (pulled.folder / "functions" / "sum.ts").read_bytes().decode() == SUM
+    assert pulled.json("functions.json") == files.json("functions.json")
+    assert pulled.json("webhooks.json") == files.json("webhooks.json")
+    assert _changes(cli, "plan", "--folder", "again") == []
+    assert not any(each["written"] for each in cli.json("pull"))
+
+
+def test_a_push_changes_only_what_differs(files: Files) -> None:
+    cli = files.cli
+    _pushed(files)
+    files.write("functions/sum.ts", SUM + "// again")
+    files.write("functions.json", {"sum": {"timeout_ms": 800}})
+    files.write("webhooks.json", [{"url": "http://127.0.0.1:8999/hook", "events": ["*"]}])
+    assert _changes(cli, "push") == [
+        "change function sum: source, timeout_ms",
+        "change webhook http://127.0.0.1:8999/hook: events",
+    ]
+    (files.folder / "functions" / "sum.ts").unlink()
+    (files.folder / "functions.json").unlink()
+    assert cli.json("push")["only_in_environment"] == ["function sum"]
+    cli.run("invoke", "sum", '{"a": 1, "b": 2}')
+
+
+def test_a_change_that_loses_data_is_confirmed_by_name(files: Files) -> None:
+    cli = files.cli
+    _pushed(files)
+    narrower = json.loads(json.dumps(SCHEMA))
+    del narrower["tables"]["items"]["columns"]["note"]
+    files.write("schema.json", narrower)
+    error = cli.error("push", code=2)
+    assert [each["message"] for each in error["fields"]] == ["drop column items.note"]
+    assert cli.error("push", "--confirm", "drop column items.name", code=2)["code"] == "unconfirmed"
+    assert _changes(cli, "push", "--confirm", "drop column items.note") == ["drop column items.note"]
+
+
+def test_a_schema_that_changed_since_the_plan_is_not_overwritten(files: Files, app: App) -> None:
+    """Two pushes at once: the second one planned with a version that is no longer current."""
+    from platform_site.developer_cli import planning, store
+    from platform_site.developer_cli.api import Api
+
+    cli = files.cli
+    _pushed(files)
+    token = json.loads(cli.credentials.read_text())[cli.url]
+    environment = json.loads((cli.folder / "platform.json").read_text())["environment"]
+    api = Api(cli.url, store.Credentials(token["token"]), environment)
+    wider = json.loads(json.dumps(SCHEMA))
+    wider["tables"]["items"]["columns"]["more"] = {"type": "integer", "null": True}
+    files.write("schema.json", wider)
+    plan = planning.make(api, backend_files.read(files.folder))
+    other = json.loads(json.dumps(SCHEMA))
+    other["tables"]["items"]["columns"]["theirs"] = {"type": "integer", "null": True}
+    api.send("PUT", "/schema", {"document": other})
+    with pytest.raises(Failure) as refused:
+        planning.apply(api, plan)
+    assert refused.value.code == "precondition_failed"
+    assert refused.value.exit_code == 7
+    assert "theirs" in json.dumps(api.get("/schema"))
+
+
+def test_errors_name_the_field_and_the_line(files: Files) -> None:
+    cli = files.cli
+    text = json.dumps(SCHEMA, indent=2).replace('"name": {\n', '"nmae": 1,\n        "name": {\n')
+    files.write("schema.json", text)
+    [found] = cli.error("push", code=3)["fields"]
+    line = 1 + text[: text.index('"nmae"')].count("\n")
+    assert (found["field"], found["location"]) == ("document.tables.items.columns.nmae", f"backend/schema.json:{line}")
+    assert f"backend/schema.json:{line}: document.tables.items.columns.nmae" in cli.run("plan", code=3).stderr
+
+
+def test_what_was_applied_before_an_error_is_named(files: Files) -> None:
+    cli = files.cli
+    files.write("schema.json", SCHEMA)
+    files.write("functions/broken.ts", "export default async () => {\n  let x = ;\n}")
+    error = cli.error("push", code=3)
+    assert error["message"].startswith("broken: ")
+    assert error["fields"][0]["field"] == "source"
+    assert "create table items" in error["hint"]
+    files.write("functions/broken.ts", SUM)
+    files.write("functions.json", {"broken": {"timeout_ms": 1}})
+    [found] = cli.error("push", code=3)["fields"]
+    assert (found["field"], found["location"]) == ("timeout_ms", "backend/functions.json:3")
+
+
+def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
+    cli = files.cli
+    _pushed(files)
+    files.write("functions/sum.ts", "// mine")
+    error = cli.error("pull", code=7)
+    assert "backend/functions/sum.ts" in error["message"]
+    assert (files.folder / "functions" / "sum.ts").read_text() == "// mine"
+    cli.run("pull", "--force")
+    assert (files.folder / "functions" / "sum.ts").read_bytes().decode() == SUM
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "message"),
+    [
+        ("schema.json", "", "invalid_file", "schema.json:1: "),
+        ("schema.json", '{\n  "tables": {', "invalid_file", "schema.json:2: "),
+        ("schema.json", "[]", "invalid_file", "an object"),
+        ("schema.json", '{"tables": {}, "tables": {}}', "invalid_file", 'the key "tables" is there twice'),
+        ("schema.json", '{"tables": NaN}', "invalid_file", "NaN"),
+        ("schema.json", "[" * 100_000, "invalid_file", "schema.json"),
+        ("webhooks.json", '[{"url": 1}]', "invalid_file", "webhooks.json:1"),
+        ("webhooks.json", '[{"url": "u"},\n{"url": "u"}]', "invalid_file", "webhooks.json:2"),
+        ("webhooks.json", '[{"url": "u",\n"secret": "x"}]', "invalid_file", 'webhooks.json:2: there is no setting "secret"'),
+        ("webhooks.json", '[{"url": "https://x/whsec_abcdefghijklmnopqrst"}]', "secret_in_file", "webhooks.json:1"),
+        ("functions.json", '{"none": {}}', "invalid_file", "functions/none.ts"),
+        ("functions.json", '{"sum":\n{"secrets": {"A": "b"}}}', "secret_in_file", "functions.json:2"),
+        ("functions.json", '{"sum": {"memory": 1}}', "invalid_file", 'no setting "memory"'),
+        ("functions/a b.ts", "", "invalid_file", "cannot be the name"),
+        ("functions/sum.js", "", "invalid_file", "are one function"),
+    ],
+)  # fmt: skip
+def test_a_file_with_a_mistake_changes_nothing(signed_out: Cli, name: str, text: str, code: str, message: str) -> None:
+    """Refused before any request: these tests do not sign in."""
+    files = Files(signed_out)
+    files.write("functions/sum.ts", SUM)
+    files.write(name, text)
+    error = signed_out.error("push", code=2)
+    assert error["code"] == code
+    assert message in error["message"]
+
+
+def test_a_new_project(signed_out: Cli, served: Up) -> None:
+    signed_out.login(served.facts["account"])
+    assert signed_out.error("init", " ", code=3)["fields"][0]["field"] == "name"
+    assert not (signed_out.folder / "platform.json").exists()
+    made = signed_out.json("init", "From a terminal")
+    assert _changes(signed_out, "plan") == []
+    signed_out.run("types")
+    assert made["environment"] in (signed_out.folder / "types.ts").read_text()
+    assert signed_out.error("init", "Another", code=7)["code"] == "linked"
+    with httpx.Client(base_url=f"{served.base_url}/v1") as client:
+        token = json.loads(signed_out.credentials.read_text())[served.base_url]["token"]
+        gone = client.delete(f"/projects/{made['project']}", headers={"Authorization": f"Bearer {token}"})
+        assert gone.status_code == 204
+    assert signed_out.error("plan", code=5)["code"] == "not_found"
+
+
+def test_no_folder(signed_out: Cli) -> None:
+    assert signed_out.error("push", code=2)["code"] == "no_folder"
+
+
+def test_a_function_of_the_service_cannot_lead_out_of_the_folder() -> None:
+    for name in ("../x", "a/b", "", ".", "a\x00"):
+        with pytest.raises(Failure):
+            backend_files.check_name(name)
+
+
+def test_a_source_with_a_secret_is_warned_about(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "pay.ts").write_text('\nconst key = "sk_live_abcdefghijklmnop1234";\n')
+    [warning] = backend_files.suspicious_sources(backend_files.read(tmp_path))
+    assert "pay.ts:2" in warning
+    assert "sk_live" not in warning

@@ -1,0 +1,85 @@
+"""`dev`: a saved file is pushed; half of one is not."""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from queue import Queue
+from typing import Any
+
+import pytest
+
+from tests.developer_cli.conftest import Cli
+from tests.support.backend_files import SCHEMA, SUM, Files
+
+pytestmark = pytest.mark.served
+
+
+class Dev:
+    """A running `platform dev --json`, its results and its errors in the order in which they come."""
+
+    def __init__(self, cli: Cli) -> None:
+        self.process = cli.process("dev", "--json")
+        self._said: Queue[dict[str, Any]] = Queue()
+        for stream in (self.process.stdout, self.process.stderr):
+            threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def _read(self, stream: Any) -> None:
+        for line in stream:
+            self._said.put(json.loads(line))
+
+    def next(self) -> dict[str, Any]:
+        return self._said.get(timeout=20)
+
+    def changes(self) -> list[str]:
+        said = self.next()
+        assert "changes" in said, said
+        return [each["change"] for each in said["changes"]]
+
+
+@pytest.fixture
+def files(cli: Cli) -> Iterator[Files]:
+    cli.run("branch", "create", "dev", "--from", "development", "--use")
+    yield Files(cli)
+    cli.run("branch", "delete", "dev", "--yes")
+
+
+def test_saved_files_are_pushed(files: Files) -> None:
+    cli = files.cli
+    files.write("schema.json", SCHEMA)
+    cli.run("types", "--role", "server")
+    dev = Dev(cli)
+    assert dev.changes() == ["create table items"]
+    files.write("functions/sum.ts", SUM)
+    said = dev.next()
+    assert [each["change"] for each in said["changes"]] == ["create function sum"]
+    assert json.loads(cli.run("invoke", "sum", '{"a": 1, "b": 2}').stdout) == {"sum": 3}
+
+    # Half of a file, then a mistake: nothing changes, and the command goes on.
+    text = json.dumps(SCHEMA)
+    files.write("schema.json", text[: len(text) // 2])
+    assert dev.next()["error"]["code"] == "invalid_file"
+    files.write("functions/sum.ts", "export default async () => {")
+    assert dev.next()["error"]["code"] == "invalid_file"
+    wider = json.loads(text)
+    wider["tables"]["items"]["columns"]["more"] = {"type": "integer", "null": True}
+    files.write("schema.json", wider)
+    assert dev.next()["error"]["fields"][0]["code"] == "does_not_load"
+    files.write("functions/sum.ts", SUM + "// again")
+    assert dev.changes() == ["change function sum: source"]
+    types = (cli.folder / "types.ts").read_text()
+    assert "more" in types
+    assert 'as the role "server"' in types
+
+    # What loses data is left to `push`.
+    files.write("schema.json", SCHEMA)
+    error = dev.next()["error"]
+    assert error["hint"] == 'Run: platform push --confirm "drop column items.more"'
+    dev.process.send_signal(signal.SIGINT)
+    assert dev.next()["error"]["code"] == "interrupted"
+    assert dev.process.wait(20) == 130
+
+
+def test_a_folder_with_a_mistake_is_not_watched(files: Files) -> None:
+    files.write("schema.json", "{")
+    assert files.cli.error("dev", code=2)["code"] == "invalid_file"

@@ -1,0 +1,132 @@
+"""`types`, `invoke`, `keys`, `users`, and what goes to a terminal, a pipe and a program."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from tests.developer_cli.conftest import Cli
+from tests.support.live_changes import App
+
+pytestmark = pytest.mark.served
+
+FAILS = 'export default async () => { console.log("about to fail \\u001b[31m"); throw new Error("no luck"); }'
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions(app: App) -> None:
+    app.ok("owner", "PUT", "/functions/sum", source="export default async ({a, b}) => ({sum: a + b})")
+    app.ok("owner", "PUT", "/functions/fails", source=FAILS)
+
+
+def test_types_are_written_once(cli: Cli) -> None:
+    assert cli.json("types")["changed"]
+    text = (cli.folder / "types.ts").read_text()
+    assert "export interface Tables" in text
+    assert not cli.json("types")["changed"]
+    assert 'as the role "editor"' in cli.run("types", "--role", "editor", "--out", "-").stdout
+    error = cli.error("types", "--role", "nobody", code=3)
+    assert error["fields"][0]["field"] == "role"
+    assert (cli.folder / "types.ts").read_text() == text
+
+
+def test_invoke(cli: Cli) -> None:
+    assert json.loads(cli.run("invoke", "sum", '{"a": 1, "b": 2}').stdout) == {"sum": 3}
+    (cli.folder / "input.json").write_text('{"a": 2, "b": 3}')
+    assert cli.json("invoke", "sum", "@input.json")["output"] == {"sum": 5}
+    assert cli.json("invoke", "sum", "-", stdin='{"a": 4, "b": 5}')["output"] == {"sum": 9}
+    assert cli.run("invoke", "sum", "--async").stdout.startswith("run_")
+
+
+def test_invoke_of_a_function_that_fails_prints_its_log(cli: Cli) -> None:
+    done = cli.run("invoke", "fails", code=1)
+    assert done.stdout == ""
+    assert "no luck" in done.stderr
+    assert "about to fail" in done.stderr
+    answer = cli.run("invoke", "fails", "--json", code=1)
+    assert json.loads(answer.stdout)["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (("sum", "{"), 2, "invalid_json"),
+        (("sum", "[1]"), 3, "validation_failed"),
+        (("sum", "@nothing.json"), 2, "no_file"),
+        (("none",), 5, "not_found"),
+        (("sum?x#y",), 5, "not_found"),
+        (("../keys",), 2, "invalid_name"),
+        (("..",), 2, "invalid_name"),
+    ],
+)
+def test_bad_input_of_invoke(cli: Cli, arguments: tuple[str, ...], code: int, error: str) -> None:
+    assert cli.error("invoke", *arguments, code=code)["code"] == error
+
+
+def test_keys(cli: Cli) -> None:
+    done = cli.run("keys", "create", "page", "--preset", "browser")
+    secret = done.stdout.strip()
+    assert secret.startswith("pk_")
+    assert secret not in done.stderr
+    [key] = [each for each in cli.json("keys", "list") if each["prefix"] == secret[: len(each["prefix"])]]
+    assert key["publishable"]
+    assert secret not in cli.run("keys", "list").stdout
+    cli.run("keys", "revoke", key["id"])
+    assert cli.error("keys", "revoke", key["id"], code=5)
+    assert cli.error("keys", "create", "x", code=2)["code"] == "no_scope"
+    assert cli.error("keys", "create", "x", "--preset", "all", code=2)["code"] == "unknown_preset"
+    assert cli.error("keys", "create", "x", "--scope", "all", code=3)["fields"]
+
+
+def test_users(cli: Cli, app: App) -> None:
+    email = f"cli-{app.environment}@example.com"
+    made = cli.json("users", "add", email, "--role", "editor", stdin="correct horse battery\n")
+    assert made["role"] == "editor"
+    assert cli.error("users", "add", email, "--no-password", code=3)["fields"][0]["code"] == "taken"
+    assert [each["id"] for each in cli.json("users", "list", "--email", email)] == [made["id"]]
+    assert len(cli.json("users", "list", "--limit", "1")) == 1
+    changed = cli.json("users", "set", email, "--role", "", "--disable")
+    assert changed["role"] is None
+    assert changed["disabled_at"]
+    assert cli.error("users", "set", email, code=2)["code"] == "nothing_to_change"
+    assert cli.error("users", "delete", email, code=2)["code"] == "unconfirmed"
+    cli.run("users", "delete", email, "--yes")
+    assert cli.error("users", "delete", email, "--yes", code=5)["code"] == "not_found"
+
+
+def test_another_environment_of_the_project(cli: Cli) -> None:
+    assert cli.json("users", "list", "-e", "development") == []
+    assert cli.error("users", "list", "-e", "nothing", code=5)["code"] == "not_found"
+
+
+def _in_a_terminal(cli: Cli, *arguments: str, **environment: str) -> str:
+    primary, secondary = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "platform_site.developer_cli", *arguments],
+        cwd=cli.folder, env={**cli.environment, "TERM": "xterm-256color", **environment},
+        stdin=secondary, stdout=secondary, stderr=secondary,
+    )  # fmt: skip
+    os.close(secondary)
+    read = b""
+    while True:
+        try:
+            read += os.read(primary, 65536)
+        except OSError:
+            break
+    process.wait(30)
+    os.close(primary)
+    return read.decode()
+
+
+def test_colour_in_a_terminal_unless_it_has_none(cli: Cli) -> None:
+    assert "\x1b[1" in _in_a_terminal(cli, "keys", "list")
+    assert "\x1b[3" in _in_a_terminal(cli, "invoke", "none")
+    assert "\x1b[3" not in _in_a_terminal(cli, "invoke", "none", NO_COLOR="1")
+    assert "\x1b" not in _in_a_terminal(cli, "keys", "list", TERM="dumb")
+
+
+def test_texts_of_the_server_cannot_control_the_terminal(cli: Cli) -> None:
+    assert "\x1b[31m" not in _in_a_terminal(cli, "invoke", "fails", NO_COLOR="1")

@@ -1,0 +1,88 @@
+"""`secrets`, `logs` and `branch`."""
+
+import json
+import signal
+
+import pytest
+
+from tests.developer_cli.conftest import Cli
+from tests.support.live_changes import App
+
+pytestmark = pytest.mark.served
+READS = """export default async ({fail}, ctx) => {
+    console.log("the token has", ctx.secrets.TOKEN?.length ?? 0, "characters");
+    if (fail) throw new Error("no luck");
+    return null;
+}"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions(app: App) -> None:
+    app.ok("owner", "PUT", "/functions/reads", source=READS)
+
+
+def test_a_secret_is_set_from_standard_input_and_never_shown(cli: Cli) -> None:
+    done = cli.run("secrets", "set", "reads", "TOKEN", stdin="hunter2hunter2\n")
+    assert "hunter2" not in done.stdout + done.stderr
+    assert cli.json("secrets", "list", "reads") == [{"name": "TOKEN"}]
+    run_id = cli.json("invoke", "reads")["run_id"]
+    assert "the token has 14 characters" in cli.run("logs", "reads", "--limit", "1").stdout
+    assert [each["id"] for each in _lines(cli.run("logs", "reads", "--limit", "1", "--json").stdout)] == [run_id]
+    cli.run("secrets", "remove", "reads", "TOKEN")
+    assert cli.json("secrets", "list", "reads") == []
+
+
+def _lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_bad_input_of_secrets(cli: Cli) -> None:
+    assert cli.error("secrets", "set", "reads", "token", stdin="x", code=3)["fields"][0]["field"].startswith("secrets")
+    assert cli.error("secrets", "set", "reads", "TOKEN", code=2)["code"] == "no_input"
+    error = cli.error("secrets", "set", "reads", "TOKEN", stdin="very-secret" * 1000, code=3)
+    assert "very-secret" not in json.dumps(error)
+    assert cli.error("secrets", "list", "none", code=5)["code"] == "not_found"
+
+
+def test_logs_of_failed_runs(cli: Cli) -> None:
+    cli.run("invoke", "reads", '{"fail": true}', code=1)
+    text = cli.run("logs", "reads", "--status", "failed").stdout
+    assert "no luck" in text
+    assert "succeeded" not in text
+    assert cli.error("logs", "none", code=5)
+    assert cli.error("logs", "reads", "--status", "great", code=3)["fields"][0]["field"] == "status"
+
+
+def test_logs_follow_until_interrupted(cli: Cli, app: App) -> None:
+    following = cli.process("logs", "reads", "-f", "--limit", "1", "--json")
+    assert following.stdout is not None
+    following.stdout.readline()
+    run_id = app.ok("owner", "POST", "/functions/reads/invoke", input={})["run_id"]
+    assert json.loads(following.stdout.readline())["id"] == run_id
+    following.send_signal(signal.SIGINT)
+    _, err = following.communicate(timeout=20)
+    assert following.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_a_branch(cli: Cli, app: App) -> None:
+    made = cli.json("branch", "create", "try/it", "--from", "production", "--use")
+    assert made["status"] == "ready"
+    [linked] = [each for each in cli.json("branch", "list") if each["linked"]]
+    assert linked["name"] == "try/it"
+    cli.run("types")
+    assert made["id"] in (cli.folder / "types.ts").read_text()
+    assert cli.error("branch", "create", "try/it", code=3)["fields"][0]["code"] == "taken"
+    assert cli.error("branch", "create", "No Name", code=3)["fields"][0]["field"] == "name"
+    assert cli.error("branch", "create", "other", "--from", "nothing", code=3)["fields"][0]["field"] == "from"
+    assert cli.error("branch", "delete", "try/it", code=2)["code"] == "unconfirmed"
+    cli.run("branch", "use", "production")
+    cli.run("branch", "delete", "try/it", "--yes")
+    assert cli.error("branch", "use", "try/it", code=5)["code"] == "not_found"
+    assert cli.error("branch", "delete", "production", "--yes", code=7)["code"] == "conflict"
+    assert {each["name"] for each in cli.json("branch", "list")} == {"development", "production"}
+
+
+def test_input_that_json_cannot_have(cli: Cli) -> None:
+    for text in ('{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}'):
+        assert cli.error("invoke", "reads", text, code=2)["code"] == "invalid_input"

@@ -1,0 +1,84 @@
+"""Lost and refused responses: a request is repeated with the same key, at most three times."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.developer_cli.conftest import Cli
+
+SUCCESS = {"run_id": "run_1", "status": "succeeded", "output": {"sum": 3}}
+BUSY = {"error": {"code": "unavailable", "message": "Try again.", "request_id": "req_1"}}
+
+
+class Failing:
+    """A service that fails as often as `failures` says, then succeeds. It stores the key of each request."""
+
+    def __init__(self) -> None:
+        self.failures: list[int | None] = []
+        """Statuses; None closes the connection without a response."""
+        self.keys: list[str | None] = []
+        self.retry_after = "0"
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                service.keys.append(self.headers["idempotency-key"])
+                status = service.failures.pop(0) if service.failures else 200
+                if status is None:
+                    self.close_connection = True
+                    return
+                body = json.dumps(SUCCESS if status == 200 else BUSY).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.send_header("retry-after", service.retry_after)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.access = {"PLATFORM_URL": self.url, "PLATFORM_TOKEN": "sk_test"}
+
+
+@pytest.fixture
+def failing() -> Iterator[Failing]:
+    service = Failing()
+    yield service
+    service.server.shutdown()
+    service.server.server_close()
+
+
+@pytest.fixture
+def cli(tmp_path: Any, failing: Failing) -> Cli:
+    return Cli(tmp_path, failing.url)
+
+
+@pytest.mark.parametrize("failures", [[503], [None], [429, 502], [None, 500]])
+def test_a_request_is_repeated_with_its_key(cli: Cli, failing: Failing, failures: list[int | None]) -> None:
+    failing.failures = list(failures)
+    assert cli.json("invoke", "sum", **failing.access)["output"] == {"sum": 3}
+    assert len(failing.keys) == len(failures) + 1
+    assert len(set(failing.keys)) == 1
+    cli.json("invoke", "sum", **failing.access)
+    assert failing.keys[-1] != failing.keys[0]
+
+
+def test_three_attempts_are_enough(cli: Cli, failing: Failing) -> None:
+    failing.failures = [503, 503, 503, 503]
+    assert cli.error("invoke", "sum", code=6, **failing.access)["code"] == "unavailable"
+    assert len(failing.keys) == 3
+
+
+def test_a_long_wait_is_left_to_the_user(cli: Cli, failing: Failing) -> None:
+    failing.failures, failing.retry_after = [429], "60"
+    assert cli.error("invoke", "sum", code=6, **failing.access)["hint"].startswith("Wait")
+    assert len(failing.keys) == 1

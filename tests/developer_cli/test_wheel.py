@@ -1,0 +1,97 @@
+"""The built wheel: what it contains, and the command that it installs."""
+
+import resource
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import ROOT
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`platform` in a virtual environment of its own. Its dependencies are those of this one: no network is needed."""
+    pytest.importorskip("setuptools")
+    folder = tmp_path_factory.mktemp("wheel")
+    _run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+        str(_copy(folder)),
+    )
+    [wheel] = folder.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "platform_site/developer_cli/main.py" in names
+    assert {name.split("/")[1] for name in names if name.startswith("platform_site/")} == {"developer_cli"}
+    venv.create(folder / "venv", with_pip=False)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+    _run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder / "venv/bin/python"),
+        "install",
+        "-q",
+        "--no-deps",
+        str(wheel),
+    )
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "venv" / "bin" / "platform"
+
+
+def _copy(folder: Path) -> Path:
+    """What a build reads. Building in the checkout would leave files there."""
+    source = folder / "source"
+    package = source / "platform_site" / "developer_cli"
+    package.mkdir(parents=True)
+    for file in [*(ROOT / "platform_site" / "developer_cli").glob("*.py"), ROOT / "pyproject.toml", ROOT / "README.md"]:
+        (source / file.relative_to(ROOT)).write_bytes(file.read_bytes())
+    return source
+
+
+def _run(*command: str, **environment: str) -> str:
+    # Away from the checkout, whose package would be found first.
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, env=environment or None)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _seconds_of_children() -> float:
+    """Of a processor, since other tests may keep them busy."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_the_installed_command_prints_its_help_quickly(installed: Path) -> None:
+    taken = []
+    for _ in range(5):
+        before = _seconds_of_children()
+        text = _run(str(installed), "--help")
+        taken.append(_seconds_of_children() - before)
+    assert "login" in text
+    assert "types" in text
+    assert min(taken) < 0.3
+    assert _run(str(installed), "--version").strip() == "0.1.0"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(installed: Path, shell: str) -> None:
+    script = _run(str(installed), PATH="/usr/bin:/bin", _PLATFORM_COMPLETE=f"source_{shell}")
+    assert str(installed.name) in script
+    words = (
+        {"COMP_WORDS": "platform ke", "COMP_CWORD": "1"} if shell == "bash" else {"_TYPER_COMPLETE_ARGS": "platform ke"}
+    )
+    more = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"} if shell == "fish" else {}
+    assert "keys" in _run(str(installed), PATH="/usr/bin:/bin", _PLATFORM_COMPLETE=f"complete_{shell}", **words, **more)

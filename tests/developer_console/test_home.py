@@ -1,0 +1,99 @@
+"""Home: keys by preset, code, what a viewer and a suspended project get, and names that are no markup."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from accounts import audit
+from accounts.models import AuditEntry, ServerKey
+from projects import services
+from tests.developer_console.conftest import Desk, member, sign_in
+from tests.rows.conftest import Tracker
+from tests.support.client import Api
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+
+@pytest.mark.parametrize(
+    ("preset", "mark", "allowed"), [("browser", "pk_", 404), ("server", "sk_", 200), ("ci", "sk_", 403)]
+)
+def test_a_key_of_each_preset_is_shown_once_and_works(
+    desk: Desk, api: Api, preset: str, mark: str, allowed: int
+) -> None:
+    page = desk.post("", {"what": "create-key", "preset": preset})
+    assert page.status_code == 200
+    assert "no-store" in page["Cache-Control"]
+    found = re.search(rf'<code id="new-key">({mark}[0-9A-Za-z]+)</code>', page.content.decode())
+    assert found is not None
+    assert api.get("/v1/rows/tasks", token=found[1]).status == allowed
+    assert AuditEntry.objects.filter(action="key.issued", actor_id=member_id(desk)).exists()
+    assert found[1] not in desk.get().content.decode()
+
+
+def member_id(desk: Desk) -> str:
+    return str(ServerKey.objects.filter(environment_id=desk.environment_id).latest("created_at").created_by_id)
+
+
+def test_the_code_names_the_first_table_and_the_new_key(desk: Desk) -> None:
+    page = desk.post("", {"what": "create-key", "preset": "server"}).content.decode()
+    assert page.count("/v1/rows/tasks") == 2
+    assert "YOUR_KEY" not in page
+    assert "YOUR_KEY" in desk.get().content.decode()
+
+
+def test_a_viewer_is_shown_no_forms_and_gets_no_key(desk_of: Callable[[str], Desk]) -> None:
+    viewer = desk_of("viewer")
+    page = viewer.get().content.decode()
+    assert "Only owners and developers" in page
+    assert "New Server key" not in page
+    before = ServerKey.objects.count()
+    refused = viewer.post("", {"what": "create-key", "preset": "server"})
+    assert refused.status_code == 403
+    assert "Only owners and developers" in refused.content.decode()
+    assert ServerKey.objects.count() == before
+
+
+def test_a_suspended_project_says_so_and_why(tracker: Tracker, desk: Desk) -> None:
+    services.suspend_project(tracker.project.pk, reason="The <b>bill</b> is open", actor=audit.SYSTEM)
+    page = desk.get()
+    assert page.status_code == 200
+    assert "The &lt;b&gt;bill&lt;/b&gt; is open" in page.content.decode()
+    assert desk.post("", {"what": "create-key", "preset": "server"}).status_code == 403
+
+
+def test_names_are_text_and_isolated(tracker: Tracker, desk: Desk) -> None:
+    name = '<script>alert("x")</script>\u202eevil'
+    services.change_project(tracker.project.pk, name=name, plan=None, actor=audit.SYSTEM)
+    page = desk.get().content.decode()
+    assert "<script>alert" not in page
+    assert "<bdi>&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;\u202eevil</bdi>" in page
+
+
+def test_pages_have_no_inline_code_and_a_strict_policy(desk: Desk) -> None:
+    page = desk.get()
+    policy = page["Content-Security-Policy"]
+    assert "'unsafe-inline'" not in policy
+    assert "'unsafe-eval'" not in policy
+    text = page.content.decode()
+    assert not re.search(r"<script(?![^>]*\bsrc=)", text)
+    assert not re.search(r"\s(?:on\w+|style)=", text)
+
+
+def test_an_account_without_a_project_creates_its_first(tracker: Tracker) -> None:
+    from accounts.users import service as user_service
+    from tests.developer_console.conftest import give_password
+
+    newcomer = give_password(
+        user_service.create_user(pool_id=None, email="new@x.example", password=None, name="", actor=audit.SYSTEM)
+    )
+    browser = sign_in(newcomer, Client())
+    assert "New project" in browser.get("/console/").content.decode()
+    refused = browser.post("/console/", {"name": "", "region": "us-east-1"})
+    assert refused.status_code == 422
+    assert "name" in refused.content.decode()
+    made = browser.post("/console/", {"name": "First", "region": "eu-west-1"})
+    assert made.status_code == 302
+    assert "First" in browser.get(made["Location"]).content.decode()
+    assert member(tracker.project, "owner")  # the other project is as it was

@@ -1,0 +1,147 @@
+"""Schema: planned, applied, confirmed by name, reverted; its errors at their lines; and attacks on it."""
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+
+import pytest
+
+from tests.developer_console.conftest import DOCUMENT, Desk
+from tests.rows.conftest import Tracker
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+LARGER = copy.deepcopy(DOCUMENT)
+LARGER["tables"]["tasks"]["columns"]["note"] = {"type": "text", "null": True}
+SMALLER = copy.deepcopy(DOCUMENT)
+del SMALLER["tables"]["tasks"]["columns"]["done"]
+
+
+def text_of(answer: Any) -> str:
+    return unescape(answer.content.decode())
+
+
+def hidden(answer: Any, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([^"]*)"', answer.content.decode())
+    return found[1] if found else ""
+
+
+def plan(desk: Desk, document: Any, **more: Any) -> Any:
+    text = document if isinstance(document, str) else json.dumps(document, indent=2)
+    version = hidden(desk.get("schema"), "version")
+    return desk.post("schema", {"what": "plan", "document": text, "version": version, **more})
+
+
+def apply(desk: Desk, document: Any, planned: Any, **more: Any) -> Any:
+    text = json.dumps(document, indent=2)
+    values = {"document": text, "version": hidden(planned, "version"), "planned": hidden(planned, "planned")}
+    return desk.post("schema", {"what": "apply", **values, **more})
+
+
+def version_of(tracker: Tracker) -> int:
+    return int(tracker.get("owner", "/schema").json["version"])
+
+
+def test_a_change_is_planned_and_then_applied(tracker: Tracker, desk: Desk) -> None:
+    planned = plan(desk, LARGER)
+    assert "add column tasks.note" in text_of(planned)
+    assert version_of(tracker) == 1
+    applied = apply(desk, LARGER, planned)
+    assert "The schema is at version 2." in text_of(applied)
+    assert version_of(tracker) == 2
+
+
+def test_what_was_not_planned_is_not_applied(tracker: Tracker, desk: Desk) -> None:
+    answer = apply(desk, SMALLER, plan(desk, LARGER))
+    assert "This is the new plan." in text_of(answer)
+    assert "drop column tasks.done" in text_of(answer)
+    assert version_of(tracker) == 1
+
+
+def test_losing_data_is_confirmed_by_name(tracker: Tracker, desk: Desk) -> None:
+    planned = plan(desk, SMALLER)
+    assert "loses data" in text_of(planned)
+    refused = apply(desk, SMALLER, planned, confirm="drop everything")
+    assert 'role="alert"' in text_of(refused)
+    assert version_of(tracker) == 1
+    assert version_of(tracker) == 1
+    applied = apply(desk, SMALLER, refused, confirm="drop column tasks.done")
+    assert "The schema is at version 2." in text_of(applied)
+
+
+def test_of_two_tabs_the_second_is_told(tracker: Tracker, desk: Desk) -> None:
+    first, second = plan(desk, LARGER), plan(desk, SMALLER)
+    apply(desk, LARGER, first)
+    refused = apply(desk, SMALLER, second, confirm="drop column tasks.done")
+    assert refused.status_code == 412
+    assert "at version 2, not at 1" in text_of(refused)
+    assert "done" in tracker.get("owner", "/schema").json["document"]["tables"]["tasks"]["columns"]
+
+
+def test_going_back_is_planned_too(tracker: Tracker, desk: Desk) -> None:
+    apply(desk, LARGER, plan(desk, LARGER))
+    planned = desk.post("schema", {"what": "plan", "revert": "1", "version": "2"})
+    assert "drop column tasks.note" in text_of(planned)
+    assert version_of(tracker) == 2
+    values = {"what": "apply", "revert": "1", "version": "2", "planned": hidden(planned, "planned")}
+    applied = desk.post("schema", {**values, "confirm": "drop column tasks.note"})
+    assert "The schema is at version 3." in text_of(applied)
+    assert "Back to version 1" in text_of(applied)
+    for wrong in ("99", "x", "-1", "1" * 30):
+        assert desk.post("schema", {"what": "plan", "revert": wrong, "version": "3"}).status_code in (404, 422)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ('{"tables": {\n  "tasks"\n}}', "Line 3, column 1"),
+        ('{"tables": {}}, "confirm": ["drop table tasks"]', "Line 1"),
+        ('{"tables": {}, "tables": {}}', "Duplicate key"),
+        ("", "Line 1"),
+        ("[" * 3000 + "]" * 3000, ""),
+    ],
+)
+def test_a_document_that_cannot_be_read_changes_nothing(tracker: Tracker, desk: Desk, document: str, said: str) -> None:
+    answer = plan(desk, document)
+    assert answer.status_code in (400, 422)
+    assert said in text_of(answer)
+    assert document in text_of(answer), "what was written is kept"
+    assert version_of(tracker) == 1
+
+
+def test_an_error_names_its_line(desk: Desk) -> None:
+    wrong = copy.deepcopy(DOCUMENT)
+    wrong["tables"]["tasks"]["columns"]["points"]["type"] = "number"
+    page = text_of(plan(desk, wrong))
+    text = json.dumps(wrong, indent=2).splitlines()
+    line = next(number for number, each in enumerate(text, 1) if '"points"' in each)
+    assert re.search(rf'data-line="({line}|{line + 1})"', page)
+
+
+def test_a_table_is_added_by_form(tracker: Tracker, desk: Desk) -> None:
+    columns = "title text\ndue date?\ntask reference tasks\n"
+    planned = plan(desk, DOCUMENT, what="add-table", table="notes", columns=columns)
+    assert "create table notes" in text_of(planned)
+    made = json.loads(re.search(r"<textarea id=\"document\"[^>]*>(.*?)</textarea>", text_of(planned), re.S)[1])  # type: ignore[index]
+    assert made["tables"]["notes"]["columns"] == {
+        "title": {"type": "text"},
+        "due": {"type": "date", "null": True},
+        "task": {"type": "reference", "to": "tasks"},
+    }
+    for table, wrong in (("tasks", "a text"), ("notes", "only_a_name"), ("Not A Name", "a text")):
+        refused = plan(desk, DOCUMENT, what="add-table", table=table, columns=wrong)
+        assert refused.status_code == 422
+    assert version_of(tracker) == 1
+
+
+def test_a_viewer_reads_it_and_changes_nothing(tracker: Tracker, desk_of: Callable[[str], Desk]) -> None:
+    viewer = desk_of("viewer")
+    page = text_of(viewer.get("schema"))
+    assert '"tasks"' in page
+    assert "Apply" not in page
+    assert plan(viewer, LARGER).status_code == 403
+    assert viewer.post("schema", {"what": "plan", "revert": "0"}).status_code == 403
+    assert version_of(tracker) == 1

@@ -1,0 +1,67 @@
+"""The statements of a call: planned once for each connection, and the slots in their order, whatever the statistics."""
+
+import pytest
+from django.db import connections
+
+from functions.models import Run
+from functions.quotas.client_networks import AnonymousCall
+from functions.runs import completion, start
+from functions.runs.completion import RunResult
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.identity.plans import PLANS
+from tests.rows.conftest import Tracker
+from tests.support.function_queue import anonymous_caller, end, gather_statistics, key_of, pile_up, taken
+from tests.support.functions import SUM, deploy
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+CALLS = 40
+
+
+@pytest.fixture
+def busy(place: EnvironmentRef, tracker: Tracker) -> EnvironmentRef:
+    """On the team plan, with a history of which PostgreSQL has gathered statistics."""
+    deploy(tracker, "sum", SUM, invoke="public")
+    team = EnvironmentRef(**{**{name: getattr(place, name) for name in place.__slots__}, "plan": "team"})
+    pile_up(place, 3000)
+    end(place.cluster, *Run.objects.using(place.cluster).values_list("pk", flat=True))
+    gather_statistics(place.cluster)
+    return team
+
+
+def run(place: EnvironmentRef, network: int | None) -> None:
+    if network is None:
+        started = start.start_run(place, key_of(place), "sum", "{}")
+    else:
+        started = start.start_run(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(network))
+    assert completion.end(started, RunResult("succeeded", 1, "{}"))[0]
+
+
+@pytest.mark.parametrize("network", [None, 7])
+def test_postgresql_plans_the_statements_of_a_call_once(busy: EnvironmentRef, network: int | None) -> None:
+    connections[busy.cluster].close()
+    for _ in range(CALLS):
+        run(busy, network)
+    with connections[busy.cluster].cursor() as cursor:
+        cursor.execute(
+            "SELECT custom_plans, generic_plans FROM pg_prepared_statements"
+            " WHERE statement LIKE '%%INTO platform.functions_run%%' OR statement LIKE '%%UPDATE platform.functions_run%%'"
+        )
+        counted = cursor.fetchall()
+    assert len(counted) == 2
+    # PostgreSQL itself tries out five plans for given values before it compares them with one for all.
+    assert all(custom <= 5 and generic >= CALLS - 7 for custom, generic in counted), counted
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+def test_slots_of_anonymous_callers_are_taken_last(busy: EnvironmentRef, mode: str) -> None:
+    limit = PLANS["team"].function_concurrency
+    with connections[busy.cluster].cursor() as cursor:
+        cursor.execute(f"SET plan_cache_mode = {mode}")
+    started = [start.start_run(busy, key_of(busy), "sum", "{}") for _ in range(limit // 2)]
+    assert taken(busy) == [*range(limit // 2 + 1, limit + 1)]
+    started += [start.start_run(busy, key_of(busy), "sum", "{}") for _ in range(limit // 2)]
+    assert taken(busy) == [*range(1, limit + 1)]
+    assert len({each.run_id for each in started}) == limit
+    with pytest.raises(start.TooManyRuns):
+        start.start_run(busy, key_of(busy), "sum", "{}")

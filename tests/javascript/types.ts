@@ -1,0 +1,69 @@
+// What the client's types accept and refuse, for the tables of tests/rows/types/document.json: a directive without an
+// error below it is an error itself. The program is compiled and never run.
+import { createClient, PlatformError } from "./client.js";
+import type { Tables } from "./types.ts";
+const client = createClient<Tables>({ url: "http://x", key: "pk_1" });
+const tasks = client.rows("tasks");
+const page = await tasks.list({
+  where: { done: false },
+  order: ["due_on.desc", "list.name"],
+  with: ["list", "comments"],
+  limit: 5,
+});
+const name: string | undefined = page.data[0].list?.name;
+const body: string = page.data[0].comments[0].body;
+const plain = await tasks.list();
+const t: string = plain.data[0].title;
+// @ts-expect-error not embedded
+plain.data[0].list;
+const few = await tasks.list({ columns: ["title"], with: "list" });
+const t2: string = few.data[0].title;
+few.data[0].list?.name;
+// @ts-expect-error not chosen
+few.data[0].done;
+for await (const row of tasks.each({ where: { title: { $startsWith: "a" } } })) row.title.length;
+const one = await tasks.get("x", { with: "parent.list" });
+one.parent?.list?.name;
+const made = await tasks.insert({ title: "a", list_id: "b" });
+made.title.length;
+const many = await tasks.insert([{ title: "a", list_id: "b" }]);
+many[0].title.length;
+await tasks.update("x", { done: true, price: { $inc: 1 } }, { ifMatch: made });
+await tasks.upsert({ title: "a", list_id: "b" }, ["list_id", "title"]);
+await tasks.deleteAll({ where: { done: true } });
+await tasks.aggregate({ group: ["stage", "created_at.month"], count: true, sum: ["price"] });
+await client.batch([{ op: "insert", table: "tasks", values: { title: "a", list_id: { $ref: "l.id" } } }]);
+const run = await client.functions.invoke<{ sum: number }>("sum", { a: 1 });
+run.output?.sum.toFixed();
+// @ts-expect-error misspelled table
+client.rows("tsaks");
+// @ts-expect-error misspelled column
+await tasks.list({ where: { dnoe: false } });
+// @ts-expect-error misspelled relation
+await tasks.list({ with: ["lits"] });
+// @ts-expect-error misspelled order
+await tasks.list({ order: "titel" });
+// @ts-expect-error misspelled column
+await tasks.list({ columns: ["titel"] });
+// @ts-expect-error missing column
+await tasks.insert({ title: "a" });
+// @ts-expect-error misspelled
+await tasks.update("x", { titel: "a" });
+// @ts-expect-error no insert rule
+await client.rows("lists").insert({ name: "x" });
+// @ts-expect-error misspelled
+await tasks.aggregate({ sum: ["prize"] });
+// @ts-expect-error misspelled
+await client.batch([{ op: "insert", table: "tasks", values: { titel: "a", list_id: "x" } }]);
+const any = createClient({ url: "http://x", key: "pk_1" });
+const p = await any.rows("whatever").list({
+  where: { a: 1, "b.c": { $gt: 2 }, $or: [{ x: 1 }] },
+  with: "x.y",
+  columns: ["a"],
+  order: "a.desc",
+});
+p.data[0].anything.deep;
+await any.rows("w").insert({ a: 1 });
+await any.rows("w").update("x", { a: { $inc: 1 } });
+await any.batch([{ op: "delete", table: "x", id: "y" }]);
+console.log(name, body, t, t2, PlatformError);

@@ -1,0 +1,147 @@
+"""The request as Django sees it: names of headers, repeated ones, and whose word about the client counts."""
+
+from typing import Any
+
+import pytest
+
+from platform_site.server import incoming, rsgi_app
+from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of, meta_name
+
+
+def test_a_repeated_header_is_joined_and_named() -> None:
+    meta: dict[str, str] = {}
+    headers = [
+        ("authorization", "Bearer a"),
+        ("accept", "x"),
+        ("authorization", "Bearer b"),
+        ("cookie", "a=1"),
+        ("cookie", "b=2"),
+    ]
+    assert headers_into(meta, headers) == {"authorization", "cookie"}
+    assert meta == {"HTTP_AUTHORIZATION": "Bearer a,Bearer b", "HTTP_ACCEPT": "x", "HTTP_COOKIE": "a=1; b=2"}
+
+
+@pytest.mark.parametrize(
+    "header", ["x_forwarded_for", "content_length", "x-forwarded-for", "x-forwarded-proto", "forwarded", "x-real-ip"]
+)
+def test_underscores_and_forwarding_headers_never_reach_meta(header: str) -> None:
+    assert meta_name(header) is None
+    meta: dict[str, str] = {}
+    headers_into(meta, [(header, "10.0.0.1")])
+    assert meta == {}
+
+
+def test_content_type_and_length_have_their_own_names() -> None:
+    assert (meta_name("content-type"), meta_name("content-length"), meta_name("x-a")) == (
+        "CONTENT_TYPE",
+        "CONTENT_LENGTH",
+        "HTTP_X_A",
+    )
+
+
+@pytest.mark.parametrize(
+    ("trusted", "peer", "forwarded_for", "client"),
+    [
+        ((), "10.0.0.9", "1.2.3.4", "10.0.0.9"),
+        (("10.0.0.0/8",), "11.0.0.9", "1.2.3.4", "11.0.0.9"),
+        (("10.0.0.0/8",), "10.0.0.9", "1.2.3.4", "1.2.3.4"),
+        (("10.0.0.0/8",), "10.0.0.9", "6.6.6.6, 1.2.3.4", "1.2.3.4"),
+        (("10.0.0.0/8",), "10.0.0.9", "6.6.6.6, 1.2.3.4, 10.0.0.8", "1.2.3.4"),
+        (("10.0.0.0/8",), "10.0.0.9", "10.0.0.7, 10.0.0.8", "10.0.0.7"),
+        (("10.0.0.0/8",), "10.0.0.9", "1.2.3.4, unknown", "10.0.0.9"),
+        (("10.0.0.0/8",), "10.0.0.9", "1.2.3.4:5678", "1.2.3.4"),
+        (("10.0.0.0/8",), "10.0.0.9", "[2001:db8::1]:99", "2001:db8::1"),
+        (("10.0.0.0/8",), "::ffff:10.0.0.9", "1.2.3.4", "1.2.3.4"),
+        (("::1",), "::1", "2001:db8::1", "2001:db8::1"),
+        (("10.0.0.0/8",), "10.0.0.9", "", "10.0.0.9"),
+    ],
+)
+def test_client_ip_is_the_last_address_not_of_a_trusted_proxy(
+    trusted: tuple[str, ...], peer: str, forwarded_for: str, client: str
+) -> None:
+    assert Forwarding(trusted).client(peer, "http", [("x-forwarded-for", forwarded_for)]) == (client, "http")
+
+
+def test_two_forwarding_headers_are_one_list() -> None:
+    headers = [("x-forwarded-for", "6.6.6.6"), ("x-forwarded-for", "1.2.3.4")]
+    assert Forwarding(["10.0.0.0/8"]).client("10.0.0.9", "http", headers)[0] == "1.2.3.4"
+
+
+@pytest.mark.parametrize(
+    ("peer", "proto", "scheme"),
+    [
+        ("10.0.0.9", "https", "https"),
+        ("10.0.0.9", "http, https", "https"),
+        ("10.0.0.9", "gopher", "http"),
+        ("9.9.9.9", "https", "http"),
+    ],
+)
+def test_the_scheme_is_the_trusted_proxys_word(peer: str, proto: str, scheme: str) -> None:
+    assert Forwarding(["10.0.0.0/8"]).client(peer, "http", [("x-forwarded-proto", proto)])[1] == scheme
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host"),
+    [
+        ("127.0.0.1:80", "127.0.0.1"),
+        ("[::1]:80", "::1"),
+        ("::1", "::1"),
+        ("1.2.3.4", "1.2.3.4"),
+        ("/run/a:1.sock", ""),
+        ("", ""),
+    ],
+)
+def test_the_host_of_an_endpoint(endpoint: str, host: str) -> None:
+    assert host_of(endpoint) == host
+
+
+def request(body: bytes, content_type: str, query: str = "", method: str = "POST") -> Incoming:
+    meta = {
+        "REQUEST_METHOD": method,
+        "QUERY_STRING": query,
+        "CONTENT_TYPE": content_type,
+        "CONTENT_LENGTH": str(len(body)),
+        "HTTP_COOKIE": "a=1; b=2",
+        "HTTP_X_THING": "yes",
+    }
+    return Incoming("/a", meta, body, "https", frozenset())
+
+
+def test_django_reads_forms_files_queries_and_cookies_from_it() -> None:
+    form = request(b"a=1&a=2&b=%C3%A9", "application/x-www-form-urlencoded", "q=1&q=2&e=%C3%A9")
+    assert form.POST.getlist("a") == ["1", "2"]
+    assert form.POST["b"] == "é"
+    assert form.GET.getlist("q") == ["1", "2"]
+    assert form.GET["e"] == "é"
+    assert form.COOKIES == {"a": "1", "b": "2"}
+    assert form.headers["X-Thing"] == "yes"
+    assert form.is_secure()
+    assert form.get_full_path() == "/a?q=1&q=2&e=%C3%A9"
+    upload = request(
+        b'--x\r\nContent-Disposition: form-data; name="f"; filename="n.txt"\r\nContent-Type: text/plain\r\n\r\nhello\r\n--x--\r\n',
+        "multipart/form-data; boundary=x",
+    )
+    assert upload.FILES["f"].read() == b"hello"
+
+
+def test_the_body_is_read_once_or_twice_as_django_promises() -> None:
+    whole = request(b'{"a": 1}', "application/json; charset=utf-8")
+    assert whole.content_type == "application/json"
+    assert whole.content_params == {"charset": "utf-8"}
+    assert whole.body == b'{"a": 1}'
+    assert whole.read() == b'{"a": 1}'
+    streamed = request(b'{"a": 1}', "application/json")
+    assert streamed.read(4) == b'{"a"'
+
+
+def test_what_is_long_is_not_remembered() -> None:
+    """Anybody can send names of 60 KB, and no two alike."""
+    names, hosts = incoming._usual_name.cache_info().currsize, rsgi_app._is_usual.cache_info().currsize
+    for number in range(20):
+        long = f"x-{number}-" + "a" * 60_000
+        meta: dict[str, Any] = {"SERVER_PROTOCOL": "HTTP/1.1"}
+        headers_into(meta, [(long, "1")])
+        assert meta[meta_name(long) or ""] == "1"
+        rsgi_app._check_host(long, {**meta, "HTTP_HOST": long})
+    assert incoming._usual_name.cache_info().currsize == names
+    assert rsgi_app._is_usual.cache_info().currsize == hosts

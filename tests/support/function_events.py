@@ -1,0 +1,35 @@
+"""Functions that run on events."""
+
+from typing import Any
+
+from functions.models import Run
+from functions.worker import Worker
+from platform_site.identity.callers import EnvironmentRef
+from tests.rows.conftest import Tracker
+from tests.support.client import Answer
+from webhooks.delivery.relay import relay_batch
+
+TELL = "export default (input: any, ctx: any) => ({...input, caller: ctx.caller})"
+
+
+def put(tracker: Tracker, who: str, name: str, source: str = TELL, **more: Any) -> Answer:
+    return tracker.call(who, "PUT", f"/functions/{name}", json={"source": source, **more})
+
+
+def relay(using: str) -> int:
+    """Settle all events of the region; how many."""
+    settled = 0
+    while found := relay_batch(using).events:
+        settled += found
+    return settled
+
+
+def runs(place: EnvironmentRef, **which: Any) -> list[Run]:
+    return list(Run.objects.using(place.cluster).filter(trigger="event", **which).order_by("created_at", "id"))
+
+
+def run_events(place: EnvironmentRef) -> list[Run]:
+    """Let everything come of what was written; the runs on events."""
+    relay(place.cluster)
+    Worker(place.cluster).run()
+    return runs(place)

@@ -1,0 +1,155 @@
+"""The service as users run it: `manage.py up` in a process of its own, with its own data dir and port."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+_OF_THE_TEST_RUN = (
+    "DATA_DIR",
+    "DATABASE_URL",
+    "REDIS_URL",
+    "REGION_US_EAST_1_URL",
+    "REGION_EU_WEST_1_URL",
+    "REGION_AP_SOUTHEAST_1_URL",
+    "BASE_URL",
+    "PROMETHEUS_MULTIPROC_DIR",
+    "IDLE_IN_TRANSACTION_TIMEOUT_MS",
+)
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 45.0, every: float = 0.02) -> Any:
+    """The first truthy value of `condition()`; fails naming `what` when the time is over."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if value := condition():
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(every)
+
+
+@dataclass
+class Up:
+    """One `manage.py up`. `lines` collects what it prints."""
+
+    process: "subprocess.Popen[str]"
+    data_dir: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    """What was set for it beside what the tests themselves were started with."""
+    lines: list[str] = field(default_factory=list)
+    base_url: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """demo.json; empty with `--no-demo`."""
+    ready_after: float = 0.0
+    """Seconds from the start of the process to the first answer."""
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    def children(self) -> list[psutil.Process]:
+        """Everything it started, and what those started."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def named(self, *words: str, parent: int | None = None) -> list[psutil.Process]:
+        """Children whose command line contains all the words; only those of `parent`, if given."""
+        found = []
+        for child in self.children():
+            # One that ends while we look is not there.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if all(word in " ".join(child.cmdline()) for word in words) and parent in (None, child.ppid()):
+                    found.append(child)
+        return found
+
+    def part(self, *words: str) -> psutil.Process:
+        """The one process of `up` itself whose command line contains the words."""
+        [found] = self.named(*words, parent=self.process.pid)
+        return found
+
+    def web_workers(self) -> list[psutil.Process]:
+        """The processes that answer requests."""
+        return [worker for main in self.named("serve --fds", parent=self.process.pid) for worker in self._of(main)]
+
+    def _of(self, main: psutil.Process) -> list[psutil.Process]:
+        return self.named("serve --fds", parent=main.pid)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 25.0) -> int:
+        """Ask it to stop; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(seconds)
+
+
+def start_up(
+    data_dir: Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    wait: bool = True,
+    seconds: float = 110.0,
+    **popen: Any,
+) -> Up:
+    """Run `manage.py up --data-dir …` (on a free port unless `--port` is given) and wait until it answers."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_TEST_RUN}
+    if "--port" not in arguments:
+        arguments = (*arguments, "--port", "0")
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "manage.py"), "up", "--data-dir", str(data_dir), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**inherited, "RATE_LIMIT_FACTOR": "100", **(environment or {})},
+        **popen,
+    )
+    up = Up(process, data_dir, environment or {})
+
+    def collect() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            up.lines.append(line.rstrip("\n"))
+
+    threading.Thread(target=collect, daemon=True).start()
+    if wait:
+        try:
+            wait_for_ready(up, begun, seconds)
+        except BaseException:
+            up.stop()
+            raise
+    return up
+
+
+def manage(up: Up, *arguments: str) -> None:
+    """One of the operators' commands: a process of its own, beside those that answer."""
+    command = [sys.executable, str(ROOT / "manage.py"), *arguments]
+    environment = {"DATA_DIR": str(up.data_dir), "PATH": "/usr/bin:/bin", **up.environment}
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+
+
+def wait_for_ready(up: Up, begun: float, seconds: float = 110.0) -> None:
+    def address() -> str | None:
+        assert up.process.poll() is None, f"`up` ended with {up.process.returncode}"
+        found = re.search(r"^  API +(http://\S+)/v1", up.output, re.MULTILINE)
+        return found[1] if found else None
+
+    try:
+        up.base_url = wait_for("`up` is ready", address, seconds)
+    except AssertionError as error:
+        error.add_note(up.output)
+        raise
+    assert httpx.get(f"{up.base_url}/healthz").status_code == 200
+    up.ready_after = time.monotonic() - begun
+    if (up.data_dir / "demo.json").exists():
+        up.facts = json.loads((up.data_dir / "demo.json").read_text())
