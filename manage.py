@@ -30,7 +30,7 @@ def main() -> None:
     except (Error, UnicodeEncodeError) as error:
         from platform_site.cli import errors as command_errors
 
-        sentence = None if "--traceback" in sys.argv else command_errors.of(error)
+        sentence = None if "--traceback" in sys.argv else command_errors.error_text(error)
         if sentence is None:
             raise
         sys.exit(sentence)
