@@ -86,6 +86,11 @@ class SchemaVersion(models.Model):
         document: dict[str, Any] = json.loads(self.document_text)
         return document
 
+    @property
+    def applied_by(self) -> str:
+        """The id of the author; `system` for commands and periodic jobs, which have none."""
+        return self.author_id or self.author_kind
+
 
 class PendingUserReferences(models.Model):
     """Imported rows were committed while users may have been deleted: their user columns must be checked

@@ -77,7 +77,7 @@ def _change(console: Console) -> dict[str, Any]:
 
 def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> Answer:
     asked = console.request.POST
-    options = {"dry_run": dry_run, "confirm": confirm or []}
+    options = {"dry_run": dry_run, "impact": dry_run, "confirm": confirm or []}
     headers = {"If-Match": f'"{asked["version"]}"'} if asked.get("version") else {}
     if asked.get("revert"):
         revert = asked["revert"]

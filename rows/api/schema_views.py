@@ -9,17 +9,17 @@ from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from platform_site.http.errors import Conflict, PreconditionFailed, QuotaExceeded, Unavailable
+from platform_site.http.errors import Conflict, PreconditionFailed, QuotaExceeded, Unavailable, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.openapi import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import paginate, read_limit
 from platform_site.http.views import ApiViewSet, not_modified, respond
 from rows.api import etags
+from rows.api import schema_serializers as serializers
 from rows.codegen.role_tables import role_tables
 from rows.codegen.typescript import types_module
-from rows.migrate import errors as migrate_errors
+from rows.migrate import rule_impact
 from rows.migrate import service as schema_service
-from rows.migrate.errors import outcome_response, state_response, version_response
 from rows.rules.rules import Principal
 
 TYPESCRIPT: Final = "application/typescript"
@@ -48,31 +48,32 @@ class SchemaViewSet(ApiViewSet):
         "revert": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
     }
 
-    @extend_schema(responses=migrate_errors.SchemaResponse)
+    @extend_schema(responses=serializers.SchemaResponse)
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
         """The schema as it is now; version 0 and no tables before the first. The `ETag` goes into `If-Match`."""
         state = schema_service.current(self.place)
-        return respond(state_response(state), headers=_etag(state.version))
+        return respond(serializers.state_response(state), headers=_etag(state.version))
 
-    @extend_schema(parameters=[IF_MATCH], request=migrate_errors.SchemaChange, responses=migrate_errors.OutcomeResponse)
+    @extend_schema(parameters=[IF_MATCH], request=serializers.SchemaChange, responses=serializers.OutcomeResponse)
     def replace(self, request: HttpRequest) -> HttpResponseBase:
         """Make this document the schema, in one transaction, or with `dry_run` list what that would do.
 
-        Operations that lose data must be named in `confirm`. Sending the document that is applied already changes
-        nothing.
+        Operations that lose data must be named in `confirm`. With `impact`, a dry run also counts the rows that become
+        visible or hidden, and to whom; it needs the scope `rows:read`, and `users:manage` to name users. Sending the
+        document that is applied already changes nothing.
         """
-        values = self.read(migrate_errors.SchemaChange)
+        values = self.read(serializers.SchemaChange)
         return self._change(request, values["document"], values)
 
     @idempotent(using=in_region)
-    @extend_schema(parameters=[IF_MATCH], request=migrate_errors.SchemaRevert, responses=migrate_errors.OutcomeResponse)
+    @extend_schema(parameters=[IF_MATCH], request=serializers.SchemaRevert, responses=serializers.OutcomeResponse)
     def revert(self, request: HttpRequest) -> HttpResponseBase:
         """Bring back the document of an earlier version, as a new version; names that changed since change back."""
-        values = self.read(migrate_errors.SchemaRevert)
+        values = self.read(serializers.SchemaRevert)
         document = schema_service.document_to_revert_to(self.place, values["version"])
         return self._change(request, document, values, reverts_to=values["version"])
 
-    @extend_schema(operation_id="listSchemaVersions", responses=migrate_errors.SchemaVersionPage)
+    @extend_schema(operation_id="listSchemaVersions", responses=serializers.SchemaVersionPage)
     def versions(self, request: HttpRequest) -> HttpResponseBase:
         """Every version that was applied, the newest first. A page of large documents holds fewer than `limit`."""
         page = paginate(
@@ -84,12 +85,14 @@ class SchemaViewSet(ApiViewSet):
             [self.place.environment_id],
             heavy="document_text",
         )
-        return respond({"data": [version_response(record) for record in page.items], "next_cursor": page.next_cursor})
+        return respond(
+            {"data": [serializers.version_response(record) for record in page.items], "next_cursor": page.next_cursor}
+        )
 
-    @extend_schema(operation_id="getSchemaVersion", responses=migrate_errors.VersionResponse)
+    @extend_schema(operation_id="getSchemaVersion", responses=serializers.VersionResponse)
     def version(self, request: HttpRequest, number: int) -> HttpResponseBase:
         """One version."""
-        return respond(version_response(schema_service.version(self.place, number)))
+        return respond(serializers.version_response(schema_service.version(self.place, number)))
 
     @extend_schema(
         operation_id="getSchemaTypes",
@@ -112,6 +115,10 @@ class SchemaViewSet(ApiViewSet):
         self, request: HttpRequest, document: Any, values: dict[str, Any], reverts_to: int | None = None
     ) -> HttpResponseBase:
         expected = _expected(request)
+        if values["impact"]:
+            if not values["dry_run"]:
+                raise ValidationFailed.of("impact", "invalid", "Only a dry run counts the impact.")
+            self.caller.need("rows:read")
         try:
             if values["dry_run"]:
                 outcome = schema_service.rehearse(self.place, document, actor=self.caller, expected=expected)
@@ -129,7 +136,11 @@ class SchemaViewSet(ApiViewSet):
                 raise
             message = f"The schema is at version {error.version}, not at {expected}."
             raise PreconditionFailed(message, headers=_etag(error.version)) from error
-        return respond(outcome_response(outcome, dry_run=values["dry_run"]), headers=_etag(outcome.version))
+        shown = serializers.outcome_response(outcome, dry_run=values["dry_run"])
+        if values["impact"]:
+            impacts = rule_impact.of_change(self.place, document, name_users=self.caller.may("users:manage"))
+            shown["impact"] = [serializers.impact_response(each) for each in impacts]
+        return respond(shown, headers=_etag(outcome.version))
 
 
 def _etag(version: int) -> dict[str, str]:

@@ -3,7 +3,7 @@
 The proposed rules are evaluated over the current tables and the same rows as the current rules, in one statement per
 table and subject, by the compiler that enforces rules. The cost is bounded by SAMPLES rows, a statement timeout and a
 total deadline; the result says what was not evaluated. Rules that use what the change itself creates cannot be
-evaluated before it. Called by the console.
+evaluated before it. Called by the API (`impact` of a dry run) and the operators' console.
 """
 
 import time
@@ -18,7 +18,7 @@ from accounts.models import User
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from platform_site.postgres.prepared import run
-from rows.migrate import planner
+from rows.migrate import planner, user_field_changes
 from rows.migrate import service as schema_service
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
@@ -60,9 +60,12 @@ class VisibleRows:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What changes in one table for one onlooker. `seen` is None where it was not found out; `why_not` says why."""
+    """What changes in one table for one onlooker. `seen` is None where it was not found out; `why_not` says why.
 
-    table: str
+    Without a table, the columns are the fields of users that relations embed for a role (`users` of the document).
+    """
+
+    table: str | None
     label: str
     seen: VisibleRows | None
     why_not: str = ""
@@ -70,9 +73,9 @@ class Impact:
     columns_vanishing: tuple[str, ...] = ()
 
 
-def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = ()) -> list[Impact]:
-    """The impact of making `raw` the schema, for every table whose rules it changes: on each role that they name, on a
-    few users of the roles of users, and on `users`.
+def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = (), name_users: bool = True) -> list[Impact]:
+    """The impact of making `raw` the schema, for every table whose rules it changes: on each role that they name, on
+    `users`, and with `name_users` on a few users of the roles of users. Also the roles that see other fields of users.
 
     `raw` is a valid document (`schema_service.read` takes it). Empty where no rule changes.
     """
@@ -80,22 +83,27 @@ def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = ()) ->
     if state.record is None:
         return []
     today, proposed = state.record.document, raw
-    changed = _tables_with_other_rules(state.schema, schema_service.read(raw))
+    becomes = schema_service.read(raw)
+    of_users = [
+        Impact(None, f"role {role}", None, "", more, less)
+        for role, more, less in user_field_changes.by_role(state.schema.users, becomes.users)
+    ]
+    changed = _tables_with_other_rules(state.schema, becomes)
     if not changed:
-        return []
+        return of_users
     hybrid, untold = _rules_of(proposed, today, changed)
     before = schema_cache.current(place)
     after = CompiledSchema(place.environment_id, place.cluster, state.version, hybrid, set())
     told = [Impact(table, "", None, why) for table, why in untold.items()]
     deadline = time.monotonic() + TOTAL_SECONDS
-    pool = _Pool(place)
+    pool = _Pool(place if name_users else None)
     for table in changed:
         if table in untold:
             continue
         rules = (today["tables"][table].get("rules") or {}, proposed["tables"][table].get("rules") or {})
         for onlooker in _impact_subjects({*rules[0], *rules[1]}, pool, users):
             told.append(_impact(before, after, table, onlooker, deadline))
-    return told
+    return told + of_users
 
 
 def _tables_with_other_rules(today: schema_model.Schema, proposed: schema_model.Schema) -> list[str]:
@@ -147,11 +155,12 @@ def _rules_of(
 
 
 class _Pool:
-    """The newest users of the environment, by what role rules would call them. One query, at first use."""
+    """The newest users of the environment, by what role rules would call them. One query, at first use. No users
+    without a place."""
 
-    def __init__(self, place: EnvironmentRef) -> None:
-        self._pool_id = place.pool_id
-        self._users: list[User] | None = None
+    def __init__(self, place: EnvironmentRef | None) -> None:
+        self._pool_id = place.pool_id if place else ""
+        self._users: list[User] | None = None if place else []
 
     def with_role(self, role: str, named: Iterable[str]) -> list[User]:
         if self._users is None:

@@ -6,17 +6,24 @@ from rows.rules.rules import ANONYMOUS, MEMBER, SERVER, USER
 from rows.schema.user_fields import UserFields, visible_to
 
 
-def changes(old: UserFields, new: UserFields) -> Iterator[str]:
-    """Such as `widen users.anonymous: name`, for each role that sees more, and `narrow …` for each that sees less."""
-    found = []
+def by_role(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Each role that sees other fields than before, with those it sees in addition and those it sees no more."""
     for role in sorted(old.keys() | new.keys()):
         base = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else USER
         before, after = visible_to(old, role, base), visible_to(new, role, base)
         more, less = (
-            ", ".join(name for name in one if name not in other) for one, other in ((after, before), (before, after))
+            tuple(name for name in one if name not in other) for one, other in ((after, before), (before, after))
         )
-        found += [f"widen users.{role}: {more}"] if more else []
-        found += [f"narrow users.{role}: {less}"] if less else []
+        if more or less:
+            yield role, more, less
+
+
+def changes(old: UserFields, new: UserFields) -> Iterator[str]:
+    """Such as `widen users.anonymous: name`, for each role that sees more, and `narrow …` for each that sees less."""
+    found = []
+    for role, more, less in by_role(old, new):
+        found += [f"widen users.{role}: {', '.join(more)}"] if more else []
+        found += [f"narrow users.{role}: {', '.join(less)}"] if less else []
     if old != new and not found:
         found.append("change users")
     yield from found

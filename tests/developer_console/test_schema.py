@@ -121,6 +121,15 @@ def test_an_error_names_its_line(desk: Desk) -> None:
     assert re.search(rf'data-line="({line}|{line + 1})"', page)
 
 
+def test_the_plan_counts_what_a_rule_shows_and_hides(tracker: Tracker, desk: Desk) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["tables"]["tasks"]["rules"]["user"]["read"] = {"where": {"done": True}}
+    page = " ".join(text_of(plan(desk, document)).split())
+    assert "Impact of the rules" in page
+    assert re.search(r"alice@\S+ \(role user\)", page)
+    assert "Impact of the rules" not in text_of(plan(desk, LARGER))
+
+
 def test_a_table_is_added_by_form(tracker: Tracker, desk: Desk) -> None:
     columns = "title text\ndue date?\ntask reference tasks\n"
     planned = plan(desk, DOCUMENT, what="add-table", table="notes", columns=columns)

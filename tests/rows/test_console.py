@@ -319,6 +319,16 @@ def test_unknown_rules_of_one_table_hide_no_other_tables(tracker: Tracker) -> No
     assert any(each.table == "comments" and each.seen is not None for each in found)
 
 
+def test_other_fields_of_embedded_users_are_told_by_role(tracker: Tracker) -> None:
+    document: dict[str, Any] = {**DOCUMENT, "users": {"user": ["id", "name"], "anonymous": ["name"]}}
+    tracker.apply(document)
+    found = told(tracker, {**document, "users": {"user": ["id", "email"]}})
+    assert {label: (each.table, each.columns_appearing, each.columns_vanishing) for label, each in found.items()} == {
+        "role anonymous": (None, (), ("name",)),
+        "role user": (None, ("email",), ("name",)),
+    }
+
+
 def test_a_sample_says_that_there_are_more(
     tracker: Tracker, tasks: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

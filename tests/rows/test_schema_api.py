@@ -1,6 +1,6 @@
 """`/v1/schema` over HTTP: read, plan, apply, confirm, history, revert; and permissions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -419,3 +419,29 @@ def test_an_environment_that_a_restore_lost_says_what_to_do(
     assert "Delete it, or its project" in got.json["error"]["message"]
     environment.refresh_from_db()
     assert environment.status == "ready"
+
+
+def test_a_dry_run_counts_the_impact_for_who_may_read_rows(make_tracker: Callable[..., Tracker]) -> None:
+    tracker = make_tracker(TRACKER)
+    email = User.objects.get(pk=tracker.users["alice"]).email
+    in_list = tracker.post("key", "/rows/lists", {"name": "l", "owner_id": tracker.users["alice"]}).json["id"]
+    task = {"title": "t", "list_id": in_list, "owner_id": tracker.users["alice"]}
+    assert tracker.post("key", "/rows/tasks", task).status == 201
+    document = deepcopy(TRACKER)
+    document["tables"]["tasks"]["rules"]["user"]["read"] = {"where": {"done": True}}
+    change = {"document": document, "dry_run": True, "impact": True}
+
+    def told(token: str) -> Answer:
+        return tracker.api.put("/v1/schema", json=change, token=token, environment=tracker.environment_id)
+
+    found = told(tracker.tokens["owner"]).json["impact"]
+    [alice] = [each for each in found if each["subject"] == f"{email} (role user)"]
+    assert (alice["table"], alice["before"], alice["after"], alice["vanishing"]) == ("tasks", 1, 0, 1)
+    assert (alice["is_sample"], alice["not_counted"]) == (False, None)
+    reader = key_for(tracker.environment_id, "schema:read", "schema:write", "rows:read")
+    assert not any("@" in each["subject"] for each in told(reader).json["impact"]), "users need users:manage"
+    refused = told(key_for(tracker.environment_id, "schema:read", "schema:write"))
+    assert (refused.status, "rows:read" in refused.json["error"]["message"]) == (403, True)
+    change = {**change, "dry_run": False}
+    assert told(tracker.tokens["owner"]).fields == {"impact": "invalid"}
+    assert tracker.get("owner", "/schema").json["version"] == 1

@@ -30,7 +30,6 @@ from projects.errors import NoSuchEnvironment, SchemaLost
 from rows.migrate import concurrent_indexes
 from rows.migrate import service as schema_service
 from rows.migrate.apply import Operation, TookTooLong
-from rows.migrate.errors import applied_by
 from rows.migrate.service import Outcome
 from rows.models import SchemaVersion
 from rows.schema.model import InvalidDocument
@@ -117,7 +116,7 @@ class Command(CommandWithExamples):
                 "version": record.version if record else 0,
                 "document": document,
                 "applied_at": timestamp(record.applied_at) if record else None,
-                "applied_by": applied_by(record) if record else None,
+                "applied_by": record.applied_by if record else None,
             }
             self.stdout.write(json.dumps(facts, ensure_ascii=False))
             return
@@ -154,7 +153,7 @@ class Command(CommandWithExamples):
                 facts = {
                     "version": record.version,
                     "applied_at": timestamp(record.applied_at),
-                    "applied_by": applied_by(record),
+                    "applied_by": record.applied_by,
                     "reverts_to": record.reverts_to,
                     "operations": names,
                 }
@@ -275,7 +274,7 @@ def _mark(command: CommandWithExamples, operation: Operation) -> tuple[str, Call
 
 
 def _when(record: SchemaVersion) -> str:
-    return f"{record.applied_at:%Y-%m-%d %H:%M:%S} UTC by {applied_by(record)}"
+    return f"{record.applied_at:%Y-%m-%d %H:%M:%S} UTC by {record.applied_by}"
 
 
 def _document(name: str) -> object:

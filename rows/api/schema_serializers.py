@@ -1,0 +1,131 @@
+"""Requests and responses of `/v1/schema`."""
+
+from typing import Any
+
+from platform_site.http import fields
+from platform_site.http.errors import FieldError
+from platform_site.http.fields import Serializer, timestamp
+from rows.migrate import service as schema_service
+from rows.migrate.errors import of_document
+from rows.migrate.rule_impact import Impact
+from rows.models import SchemaVersion
+
+
+class SchemaChange(Serializer):
+    document = fields.JSONField()
+    dry_run = fields.BooleanField(default=False)
+    impact = fields.BooleanField(default=False)
+    confirm = fields.ListField(child=fields.CharField(max_length=400), default=list, max_length=1000)
+
+
+class SchemaRevert(Serializer):
+    version = fields.IntegerField(min_value=0)
+    dry_run = fields.BooleanField(default=False)
+    impact = fields.BooleanField(default=False)
+    confirm = fields.ListField(child=fields.CharField(max_length=400), default=list, max_length=1000)
+
+
+class SchemaResponse(Serializer):
+    version = fields.IntegerField()
+    document = fields.JSONField()
+    applied_at = fields.DateTimeField(allow_null=True)
+    applied_by = fields.CharField(allow_null=True)
+    indexes_pending = fields.BooleanField()
+
+
+class VersionResponse(Serializer):
+    version = fields.IntegerField()
+    document = fields.JSONField()
+    applied_at = fields.DateTimeField()
+    applied_by = fields.CharField(allow_null=True)
+    operations = fields.ListField(child=fields.CharField())
+    reverts_to = fields.IntegerField(allow_null=True)
+
+
+class SchemaVersionPage(Serializer):
+    data = fields.ListField(child=VersionResponse())  # type: ignore[assignment]
+    next_cursor = fields.CharField(allow_null=True)
+
+
+class OperationResponse(Serializer):
+    operation = fields.CharField()
+    sql = fields.ListField(child=fields.CharField())
+    destructive = fields.BooleanField()
+
+
+class WarningResponse(Serializer):
+    field = fields.CharField()
+    code = fields.CharField()
+    message = fields.CharField()
+
+
+class ImpactResponse(Serializer):
+    table = fields.CharField(allow_null=True, help_text="Null for the fields of users that relations embed.")
+    subject = fields.CharField(help_text="A role, or a user with its role.")
+    before = fields.IntegerField(allow_null=True, help_text="Rows that are visible now. Null if they were not counted.")
+    after = fields.IntegerField(allow_null=True)
+    appearing = fields.IntegerField(allow_null=True)
+    vanishing = fields.IntegerField(allow_null=True)
+    is_sample = fields.BooleanField(help_text="Only the newest rows were counted.")
+    not_counted = fields.CharField(allow_null=True, help_text="Why the rows were not counted.")
+    columns_appearing = fields.ListField(child=fields.CharField())
+    columns_vanishing = fields.ListField(child=fields.CharField())
+
+
+class OutcomeResponse(Serializer):
+    version = fields.IntegerField()
+    operations = fields.ListField(child=OperationResponse())
+    warnings = fields.ListField(child=WarningResponse())
+    dry_run = fields.BooleanField()
+    indexes_pending = fields.BooleanField()
+    impact = fields.ListField(child=ImpactResponse(), required=False)
+
+
+def state_response(state: schema_service.State) -> dict[str, Any]:
+    record = state.record
+    return {
+        "version": state.version,
+        "document": state.schema.document,
+        "applied_at": timestamp(record.applied_at) if record else None,
+        "applied_by": record.applied_by if record else None,
+        "indexes_pending": state.indexes_due,
+    }
+
+
+def version_response(record: SchemaVersion) -> dict[str, Any]:
+    return {
+        "version": record.version,
+        "document": record.document,
+        "applied_at": timestamp(record.applied_at),
+        "applied_by": record.applied_by,
+        "operations": [operation["operation"] for operation in record.operations],
+        "reverts_to": record.reverts_to,
+    }
+
+
+def outcome_response(outcome: schema_service.Outcome, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "version": outcome.version,
+        "operations": [operation.as_dict() for operation in outcome.operations],
+        "warnings": [_with_path(found).as_dict() for found in outcome.warnings],
+        "dry_run": dry_run,
+        "indexes_pending": outcome.indexes_due,
+    }
+
+
+def impact_response(impact: Impact) -> dict[str, Any]:
+    counts = ("before", "after", "appearing", "vanishing")
+    return {
+        "table": impact.table,
+        "subject": impact.label,
+        **{name: getattr(impact.seen, name) if impact.seen else None for name in counts},
+        "is_sample": bool(impact.seen and impact.seen.is_sample),
+        "not_counted": impact.why_not or None,
+        "columns_appearing": list(impact.columns_appearing),
+        "columns_vanishing": list(impact.columns_vanishing),
+    }
+
+
+def _with_path(found: FieldError) -> FieldError:
+    """A warning with its path in the request body. Warnings about webhooks and functions have paths of their own."""
+    return of_document(found) if found.field.startswith(("tables.", "users.")) else found
