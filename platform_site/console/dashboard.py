@@ -27,6 +27,7 @@ from platform_site.observability import metrics
 from platform_site.postgres import clock
 from platform_site.templatetags.console_ids import timeline_url
 from projects.models import Plan, Project, Region
+from rows.changes import stream_counts
 
 HOURS: Final = 24
 RECENT: Final = 12
@@ -139,6 +140,7 @@ def _control(samples: dict[str, Sample], now: datetime) -> tuple[dict[str, Any],
 
 def _counts(control: dict[str, Any], seen: Links) -> list[Metric]:
     estimated = "estimated" if control["users_estimated"] else ""
+    streams = stream_counts.count_all()
     return [
         Metric("Projects", f"{sum(control['projects'].values()):,}",
                seen.list("projects.Project", deleted_at__isempty="1")),
@@ -146,6 +148,7 @@ def _counts(control: dict[str, Any], seen: Links) -> list[Metric]:
         Metric("Platform accounts", f"{control['accounts']:,}", seen.list("accounts.User", pool="platform")),
         Metric("Users, all pools", f"{control['users']:,}", seen.list("accounts.User"), note=estimated),
         Metric("Live keys", f"{control['keys']:,}", seen.list("accounts.ServerKey", state="live")),
+        Metric("Open streams of changes", "unknown" if streams is None else f"{streams:,}"),
     ]  # fmt: skip
 
 

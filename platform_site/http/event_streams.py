@@ -29,6 +29,8 @@ class MessageQueue:
         self._size = 0
         self.is_closed = False
         """No more messages are accepted: the client disconnected, is too slow, or the stream has ended."""
+        self.is_overflowed = False
+        """The client was too slow."""
         self.notify: Callable[[], None] = lambda: None
         """Called, in the thread of the writer, when there is something to take."""
 
@@ -40,7 +42,7 @@ class MessageQueue:
             self._size += len(data)
             if self._size > self._max_bytes:
                 self._waiting.clear()
-                self.is_closed = True
+                self.is_closed = self.is_overflowed = True
             else:
                 self._waiting.append(data)
             self._changed.notify_all()

@@ -65,6 +65,19 @@ REPLICA_LAG: Final = Gauge(
 REPLICA_READS: Final = Counter(
     "platform_replica_reads", "Statements that were tried on a replica, by what came of it.", ["replica", "outcome"]
 )
+CHANGE_STREAMS: Final = Gauge(
+    "platform_change_streams", "Open streams of changes.", ["region"], multiprocess_mode="livesum"
+)
+CHANGE_MESSAGES: Final = Counter("platform_change_messages", "Messages about rows sent to streams.", ["region"])
+CHANGE_LAG: Final = Gauge(
+    "platform_change_lag_seconds",
+    "Time from reading changes until all streams have their messages, in the slowest process.",
+    ["region"],
+    multiprocess_mode="livemax",
+)
+CHANGE_SLOW_READERS: Final = Counter(
+    "platform_change_slow_readers", "Streams that were ended because their clients read too slowly.", ["region"]
+)
 
 _requests: Final[dict[tuple[str, str, int], Counter]] = {}
 _seconds: Final[dict[tuple[str, str], Histogram]] = {}

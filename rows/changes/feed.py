@@ -18,6 +18,7 @@ from django.db import Error, close_old_connections, connections
 
 from platform_site.http.errors import ApiError
 from platform_site.identity.plans import plan_limits
+from platform_site.observability import metrics
 from rows.changes import stream_counts, watched_tables
 from rows.changes.differences import changes
 from rows.changes.event_reader import Pass, read
@@ -55,10 +56,12 @@ class Feed:
         self._woken = threading.Event()
         self._counted_at = self._watched_at = 0.0
         self._tasks: SimpleQueue[tuple[str, list[tuple[Stream, Pass]]] | None] = SimpleQueue()
-        self._busy: set[str] = set()
-        """The environments that a worker is sending to."""
+        self._busy: dict[str, float] = {}
+        """The environments that a worker is sending to, and since when."""
         self._skipped: set[str] = set()
         """Those of them with streams that a pass has skipped."""
+        self._lag = 0.0
+        """The longest time that sending took since the last pass."""
 
     # ── From other threads ──
 
@@ -120,6 +123,7 @@ class Feed:
                 streams, self._streams = self._streams, []
             for stream in streams:
                 stream.end("internal")
+            metrics.CHANGE_STREAMS.labels(self._using).set(0)
         finally:
             for _ in range(WORKERS):
                 self._tasks.put(None)
@@ -133,7 +137,12 @@ class Feed:
             streams = list(self._streams)
             if not streams:
                 self._thread = None
+            now = time.monotonic()
+            lag, self._lag = max([self._lag, *(now - since for since in self._busy.values())]), 0.0
         stream_counts.leave(ended)
+        metrics.CHANGE_STREAMS.labels(self._using).set(len(streams))
+        metrics.CHANGE_LAG.labels(self._using).set(lag)
+        metrics.CHANGE_SLOW_READERS.labels(self._using).inc(sum(each.queue.is_overflowed for each in ended))
         return streams
 
     def _pass(self, streams: Sequence[Stream]) -> None:
@@ -142,10 +151,10 @@ class Feed:
         for stream in streams:
             groups[stream.place.environment_id].append(stream)
         with self._lock:
-            self._skipped = groups.keys() & self._busy
+            self._skipped = groups.keys() & self._busy.keys()
             for environment_id in self._skipped:
                 del groups[environment_id]
-            self._busy |= groups.keys()
+            self._busy |= dict.fromkeys(groups, time.monotonic())
         if not groups:
             return
         try:
@@ -155,7 +164,8 @@ class Feed:
                     tasks[stream.place.environment_id].append((stream, found))
         except BaseException:
             with self._lock:
-                self._busy -= groups.keys()
+                for environment_id in groups:
+                    del self._busy[environment_id]
             raise
         for task in tasks.items():
             self._tasks.put(task)
@@ -170,7 +180,7 @@ class Feed:
                 for stream, found in streams:
                     self._serve(stream, found)
                 with self._lock:
-                    self._busy.discard(environment_id)
+                    self._lag = max(self._lag, time.monotonic() - self._busy.pop(environment_id))
                     was_skipped = environment_id in self._skipped
                 if was_skipped:
                     self.wake()
@@ -252,6 +262,7 @@ class Feed:
         messages += stream.due_resets(time.monotonic())
         if messages:
             stream.send_all(messages)
+            metrics.CHANGE_MESSAGES.labels(self._using).inc(len(messages))
         elif time.monotonic() - stream.sent_at >= PING_SECONDS:
             stream.send("ping", has_id=not stream.is_reset_due)
 

@@ -1,6 +1,6 @@
 """Counts the open streams of all web processes in Redis, by environment and by caller. Without Redis there is no limit.
 
-A stream is a member of a sorted set by the time when its process last said that it is open.
+A stream is a member of sorted sets by the time when its process last said that it is open.
 """
 
 import logging
@@ -24,8 +24,19 @@ _GONE_SECONDS: Final = 3 * REFRESH_SECONDS
 _RETRY_SECONDS: Final = 5
 
 
-def _keys(place: EnvironmentRef, caller: Caller) -> tuple[str, str]:
-    return f"streams:{place.environment_id}", f"streams:{place.environment_id}:{caller.id}"
+_ALL: Final = "streams"
+
+
+def _keys(place: EnvironmentRef, caller: Caller) -> tuple[str, str, str]:
+    return f"streams:{place.environment_id}", f"streams:{place.environment_id}:{caller.id}", _ALL
+
+
+def count_all() -> int | None:
+    """The open streams of all environments; None without Redis."""
+    try:
+        return int(wake_ups.connect().zcount(_ALL, time.time() - _GONE_SECONDS, "+inf"))
+    except (redis.RedisError, OSError):
+        return None
 
 
 def enter(stream: Stream) -> None:
@@ -44,7 +55,7 @@ def enter(stream: Stream) -> None:
     except (redis.RedisError, OSError) as error:
         logger.warning("streams are not counted: %s", type(error).__name__)
         return
-    in_all, of_caller = found[3], found[7]
+    in_all, of_caller = found[3], found[7]  # of each key: removed, added, expiry set, counted
     if in_all > allowed.streams_per_environment or of_caller > own:
         leave([stream])
         message = "The environment has too many open streams."

@@ -90,10 +90,13 @@ def test_the_proxies_close_idle_connections_before_the_web_does() -> None:
 def test_no_proxy_judges_a_server_by_the_status_of_its_answers() -> None:
     """A tenant's function may answer 503 at any rate: a proxy that counts those would disable all servers for all
     tenants."""
-    nginx, caddy = (re.sub(r"#.*", "", (DEPLOY / name).read_text()) for name in ("nginx.conf", "Caddyfile"))
+    names = ("nginx.conf", "Caddyfile", "haproxy.cfg")
+    nginx, caddy, haproxy = (re.sub(r"#.*", "", (DEPLOY / name).read_text()) for name in names)
     assert re.findall(r"proxy_next_upstream ([^;]+);", nginx) == ["error timeout"]
     assert "fail_duration" in caddy
     assert "unhealthy" not in caddy
+    assert "observe" not in haproxy
+    assert "retry-on" not in haproxy
 
 
 def test_no_secret_of_a_developer_gets_into_an_image_or_the_repository() -> None:

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from tests.support.live_changes import DOCUMENT, READY, TASKS, App, Live
@@ -360,3 +361,24 @@ def test_a_stopped_process_says_goodbye_and_its_streams_go_on_elsewhere(app: App
     with wait_for("another process", lambda: _opened(app, "ada", stream.last_id)) as again:
         kind, data = again.next()
     assert (kind, data) == row(seen(app, "ada", made["id"]))
+
+
+def test_metrics_count_streams_and_messages(app: App) -> None:
+    def values() -> dict[str, float]:
+        lines = httpx.get(f"{app.served.base_url}/metrics").text.splitlines()
+        found = dict(line.rsplit(" ", 1) for line in lines if line.startswith("platform_change_"))
+        return {
+            name.split("{")[0].removeprefix("platform_change_"): float(found[name])
+            for name in found
+            if "us-east-1" in name
+        }
+
+    with app.live("server") as stream:
+        assert stream.next() == READY
+        before = values()
+        assert before["streams"] >= 1
+        app.ok("server", "POST", "/rows/tasks", title="counted")
+        assert stream.next()[0] == "row"
+        wait_for("the message is counted", lambda: values()["messages_total"] > before.get("messages_total", 0))
+        assert 0 <= values()["lag_seconds"] < 5
+    wait_for("the stream is counted no more", lambda: values()["streams"] < before["streams"])
