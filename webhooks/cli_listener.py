@@ -87,11 +87,14 @@ class Listener:
             yield claimed, result
 
 
-_GONE = "listens_until < now() AND deleted_at IS NULL"
-_WHERE = f"SELECT DISTINCT environment_id FROM platform.webhooks_webhook WHERE {_GONE}"  # noqa: S608 - a constant
-_END = f"""
-UPDATE platform.webhooks_webhook SET deleted_at = now() WHERE environment_id = %s AND {_GONE} RETURNING id, url
-"""  # noqa: S608 - a constant
+_WHERE = """
+SELECT DISTINCT environment_id FROM platform.webhooks_webhook WHERE listens_until < now() AND deleted_at IS NULL
+"""
+_END = """
+UPDATE platform.webhooks_webhook SET deleted_at = now()
+ WHERE environment_id = %s AND listens_until < now() AND deleted_at IS NULL
+RETURNING id, url
+"""
 
 
 def end_listeners(using: str) -> int:

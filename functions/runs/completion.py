@@ -17,7 +17,7 @@ from functions.runs.start import Started
 from functions.runs.statement_batching import StatementBatcher
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
-from platform_site.postgres import prepared
+from platform_site.postgres import prepared, sql_files
 
 _EVENT_OF_END: Final = b"""
     INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
@@ -134,36 +134,9 @@ def _whole(started: Started, what: StoredRun) -> list[bytes | None]:
     ]
 
 
-EVENT_OF_RUN = """
-    INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
-    SELECT 'evt' || substr(failed.id, 4), failed.environment_id, 'function.run.failed',
-           jsonb_build_object('run_id', failed.id, 'function', f.name, 'version', failed.version,
-                              'duration_ms', failed.duration_ms, 'error', failed.error)::text,
-           failed.request_id, failed.depth
-      FROM failed JOIN platform.functions_function f ON f.id = failed.function_id
-     WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
-                    WHERE i.environment_id = failed.environment_id
-                      AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*')))
-    RETURNING 1
-"""
-_CANCEL = f"""
-WITH asked AS (
-    UPDATE platform.functions_run r
-       SET cancel_requested_at = now(), {end_without_outcome("r.phase = 'queued'")},
-           status = CASE WHEN phase = 'queued' THEN 'failed' ELSE status END,
-           error = CASE WHEN phase = 'queued'
-                        THEN '{{"name": "Cancelled", "reason": "cancelled", "message": "the run was cancelled"}}'::jsonb
-                        ELSE error END,
-           ended_at = CASE WHEN phase = 'queued' THEN now() END,
-           duration_ms = CASE WHEN phase = 'queued' THEN 0 ELSE duration_ms END,
-           phase = CASE WHEN phase = 'queued' THEN 'ended' ELSE phase END
-     WHERE id = %(run_id)s AND (phase = 'queued' OR phase = 'executing' AND cancel_requested_at IS NULL)
- RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
-), failed AS (
-    SELECT * FROM asked WHERE phase = 'ended'
-), told AS ({EVENT_OF_RUN})
-SELECT EXISTS (SELECT 1 FROM asked), EXISTS (SELECT 1 FROM told)
-"""  # noqa: S608 - constants
+_SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome("r.phase = 'queued'"))
+EVENT_OF_RUN: Final = _SQL["event_of_run"]
+_CANCEL: Final = _SQL["cancel"]
 
 
 def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:

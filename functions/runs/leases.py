@@ -13,25 +13,14 @@ from django.db import connections
 from functions.runs.anonymous_retention import end_without_outcome
 from functions.runs.completion import EVENT_OF_RUN
 from functions.runs.start import Started
+from platform_site.postgres import sql_files
 
 LOST_ATTEMPTS: Final = 3
 """How often a run is begun at all when workers keep dying under it."""
 
-_RENEW = """
-WITH ours AS (
-    SELECT * FROM unnest(%(ids)s::text[], %(attempts)s::int[], %(functions)s::text[]) AS ours(id, attempt, function_id)
-), renewed AS (
-    UPDATE platform.functions_run r SET claimed_until = now() + %(lease)s
-      FROM ours JOIN platform.functions_function f ON f.id = ours.function_id AND f.environment_id IS NOT NULL
-     WHERE r.id = ours.id AND r.attempts = ours.attempt AND r.phase = 'executing'
- RETURNING r.id
-)
-SELECT id FROM renewed
- UNION ALL
-SELECT ours.id FROM ours JOIN platform.functions_function f ON f.id = ours.function_id
- WHERE f.environment_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM platform.functions_run r WHERE r.id = ours.id)
-"""
-_CANCELLED = "SELECT id FROM platform.functions_run WHERE id = ANY (%s) AND cancel_requested_at IS NOT NULL"
+_SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome(), event_of_run=EVENT_OF_RUN)
+_RENEW: Final = _SQL["renew"]
+_CANCELLED: Final = _SQL["cancelled"]
 
 
 def renew(using: str, executing: Collection[Started]) -> set[str]:
@@ -57,32 +46,7 @@ def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
         return [run_id for (run_id,) in cursor.fetchall()]
 
 
-_LOST = f"""
-WITH lost AS (
-    SELECT id, is_async AND attempts < %(most)s AND cancel_requested_at IS NULL AS is_retried,
-           cancel_requested_at IS NOT NULL AS is_cancelled
-      FROM platform.functions_run
-     WHERE phase = 'executing' AND claimed_until < now()
-     ORDER BY claimed_until LIMIT 500 FOR UPDATE SKIP LOCKED
-), again AS (
-    UPDATE platform.functions_run r SET phase = 'queued', slot = NULL, claimed_until = NULL
-      FROM lost WHERE r.id = lost.id AND lost.is_retried
-    RETURNING r.id
-), failed AS (
-    UPDATE platform.functions_run r
-       SET status = 'failed', phase = 'ended', slot = NULL, ended_at = now(), claimed_until = NULL,
-           {end_without_outcome()},
-           -- The service may have stood still for longer than the 24 days that the column holds.
-           duration_ms = least(extract(epoch FROM now() - r.started_at) * 1000, 2147483647),
-           error = CASE WHEN lost.is_cancelled
-                        THEN '{{"name": "Cancelled", "reason": "cancelled", "message": "the run was cancelled"}}'
-                        ELSE '{{"name": "WorkerLost", "reason": "worker_lost",
-                               "message": "the process that executed the run died"}}' END::jsonb
-      FROM lost WHERE r.id = lost.id AND NOT lost.is_retried
-    RETURNING r.id, r.environment_id, r.function_id, r.version, r.request_id, r.depth, r.duration_ms, r.error
-), told AS ({EVENT_OF_RUN})
-SELECT (SELECT count(*) FROM again), (SELECT count(*) FROM failed), (SELECT count(*) FROM told)
-"""  # noqa: S608 - constants
+_LOST: Final = _SQL["lost"]
 
 
 def settle_lost(using: str) -> tuple[int, int, int]:
@@ -96,13 +60,7 @@ def settle_lost(using: str) -> tuple[int, int, int]:
     return int(again), int(failed), int(told)
 
 
-_REPAIR_FUTURE_TIMES = """
-UPDATE platform.functions_run
-   SET claimed_until = now() + CASE WHEN phase = 'executing' THEN %(lease)s ELSE interval '0' END
-  -- Spelled so that each half has its partial index: the history is not read.
- WHERE phase = 'executing' AND claimed_until > now() + %(longest)s
-    OR phase = 'queued' AND claimed_until > now() + %(longest)s
-"""
+_REPAIR_FUTURE_TIMES: Final = _SQL["repair_future_times"]
 _LONGEST_LEASE: Final = timedelta(hours=2)
 """Beyond what FUNCTION_LEASE_SECONDS may be, in any process, and beyond any wait for the next attempt."""
 

@@ -33,6 +33,7 @@ from functions.triggers.event_subscriptions import covers
 from platform_site.background.periodic import log_failures
 from platform_site.identity import call_depth, ids
 from platform_site.identity.plans import PlanLimits, plan_limits
+from platform_site.postgres import sql_files
 from platform_site.postgres.sizes import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
 from projects.provisioning.suspension import FRESH_SECONDS, plans_of_active, suspended_in
@@ -63,12 +64,22 @@ _costly: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironm
 
 # ── Heard ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_INSERT_PENDING: Final = """
-INSERT INTO platform.functions_pendingevent (environment_id, function_id, event_id, sequence)
-SELECT environment_id, function_id, event_id, sequence
-  FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) AS told(environment_id, function_id, event_id, sequence)
-    ON CONFLICT DO NOTHING
+# From `run_turn_of_crowd`, at most the free slots and the anonymous callers' runs. No input is read for its size.
+_QUEUED: Final = """
+SELECT count(*), coalesce(sum(octet_length(input)), 0)
+  FROM (SELECT input FROM platform.functions_run r
+         WHERE r.phase = 'queued' AND r.environment_id = {environment}
+           AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') AND r.trigger = 'event' LIMIT {most}) few
 """
+_SQL: Final = sql_files.load(
+    __file__,
+    event_of_run=EVENT_OF_RUN,
+    queued_of_each=_QUEUED.format(environment="reached.environment_id", most="%(half)s + 1"),
+    weight=sampled_size("octet_length(input)", "caller_kind"),
+)
+REACHED: Final = _SQL["reached"]
+"""A common table expression: the environments in which something waits, and null."""
+_INSERT_PENDING: Final = _SQL["insert_pending"]
 
 
 class Subscription:
@@ -108,63 +119,17 @@ def forget_environment(environment_id: str, using: str) -> None:
 
 # ── Queued ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# In leaps from one environment to the next, whatever waits in each.
-REACHED: Final = """
-RECURSIVE reached AS (
-    (SELECT environment_id FROM platform.functions_pendingevent ORDER BY environment_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT h.environment_id FROM platform.functions_pendingevent h
-             WHERE h.environment_id > reached.environment_id ORDER BY h.environment_id LIMIT 1)
-      FROM reached WHERE reached.environment_id IS NOT NULL
-)"""
-"""A common table expression: the environments in which something waits, and null."""
 # By the index that has the order: without statistics the planner expects few, and would fetch and sort all of them.
 _IN_ORDER: Final = "SELECT set_config('enable_sort', %s, true)"
-# From `run_turn_of_crowd`, at most the free slots and the anonymous callers' runs. No input is read for its size.
-_QUEUED: Final = """
-SELECT count(*), coalesce(sum(octet_length(input)), 0)
-  FROM (SELECT input FROM platform.functions_run r
-         WHERE r.phase = 'queued' AND r.environment_id = {environment}
-           AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') AND r.trigger = 'event' LIMIT {most}) few
-"""
-_WAITING: Final = f"""
-WITH {REACHED}
-SELECT reached.environment_id
-  FROM reached
- CROSS JOIN LATERAL ({_QUEUED.format(environment="reached.environment_id", most="%(half)s + 1")}) queued (count, size)
- WHERE reached.environment_id <> ALL (%(suspended)s::text[]) AND queued.count <= %(half)s
-"""  # noqa: S608 - constants
+_WAITING: Final = _SQL["waiting"]
 # One worker at a time queues of an environment, so that runs are made in order; another has nothing to do there.
 _ALONE: Final = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
-_FUNCTIONS: Final = """
-SELECT id, active_version, events, events_kind, events_id FROM platform.functions_function
- WHERE id = ANY (%s) AND environment_id = %s AND events IS NOT NULL AND events_stopped IS NULL
-"""
+_FUNCTIONS: Final = _SQL["functions"]
 # Held until the runs that name them are committed, so that a deletion comes before or after. Whoever deploys at this
 # moment is waited for: one that is not found is gone, and its events with it.
 _FUNCTIONS_HELD: Final = f"{_FUNCTIONS} FOR KEY SHARE"
 _FREE_SLOTS: Final = _QUEUED.format(environment="%s", most="%s")
-_QUEUE: Final = f"""
-WITH made AS (
-    INSERT INTO platform.functions_run
-           (id, environment_id, function_id, version, status, phase, is_async, trigger, event_id, input, error, logs,
-            sandbox_layers, caller_kind, caller_id, request_id, depth, attempts, concurrency, created_at, ended_at,
-            duration_ms, weight)
-    SELECT id, environment_id, function_id, version, CASE WHEN error IS NULL THEN 'running' ELSE 'failed' END,
-           CASE WHEN error IS NULL THEN 'queued' ELSE 'ended' END, true, 'event', event_id, input, error, '[]', '{{}}',
-           caller_kind, caller_id, request_id, depth, 0, concurrency, clock_timestamp(),
-           CASE WHEN error IS NOT NULL THEN now() END, CASE WHEN error IS NOT NULL THEN 0 END,
-           CASE WHEN error IS NOT NULL THEN {sampled_size("octet_length(input)", "caller_kind")} END
-      FROM json_to_recordset(%s::json) AS made (
-           id text, environment_id text, function_id text, version int, event_id text, input text, error jsonb,
-           caller_kind text, caller_id text, request_id text, depth smallint, concurrency int)
-        ON CONFLICT (event_id, function_id) WHERE event_id IS NOT NULL DO NOTHING
- RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
-), failed AS (
-    SELECT * FROM made WHERE phase = 'ended'
-), told AS ({EVENT_OF_RUN})
-SELECT (SELECT count(*) FROM made WHERE phase = 'queued'), EXISTS (SELECT 1 FROM told)
-"""  # noqa: S608 - constants
+_QUEUE: Final = _SQL["queue"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from accounts.models import ServerKey, User
 from functions.runs.queue import WAITING
 from platform_site.models import Sample
 from platform_site.observability.lag import WORKERS
+from platform_site.postgres import sql_files
 from projects.models import Environment, Project
 from projects.provisioning.suspension import suspended_in
 
@@ -38,95 +39,14 @@ CONTROL: Final = "control"
 
 logger = logging.getLogger("platform.figures")
 
-QUEUES = f"""
-WITH {WAITING.format(suspended="%(suspended)s")}
-SELECT now(),
-       (SELECT count(*)
-          FROM (SELECT 1 FROM platform.webhooks_webhook w,
-                       LATERAL (SELECT 1 FROM platform.webhooks_delivery d
-                                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now()
-                                 ORDER BY d.next_attempt_at LIMIT %(most)s) AS each
-                 WHERE w.enabled AND w.deleted_at IS NULL
-                   AND w.environment_id <> ALL (%(suspended)s::text[]) LIMIT %(most)s) AS due),
-       (SELECT min(first.next_attempt_at)
-          FROM platform.webhooks_webhook w,
-               LATERAL (SELECT d.next_attempt_at FROM platform.webhooks_delivery d
-                         WHERE d.webhook_id = w.id AND d.status = 'pending'
-                         ORDER BY d.next_attempt_at LIMIT 1) AS first
-         -- A receiver that fails is left alone for pauses: what is due there waits for it, and for no worker of ours.
-         WHERE w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL AND w.failing_since IS NULL
-           AND first.next_attempt_at <= now()
-           AND w.environment_id <> ALL (%(suspended)s::text[])),
-       -- Deliveries of a disabled webhook are held, also those not yet marked as such (webhooks.delivery.reconciler).
-       (SELECT count(*)
-          FROM ((SELECT 1 FROM platform.webhooks_delivery WHERE status = 'held' LIMIT %(most)s)
-                 UNION ALL
-                (SELECT 1 FROM platform.webhooks_webhook w,
-                        LATERAL (SELECT 1 FROM platform.webhooks_delivery d
-                                  WHERE d.webhook_id = w.id AND d.status = 'pending'
-                                  ORDER BY d.next_attempt_at LIMIT %(most)s) AS each
-                  WHERE NOT w.enabled AND w.deleted_at IS NULL LIMIT %(most)s)
-                 LIMIT %(most)s) AS held),
-       (SELECT count(*) FROM (SELECT 1 FROM platform.rows_outboxevent
-                               WHERE relayed_at IS NULL LIMIT %(most)s) AS unrelayed),
-       (SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1),
-       (SELECT count(*)
-          FROM (SELECT 1 FROM waiting,
-                       LATERAL (SELECT 1 FROM platform.functions_run r
-                                 WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
-                                 LIMIT %(most)s) AS each
-                 LIMIT %(most)s) AS queued),
-       -- Those that are next, of the crowd (`functions.runs.queue`) and of all others.
-       (SELECT min(next.created_at)
-          FROM waiting CROSS JOIN (VALUES (true), (false)) AS those (are_crowd),
-               LATERAL (SELECT r.created_at FROM platform.functions_run r
-                         WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
-                           AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') = those.are_crowd
-                         ORDER BY coalesce(r.turn_at, r.created_at) LIMIT 1) AS next),
-       (SELECT count(*) FROM (SELECT 1 FROM platform.functions_run
-                               WHERE phase = 'executing' LIMIT %(most)s) AS executing)
-"""  # noqa: S608 - constants
-ATTEMPTS = """
-SELECT date_bin('5 minutes', at, 'epoch'), count(*),
-       count(*) FILTER (WHERE error IS NULL AND response_status BETWEEN 200 AND 299)
-  FROM platform.webhooks_attempt
- WHERE at >= %(since)s AND at < %(until)s
- GROUP BY 1
-"""
-RUNS = """
-SELECT date_bin('5 minutes', r.ended_at, 'epoch'), r.function_id, count(*),
-       count(*) FILTER (WHERE r.status = 'failed'),
-       count(*) FILTER (WHERE r.status = 'failed' AND r.error ->> 'reason' = 'timeout'),
-       sum(coalesce(r.duration_ms, 0))::bigint, max(coalesce(r.duration_ms, 0))
-  FROM platform.functions_run r
- WHERE r.ended_at >= %(since)s AND r.ended_at < %(until)s
- GROUP BY 1, 2
-"""
-NAMES = """
-SELECT id, environment_id, name FROM platform.functions_function
- WHERE id = ANY (%s) AND environment_id IS NOT NULL  -- not of what is deleted, as long as it has runs
-"""
+_SQL: Final = sql_files.load(__file__, waiting=WAITING.format(suspended="%(suspended)s"))
+QUEUES: Final = _SQL["queues"]
+ATTEMPTS: Final = _SQL["attempts"]
+RUNS: Final = _SQL["runs"]
+NAMES: Final = _SQL["names"]
 
-_REPLACE_REGION = """
-INSERT INTO platform_site_regionmetric AS f
-       (at, region, attempts, attempts_succeeded, runs_succeeded, runs_failed, runs_timed_out)
-SELECT r.at, %(region)s, r.attempts, r.attempts_succeeded, r.runs_succeeded, r.runs_failed, r.runs_timed_out
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (at timestamptz, attempts bigint, attempts_succeeded bigint,
-       runs_succeeded bigint, runs_failed bigint, runs_timed_out bigint)
-    ON CONFLICT (at, region) DO UPDATE
-   SET attempts = excluded.attempts, attempts_succeeded = excluded.attempts_succeeded,
-       runs_succeeded = excluded.runs_succeeded, runs_failed = excluded.runs_failed,
-       runs_timed_out = excluded.runs_timed_out
-"""
-_REPLACE_FUNCTIONS = """
-INSERT INTO platform_site_functionmetric AS f
-       (at, region, environment_id, function_id, name, runs, failed, total_ms, longest_ms)
-SELECT r.at, %(region)s, r.environment_id, r.function_id, r.name, r.runs, r.failed, r.total_ms, r.longest_ms
-  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (at timestamptz, environment_id text, function_id text, name text,
-       runs bigint, failed bigint, total_ms bigint, longest_ms bigint)
-    ON CONFLICT (at, function_id) DO UPDATE
-   SET runs = excluded.runs, failed = excluded.failed, total_ms = excluded.total_ms, longest_ms = excluded.longest_ms
-"""
+_REPLACE_REGION: Final = _SQL["replace_region"]
+_REPLACE_FUNCTIONS: Final = _SQL["replace_functions"]
 
 
 def measure_region(region: str) -> None:

@@ -14,59 +14,17 @@ from django.views.decorators.http import require_safe
 from accounts.models import AuditEntry
 from functions.triggers.events import REACHED
 from platform_site.console import timeline as timelines
+from platform_site.postgres import sql_files
 from projects.provisioning.suspension import suspended_in
 
 SHOWN: Final = 50
 
-_DUE = """
-SELECT first.id, first.event_type, w.host, first.attempts, first.next_attempt_at, w.environment_id, now()
-  FROM platform.webhooks_webhook w,
-       LATERAL (SELECT d.id, d.event_type, d.attempts, d.next_attempt_at FROM platform.webhooks_delivery d
-                 WHERE d.webhook_id = w.id AND d.status = 'pending'
-                 ORDER BY d.next_attempt_at LIMIT 5) AS first
- WHERE w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL AND first.next_attempt_at <= now()
-   AND w.environment_id <> ALL (%(suspended)s::text[])
- ORDER BY first.next_attempt_at LIMIT %(most)s
-"""
-_UNRELAYED = """
-SELECT event_id, type, environment_id, created_at, now() FROM platform.rows_outboxevent
- WHERE relayed_at IS NULL ORDER BY sequence LIMIT %(most)s
-"""
-_RUNS = """
-SELECT r.id, f.name, r.phase, r.environment_id, r.created_at, now()
-  FROM (SELECT * FROM platform.functions_run WHERE phase = 'queued' AND environment_id <> ALL (%(suspended)s::text[])
-         UNION ALL SELECT * FROM platform.functions_run WHERE phase = 'executing') AS r  -- an index for each of the two
-  JOIN platform.functions_function f ON f.id = r.function_id
- ORDER BY r.created_at LIMIT %(most)s
-"""
-_HEARD = f"""
-WITH {REACHED}
-SELECT reached.environment_id, few.count, first.event_id
-  FROM reached
- CROSS JOIN LATERAL (
-       SELECT count(*) FROM (SELECT FROM platform.functions_pendingevent h
-                              WHERE h.environment_id = reached.environment_id LIMIT 1001) each) few
- CROSS JOIN LATERAL (
-       SELECT h.event_id FROM platform.functions_pendingevent h
-        WHERE h.environment_id = reached.environment_id ORDER BY h.sequence LIMIT 1) first
- WHERE reached.environment_id <> ALL (%(suspended)s::text[])
- ORDER BY few.count DESC, reached.environment_id LIMIT %(most)s
-"""  # noqa: S608 - a constant
-_HELD = """
-SELECT w.id, w.host, w.disabled_reason, w.environment_id,
-       (SELECT count(*)
-          FROM ((SELECT 1 FROM platform.webhooks_delivery d
-                  WHERE d.webhook_id = w.id AND d.status = 'held' LIMIT 1001)
-                 UNION ALL  -- and what is about to say so
-                (SELECT 1 FROM platform.webhooks_delivery d
-                  WHERE d.webhook_id = w.id AND d.status = 'pending' ORDER BY d.next_attempt_at LIMIT 1001)
-                 LIMIT 1001) AS few)
-  FROM platform.webhooks_webhook w
- WHERE NOT w.enabled AND w.deleted_at IS NULL
-   AND (EXISTS (SELECT 1 FROM platform.webhooks_delivery d WHERE d.webhook_id = w.id AND d.status = 'held')
-        OR EXISTS (SELECT 1 FROM platform.webhooks_delivery d WHERE d.webhook_id = w.id AND d.status = 'pending'))
- ORDER BY w.id DESC LIMIT %(most)s
-"""
+_SQL: Final = sql_files.load(__file__, reached=REACHED)
+_DUE: Final = _SQL["due"]
+_UNRELAYED: Final = _SQL["unrelayed"]
+_RUNS: Final = _SQL["runs"]
+_HEARD: Final = _SQL["heard"]
+_HELD: Final = _SQL["held"]
 _LISTS: Final = {"due": _DUE, "unrelayed": _UNRELAYED, "heard": _HEARD, "runs": _RUNS, "held": _HELD}
 
 

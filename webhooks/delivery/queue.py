@@ -22,6 +22,7 @@ from django.db import Error, connections
 
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.concurrency import server_hints
+from platform_site.postgres import sql_files
 from projects.provisioning.suspension import suspended_in
 
 LEASE: Final = timedelta(seconds=30)
@@ -92,109 +93,11 @@ class AttemptOutcome:
     """The receiver answered 410: disable the webhook."""
 
 
-# A claim, step by step. Each is a named query of one statement, so that all of it sees the same moment.
-_MAY_BE_SENT_TO = """
-       w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL
-       AND w.environment_id <> ALL (%(suspended)s::text[])"""
-_OF_EACH_WEBHOOK = first_of_each("of_each_webhook", "pending", "next_attempt_at")
-_OPEN_WEBHOOKS = f"""
-    -- Webhooks with due deliveries that may be sent, and the free concurrency of their receivers.
-    SELECT w.id, w.host, w.ordering, of_each_webhook.first, coalesce(known.room, %(initial_concurrency)s) AS room
-      FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
-      LEFT JOIN unnest(%(hosts)s::text[], %(rooms)s::int[]) AS known (host, room) ON known.host = w.host
-     WHERE of_each_webhook.first <= now() AND {_MAY_BE_SENT_TO}
-       AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
-       AND coalesce(known.room, %(initial_concurrency)s) > 0"""  # noqa: S608 - constants
-_NEXT_IN_ANY_ORDER = f"""
-    -- The longest due deliveries of webhooks without ordering. The scan starts at the first pending one: before it are
-    -- index entries of settled deliveries that vacuum has not removed yet.
-    SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.room
-      FROM open_webhooks, LATERAL (
-           SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
-            WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'none'
-              AND d.status = 'pending' AND d.next_attempt_at BETWEEN open_webhooks.first AND now() AND {UNCLAIMED}
-            ORDER BY d.next_attempt_at LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
-_FIRST_UNRELAYED = """
-                  (SELECT sequence FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)"""
-_NEXT_OF_ROWS = f"""
-    -- Of a webhook in the order of rows the first event of each row that has something due for longest. Often that is
-    -- not what is due itself: one that is tried again is due later than those that wait behind it, or is not due yet.
-    SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.room
-      FROM open_webhooks, LATERAL (
-           SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
-             FROM (SELECT subject, CASE WHEN subject IS NULL THEN id END AS alone, min(next_attempt_at) AS since
-                     FROM (SELECT d.subject, d.id, d.next_attempt_at FROM platform.webhooks_delivery d
-                            WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'row'
-                              AND d.status = 'pending' AND d.next_attempt_at BETWEEN open_webhooks.first AND now()
-                            ORDER BY d.next_attempt_at LIMIT %(window)s) AS due
-                    GROUP BY 1, 2 ORDER BY since) AS due_rows,
-                  LATERAL (
-                  (SELECT first.* FROM platform.webhooks_delivery first
-                    WHERE first.webhook_id = open_webhooks.id AND first.subject = due_rows.subject
-                      AND first.status IN ('pending', 'held') ORDER BY first.sequence LIMIT 1)
-                   UNION ALL
-                  SELECT one.* FROM platform.webhooks_delivery one WHERE one.id = due_rows.alone) AS d
-            WHERE d.status = 'pending' AND d.next_attempt_at <= now() AND {UNCLAIMED}
-              -- Relays go by the sequence, so it is rare that one before it is not relayed, of whatever row; only then
-              -- are the events of its own row read, which may be a hundred thousand.
-              AND (d.sequence < coalesce({_FIRST_UNRELAYED}, d.sequence + 1) OR NOT EXISTS (
-                  SELECT 1 FROM platform.rows_outboxevent unrelayed
-                   WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
-                     AND unrelayed.environment_id = d.environment_id AND unrelayed.subject = d.subject))
-            ORDER BY due_rows.since LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
-_CHOSEN = """
-    -- As many as were asked for and fit into memory: first one of each receiver, then a second of each, and so on.
-    SELECT id, webhook_id FROM (
-           SELECT id, webhook_id, place, next_attempt_at, size,
-                  sum(size) OVER (ORDER BY place, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS size_so_far
-             FROM (SELECT *, row_number() OVER (PARTITION BY host ORDER BY next_attempt_at, sequence) AS place
-                     FROM next_of_webhooks) AS of_receivers
-            WHERE place <= room) AS in_turn
-     WHERE size_so_far - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s"""
-_STATE = f"""
-    -- Their webhooks, as they are by now. Whoever switches one at this moment is not waited for, and whoever will waits
-    -- until this claim is made.
-    SELECT w.id, w.host, w.url, w.sealed_secret,
-           w.sealed_previous_secret, w.previous_secret_until
-      FROM platform.webhooks_webhook w
-     WHERE w.id = ANY (ARRAY (SELECT webhook_id FROM chosen)) AND {_MAY_BE_SENT_TO}
-       FOR KEY SHARE OF w SKIP LOCKED"""  # noqa: S608 - constants
-_LOCKED = f"""
-    -- Those of them that no other worker was quicker to take. Spelled so that no partial index of what is pending
-    -- offers itself: without statistics the planner would take one, and read the whole backlog to find these few.
-    SELECT d.id FROM platform.webhooks_delivery d
-     WHERE d.id = ANY (ARRAY (SELECT chosen.id FROM chosen JOIN standing ON standing.id = chosen.webhook_id))
-       AND coalesce(d.status, '') = 'pending' AND {UNCLAIMED}
-       FOR UPDATE OF d SKIP LOCKED"""  # noqa: S608 - constants
-CLAIM = f"""
-WITH RECURSIVE {_OF_EACH_WEBHOOK},
-open_webhooks AS ({_OPEN_WEBHOOKS}),
-next_of_webhooks AS ({_NEXT_IN_ANY_ORDER} UNION ALL {_NEXT_OF_ROWS}),
-chosen AS ({_CHOSEN}),
-standing AS ({_STATE}),
-locked AS ({_LOCKED})
-UPDATE platform.webhooks_delivery d
-   SET claimed_until = now() + %(lease)s, attempts = d.attempts + 1
-  FROM standing w
- -- Spelled so that only the identifiers lead to the deliveries, never the index of a webhook's whole history.
- WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = coalesce(d.webhook_id, '')
-RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.environment_id, w.host, w.url, d.event_id,
-          d.event_type, d.depth, d.body, w.sealed_secret, w.sealed_previous_secret, w.previous_secret_until,
-          clock_timestamp()
-"""  # noqa: S608 - constants
-# Since when the oldest event waits for a relay, and of each webhook the first delivery for a worker.
-LONGEST_WAIT = f"""
-WITH RECURSIVE {_OF_EACH_WEBHOOK}
-SELECT max(now() - waiting.since)
-  FROM ((SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
-        UNION ALL
-        SELECT (SELECT greatest(d.next_attempt_at, d.claimed_until) FROM platform.webhooks_delivery d
-                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND {UNCLAIMED}
-                   AND d.next_attempt_at BETWEEN of_each_webhook.first AND now()
-                 ORDER BY d.next_attempt_at LIMIT 1)
-          FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
-         WHERE of_each_webhook.first <= now() AND {_MAY_BE_SENT_TO} AND w.listens_until IS NULL) AS waiting (since)
-"""  # noqa: S608 - constants
+_SQL: Final = sql_files.load(
+    __file__, unclaimed=UNCLAIMED, of_each_webhook=first_of_each("of_each_webhook", "pending", "next_attempt_at")
+)
+CLAIM: Final = _SQL["claim"]
+LONGEST_WAIT: Final = _SQL["longest_wait"]
 
 
 def longest_wait(using: str) -> timedelta | None:
@@ -239,12 +142,7 @@ def claim(
         return [_claimed(row, stopwatch) for row in cursor.fetchall()]
 
 
-_CLAIMS_OF_THE_FIRST = """
-SELECT coalesce(bool_or(claimed_until > now()), false), count(*) < %(most)s
-  FROM (SELECT claimed_until FROM platform.webhooks_delivery
-         WHERE webhook_id = %(webhook)s AND status = 'pending' AND next_attempt_at <= now()
-         ORDER BY next_attempt_at LIMIT %(most)s) AS first
-"""
+_CLAIMS_OF_THE_FIRST: Final = _SQL["claims_of_the_first"]
 
 
 def wait_for_claims(using: str, *webhook_ids: str) -> None:
@@ -273,71 +171,8 @@ def _claimed(row: tuple[Any, ...], stopwatch: float) -> ClaimedDelivery:
     return ClaimedDelivery(*values)
 
 
-_RESULTS = """
-    SELECT * FROM jsonb_to_recordset(%(results)s::jsonb) AS r (
-           delivery_id text, attempt int, webhook_id text, at timestamptz, duration_ms int, status text, outcome text,
-           wait double precision, response_status int, response_headers jsonb, response_body text, error text,
-           gone boolean)"""
-_ATTEMPTED = """
-    -- Locked in one order, so that two workers that book side by side never wait for each other in a circle; and those
-    -- of a lost claim, too, so that nobody deletes a delivery while its attempt is written.
-    SELECT d.id, d.status, d.attempts FROM platform.webhooks_delivery d
-     WHERE d.id = ANY (%(ids)s) ORDER BY d.id FOR NO KEY UPDATE OF d"""
-_RECORDED = """
-    UPDATE platform.webhooks_delivery d
-       SET status = CASE
-               WHEN r.status <> 'pending' THEN r.status
-               WHEN w.deleted_at IS NOT NULL THEN 'exhausted'
-               WHEN NOT w.enabled OR r.gone THEN 'held'
-               ELSE 'pending' END,
-           outcome = r.outcome,
-           last_attempt_at = r.at,
-           has_succeeded = r.status = 'delivered',
-           claimed_until = NULL,
-           next_attempt_at = CASE WHEN r.wait IS NOT NULL THEN now() + r.wait * interval '1 second' END
-      FROM attempted, results r, platform.webhooks_webhook w
-     WHERE d.id = ANY (%(ids)s) AND d.id = attempted.id AND attempted.id = r.delivery_id
-       AND attempted.status = 'pending' AND w.id = d.webhook_id
-       AND (attempted.attempts = r.attempt
-            -- Late, but the receiver has it: what the attempt of another worker comes to is of no matter any more. Not
-            -- where that was asked for (a redelivery), nor where the row's next event would overtake that attempt.
-            OR r.status = 'delivered' AND r.attempt > d.schedule_from
-               AND (w.ordering = 'none' OR d.subject IS NULL OR coalesce(d.claimed_until < now(), true)))
- RETURNING d.id"""
-_HISTORY = """
-    INSERT INTO platform.webhooks_attempt
-           (delivery_id, number, at, duration_ms, response_status, response_headers, response_body, error)
-    SELECT r.delivery_id, r.attempt, r.at, r.duration_ms, r.response_status, r.response_headers, r.response_body,
-           r.error
-      FROM results r JOIN attempted ON attempted.id = r.delivery_id
-        ON CONFLICT (delivery_id, number) DO NOTHING"""
-RECORD = f"""
-WITH results AS ({_RESULTS}),
-attempted AS ({_ATTEMPTED}),
-booked AS ({_RECORDED}),
-history AS ({_HISTORY})
-SELECT count(*) FROM booked
-"""  # noqa: S608 - constants
-# When a webhook's row of failures begins and ends; and which of them are to be disabled.
-HEALTH = """
-WITH health AS (
-    SELECT * FROM unnest(%(webhooks)s::text[], %(succeeded)s::bool[], %(gone)s::bool[])
-           AS h (webhook_id, succeeded, gone)
-), turned AS (
-    SELECT w.id FROM platform.webhooks_webhook w JOIN health h ON h.webhook_id = w.id
-     WHERE (w.failing_since IS NULL) <> h.succeeded
-     ORDER BY w.id FOR NO KEY UPDATE OF w
-), changed AS (
-    UPDATE platform.webhooks_webhook w
-       SET failing_since = CASE WHEN h.succeeded THEN NULL ELSE coalesce(w.failing_since, now()) END
-      FROM health h, turned
-     WHERE w.id = h.webhook_id AND w.id = turned.id
-)
-SELECT w.id, CASE WHEN h.gone THEN 'gone' ELSE 'failing' END
-  FROM health h JOIN platform.webhooks_webhook w ON w.id = h.webhook_id
- WHERE w.enabled AND w.deleted_at IS NULL AND NOT h.succeeded
-   AND (h.gone OR w.failing_since < now() - %(patience)s)
-"""
+RECORD: Final = _SQL["record"]
+HEALTH: Final = _SQL["health"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,12 +235,7 @@ def _depth_of(webhook_id: str, results: Sequence[AttemptOutcome]) -> int:
     return 1 + min(result.claimed.depth for result in results if result.claimed.webhook_id == webhook_id)
 
 
-RELEASE = """
-UPDATE platform.webhooks_delivery d
-   SET claimed_until = NULL, attempts = d.attempts - 1
-  FROM unnest(%(ids)s::text[], %(attempts)s::int[]) AS mine (id, attempt)
- WHERE d.id = mine.id AND d.attempts = mine.attempt AND d.status = 'pending'
-"""
+RELEASE: Final = _SQL["release"]
 
 
 def release(using: str, claims: Sequence[ClaimedDelivery]) -> None:

@@ -22,6 +22,7 @@ from django.db import connections, transaction
 from django.db.backends.utils import CursorWrapper
 
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
+from platform_site.postgres import sql_files
 
 BATCH: Final = 1000
 FIRST: Final = 200
@@ -32,108 +33,22 @@ MAX_ATTEMPTS: Final = 1000
 """Of one delivery, over all schedules that were begun for it; then it is not sent again, whoever asks. Its attempts are
 numbered by a column that ends at 32,767, and a claim that met that number would fail for all of the region."""
 
-NOT_QUEUED = f"""
-WITH RECURSIVE {first_of_each("holding", "held", "sequence")},
-{first_of_each("waiting", "pending", "next_attempt_at")}
-SELECT w.id FROM holding JOIN platform.webhooks_webhook w ON w.id = holding.webhook_id
- WHERE w.enabled AND w.deleted_at IS NULL
- UNION
-SELECT w.id FROM waiting JOIN platform.webhooks_webhook w ON w.id = waiting.webhook_id
- WHERE NOT w.enabled AND w.deleted_at IS NULL
- UNION
-SELECT w.id FROM platform.webhooks_webhook w
- WHERE (w.drop_before IS NOT NULL OR w.recover_from IS NOT NULL) AND w.deleted_at IS NULL
-"""  # noqa: S608 - constants
-# The lock conflicts only with changes of the webhook itself.
-_STATE = """
-SELECT enabled, drop_before, recover_from, recover_until FROM platform.webhooks_webhook
- WHERE id = %(webhook)s AND deleted_at IS NULL FOR KEY SHARE SKIP LOCKED
-"""
+_SQL: Final = sql_files.load(
+    __file__,
+    unclaimed=UNCLAIMED,
+    holding=first_of_each("holding", "held", "sequence"),
+    waiting=first_of_each("waiting", "pending", "next_attempt_at"),
+)
+NOT_QUEUED: Final = _SQL["not_queued"]
+_STATE: Final = _SQL["state"]
 
-# In all of these the deliveries are found through the partial index that the order asks for, and changed by their ids
-# alone: without statistics the planner would take the index of a webhook's whole history.
-HOLD = f"""
-WITH found AS (
-    SELECT d.id FROM platform.webhooks_delivery d
-     WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND {UNCLAIMED}
-     ORDER BY d.next_attempt_at LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE platform.webhooks_delivery d
-   SET status = 'held', outcome = 'the webhook is disabled', claimed_until = NULL
- WHERE d.id = ANY (ARRAY (SELECT id FROM found))
-"""  # noqa: S608 - constants
-# Due at once, but each a little later than the event before it, since claims go by that time. By how much is looked up
-# in an object: a join of a thousand with as many is planned badly without statistics, and reads the table with some.
-_POSITIONS = """
-    SELECT jsonb_object_agg(id, later) AS of_each
-      FROM (SELECT id, row_number() OVER (ORDER BY sequence DESC) AS later FROM to_be_sent) AS numbered"""
-_AGAIN = """
-       status = 'pending', claimed_until = NULL, schedule_from = d.attempts,
-       next_attempt_at = now() - ((SELECT of_each FROM places) ->> d.id)::int * interval '1 microsecond'"""
-RELEASE = f"""
-WITH locked AS (
-    SELECT d.id, d.sequence, d.attempts FROM platform.webhooks_delivery d
-     WHERE d.webhook_id = %(webhook)s AND d.status = 'held'
-     ORDER BY d.sequence LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED
-), to_be_sent AS (
-    SELECT id, sequence FROM locked WHERE attempts < %(most)s::int
-), places AS ({_POSITIONS}
-), released AS (
-    UPDATE platform.webhooks_delivery d SET {_AGAIN} WHERE d.id = ANY (ARRAY (SELECT id FROM to_be_sent))
-), given_up AS (
-    UPDATE platform.webhooks_delivery d
-       SET status = 'exhausted', outcome = 'attempted ' || %(most)s::int || ' times or more'
-     WHERE d.id = ANY (ARRAY (SELECT id FROM locked WHERE attempts >= %(most)s::int))
-)
-SELECT count(*) FROM locked
-"""  # noqa: S608 - constants
-_TO_BE_DROPPED = f"""
-    (SELECT d.id FROM platform.webhooks_delivery d
-      WHERE d.webhook_id = %(webhook)s AND d.status = 'held' AND d.created_at < %(drop_before)s
-      ORDER BY d.sequence LIMIT %(batch)s)
-     UNION ALL
-    (SELECT d.id FROM platform.webhooks_delivery d
-      WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND {UNCLAIMED} AND d.created_at < %(drop_before)s
-      ORDER BY d.next_attempt_at LIMIT %(batch)s)"""  # noqa: S608 - constants
-DROP = f"""
-WITH found AS ({_TO_BE_DROPPED} LIMIT %(batch)s), locked AS (
-    SELECT d.id FROM platform.webhooks_delivery d
-     WHERE d.id = ANY (ARRAY (SELECT id FROM found)) AND coalesce(d.status, '') IN ('held', 'pending') AND {UNCLAIMED}
-       FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE platform.webhooks_delivery d SET status = 'dropped', outcome = 'dropped on request', claimed_until = NULL
- WHERE d.id = ANY (ARRAY (SELECT id FROM locked))
-"""  # noqa: S608 - constants
-# What another process is dropping at this moment is there still, should that process fail.
-_END_DROPPING = f"""
-UPDATE platform.webhooks_webhook SET drop_before = NULL
- WHERE id = %(webhook)s AND NOT EXISTS ({_TO_BE_DROPPED})
-"""  # noqa: S608 - constants
-RECOVER = f"""
-WITH looked_at AS (
-    SELECT d.id, d.created_at, d.attempts < %(most)s::int AND d.body <> '' AS may_be_sent
-      FROM platform.webhooks_delivery d
-     WHERE d.webhook_id = %(webhook)s AND d.status IN ('exhausted', 'dropped')
-       AND d.created_at >= %(recover_from)s AND d.created_at < %(recover_until)s
-       AND coalesce(d.last_attempt_at, '-infinity') < %(recover_until)s
-     ORDER BY d.created_at FETCH FIRST (%(batch)s) ROWS WITH TIES
-), to_be_sent AS (
-    SELECT d.id, d.sequence FROM platform.webhooks_delivery d
-     WHERE d.id = ANY (ARRAY (SELECT id FROM looked_at WHERE may_be_sent))
-       AND coalesce(d.status, '') IN ('exhausted', 'dropped')
-     ORDER BY d.id FOR NO KEY UPDATE
-), places AS ({_POSITIONS}
-), recovered AS (
-    UPDATE platform.webhooks_delivery d SET {_AGAIN} WHERE d.id = ANY (ARRAY (SELECT id FROM to_be_sent))
-)
-SELECT (SELECT count(*) FROM looked_at), (SELECT max(created_at) FROM looked_at), (SELECT count(*) FROM to_be_sent)
-"""  # noqa: S608 - constants
-_MOVE_ON = """
-UPDATE platform.webhooks_webhook SET recover_from = %(reached)s + interval '1 microsecond' WHERE id = %(webhook)s
-"""
-_END_RECOVERING = """
-UPDATE platform.webhooks_webhook SET recover_from = NULL, recover_until = NULL WHERE id = %(webhook)s
-"""
+HOLD: Final = _SQL["hold"]
+RELEASE: Final = _SQL["release"]
+DROP: Final = _SQL["drop"]
+_END_DROPPING: Final = _SQL["end_dropping"]
+RECOVER: Final = _SQL["recover"]
+_MOVE_ON: Final = _SQL["move_on"]
+_END_RECOVERING: Final = _SQL["end_recovering"]
 
 
 @dataclass(frozen=True, slots=True)

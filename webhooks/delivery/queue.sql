@@ -1,0 +1,191 @@
+-- `claim` is one statement, so that all of its parts see the same moment. The parts come before it.
+
+-- name: may_be_sent_to
+w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL
+AND w.environment_id <> ALL (%(suspended)s::text[])
+
+-- name: open_webhooks
+-- Webhooks with due deliveries that may be sent, and the free concurrency of their receivers.
+SELECT w.id, w.host, w.ordering, of_each_webhook.first, coalesce(known.room, %(initial_concurrency)s) AS room
+  FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
+  LEFT JOIN unnest(%(hosts)s::text[], %(rooms)s::int[]) AS known (host, room) ON known.host = w.host
+ WHERE of_each_webhook.first <= now() AND {may_be_sent_to}
+   AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
+   AND coalesce(known.room, %(initial_concurrency)s) > 0
+
+-- name: next_in_any_order
+-- The longest due deliveries of webhooks without ordering. The scan starts at the first pending one: before it are
+-- index entries of settled deliveries that vacuum has not removed yet.
+SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.room
+  FROM open_webhooks, LATERAL (
+       SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
+        WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'none'
+          AND d.status = 'pending' AND d.next_attempt_at BETWEEN open_webhooks.first AND now() AND {unclaimed}
+        ORDER BY d.next_attempt_at LIMIT open_webhooks.room) AS next
+
+-- name: first_unrelayed
+(SELECT sequence FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
+
+-- name: next_of_rows
+-- Of a webhook in the order of rows the first event of each row that has something due for longest. Often that is
+-- not what is due itself: one that is tried again is due later than those that wait behind it, or is not due yet.
+SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.room
+  FROM open_webhooks, LATERAL (
+       SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
+         FROM (SELECT subject, CASE WHEN subject IS NULL THEN id END AS alone, min(next_attempt_at) AS since
+                 FROM (SELECT d.subject, d.id, d.next_attempt_at FROM platform.webhooks_delivery d
+                        WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'row'
+                          AND d.status = 'pending' AND d.next_attempt_at BETWEEN open_webhooks.first AND now()
+                        ORDER BY d.next_attempt_at LIMIT %(window)s) AS due
+                GROUP BY 1, 2 ORDER BY since) AS due_rows,
+              LATERAL (
+              (SELECT first.* FROM platform.webhooks_delivery first
+                WHERE first.webhook_id = open_webhooks.id AND first.subject = due_rows.subject
+                  AND first.status IN ('pending', 'held') ORDER BY first.sequence LIMIT 1)
+               UNION ALL
+              SELECT one.* FROM platform.webhooks_delivery one WHERE one.id = due_rows.alone) AS d
+        WHERE d.status = 'pending' AND d.next_attempt_at <= now() AND {unclaimed}
+          -- Relays go by the sequence, so it is rare that one before it is not relayed, of whatever row; only then
+          -- are the events of its own row read, which may be a hundred thousand.
+          AND (d.sequence < coalesce({first_unrelayed}, d.sequence + 1) OR NOT EXISTS (
+              SELECT 1 FROM platform.rows_outboxevent unrelayed
+               WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
+                 AND unrelayed.environment_id = d.environment_id AND unrelayed.subject = d.subject))
+        ORDER BY due_rows.since LIMIT open_webhooks.room) AS next
+
+-- name: chosen
+-- As many as were asked for and fit into memory: first one of each receiver, then a second of each, and so on.
+SELECT id, webhook_id FROM (
+       SELECT id, webhook_id, place, next_attempt_at, size,
+              sum(size) OVER (ORDER BY place, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS size_so_far
+         FROM (SELECT *, row_number() OVER (PARTITION BY host ORDER BY next_attempt_at, sequence) AS place
+                 FROM next_of_webhooks) AS of_receivers
+        WHERE place <= room) AS in_turn
+ WHERE size_so_far - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s
+
+-- name: state
+-- Their webhooks, as they are by now. Whoever switches one at this moment is not waited for, and whoever will waits
+-- until this claim is made.
+SELECT w.id, w.host, w.url, w.sealed_secret,
+       w.sealed_previous_secret, w.previous_secret_until
+  FROM platform.webhooks_webhook w
+ WHERE w.id = ANY (ARRAY (SELECT webhook_id FROM chosen)) AND {may_be_sent_to}
+   FOR KEY SHARE OF w SKIP LOCKED
+
+-- name: locked
+-- Those of them that no other worker was quicker to take. Spelled so that no partial index of what is pending
+-- offers itself: without statistics the planner would take one, and read the whole backlog to find these few.
+SELECT d.id FROM platform.webhooks_delivery d
+ WHERE d.id = ANY (ARRAY (SELECT chosen.id FROM chosen JOIN standing ON standing.id = chosen.webhook_id))
+   AND coalesce(d.status, '') = 'pending' AND {unclaimed}
+   FOR UPDATE OF d SKIP LOCKED
+
+-- name: claim
+WITH RECURSIVE {of_each_webhook},
+open_webhooks AS ({open_webhooks}),
+next_of_webhooks AS ({next_in_any_order} UNION ALL {next_of_rows}),
+chosen AS ({chosen}),
+standing AS ({state}),
+locked AS ({locked})
+UPDATE platform.webhooks_delivery d
+   SET claimed_until = now() + %(lease)s, attempts = d.attempts + 1
+  FROM standing w
+ -- Spelled so that only the identifiers lead to the deliveries, never the index of a webhook's whole history.
+ WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = coalesce(d.webhook_id, '')
+RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.environment_id, w.host, w.url, d.event_id,
+          d.event_type, d.depth, d.body, w.sealed_secret, w.sealed_previous_secret, w.previous_secret_until,
+          clock_timestamp()
+
+-- name: longest_wait
+-- Since when the oldest event waits for a relay, and of each webhook the first delivery for a worker.
+WITH RECURSIVE {of_each_webhook}
+SELECT max(now() - waiting.since)
+  FROM ((SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
+        UNION ALL
+        SELECT (SELECT greatest(d.next_attempt_at, d.claimed_until) FROM platform.webhooks_delivery d
+                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND {unclaimed}
+                   AND d.next_attempt_at BETWEEN of_each_webhook.first AND now()
+                 ORDER BY d.next_attempt_at LIMIT 1)
+          FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
+         WHERE of_each_webhook.first <= now() AND {may_be_sent_to} AND w.listens_until IS NULL) AS waiting (since)
+
+-- name: claims_of_the_first
+SELECT coalesce(bool_or(claimed_until > now()), false), count(*) < %(most)s
+  FROM (SELECT claimed_until FROM platform.webhooks_delivery
+         WHERE webhook_id = %(webhook)s AND status = 'pending' AND next_attempt_at <= now()
+         ORDER BY next_attempt_at LIMIT %(most)s) AS first
+
+-- name: results
+SELECT * FROM jsonb_to_recordset(%(results)s::jsonb) AS r (
+       delivery_id text, attempt int, webhook_id text, at timestamptz, duration_ms int, status text, outcome text,
+       wait double precision, response_status int, response_headers jsonb, response_body text, error text,
+       gone boolean)
+
+-- name: attempted
+-- Locked in one order, so that two workers that book side by side never wait for each other in a circle; and those
+-- of a lost claim, too, so that nobody deletes a delivery while its attempt is written.
+SELECT d.id, d.status, d.attempts FROM platform.webhooks_delivery d
+ WHERE d.id = ANY (%(ids)s) ORDER BY d.id FOR NO KEY UPDATE OF d
+
+-- name: recorded
+   UPDATE platform.webhooks_delivery d
+      SET status = CASE
+              WHEN r.status <> 'pending' THEN r.status
+              WHEN w.deleted_at IS NOT NULL THEN 'exhausted'
+              WHEN NOT w.enabled OR r.gone THEN 'held'
+              ELSE 'pending' END,
+          outcome = r.outcome,
+          last_attempt_at = r.at,
+          has_succeeded = r.status = 'delivered',
+          claimed_until = NULL,
+          next_attempt_at = CASE WHEN r.wait IS NOT NULL THEN now() + r.wait * interval '1 second' END
+     FROM attempted, results r, platform.webhooks_webhook w
+    WHERE d.id = ANY (%(ids)s) AND d.id = attempted.id AND attempted.id = r.delivery_id
+      AND attempted.status = 'pending' AND w.id = d.webhook_id
+      AND (attempted.attempts = r.attempt
+           -- Late, but the receiver has it: what the attempt of another worker comes to is of no matter any more. Not
+           -- where that was asked for (a redelivery), nor where the row's next event would overtake that attempt.
+           OR r.status = 'delivered' AND r.attempt > d.schedule_from
+              AND (w.ordering = 'none' OR d.subject IS NULL OR coalesce(d.claimed_until < now(), true)))
+RETURNING d.id
+
+-- name: history
+INSERT INTO platform.webhooks_attempt
+       (delivery_id, number, at, duration_ms, response_status, response_headers, response_body, error)
+SELECT r.delivery_id, r.attempt, r.at, r.duration_ms, r.response_status, r.response_headers, r.response_body,
+       r.error
+  FROM results r JOIN attempted ON attempted.id = r.delivery_id
+    ON CONFLICT (delivery_id, number) DO NOTHING
+
+-- name: record
+WITH results AS ({results}),
+attempted AS ({attempted}),
+booked AS ({recorded}),
+history AS ({history})
+SELECT count(*) FROM booked
+
+-- name: health
+-- When a webhook's row of failures begins and ends; and which of them are to be disabled.
+WITH health AS (
+    SELECT * FROM unnest(%(webhooks)s::text[], %(succeeded)s::bool[], %(gone)s::bool[])
+           AS h (webhook_id, succeeded, gone)
+), turned AS (
+    SELECT w.id FROM platform.webhooks_webhook w JOIN health h ON h.webhook_id = w.id
+     WHERE (w.failing_since IS NULL) <> h.succeeded
+     ORDER BY w.id FOR NO KEY UPDATE OF w
+), changed AS (
+    UPDATE platform.webhooks_webhook w
+       SET failing_since = CASE WHEN h.succeeded THEN NULL ELSE coalesce(w.failing_since, now()) END
+      FROM health h, turned
+     WHERE w.id = h.webhook_id AND w.id = turned.id
+)
+SELECT w.id, CASE WHEN h.gone THEN 'gone' ELSE 'failing' END
+  FROM health h JOIN platform.webhooks_webhook w ON w.id = h.webhook_id
+ WHERE w.enabled AND w.deleted_at IS NULL AND NOT h.succeeded
+   AND (h.gone OR w.failing_since < now() - %(patience)s)
+
+-- name: release
+UPDATE platform.webhooks_delivery d
+   SET claimed_until = NULL, attempts = d.attempts - 1
+  FROM unnest(%(ids)s::text[], %(attempts)s::int[]) AS mine (id, attempt)
+ WHERE d.id = mine.id AND d.attempts = mine.attempt AND d.status = 'pending'
