@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from granian._granian import CallbackScheduler, RSGIWorker, WorkerSignal
 from granian.server.common import WORKERS_METHODS
@@ -23,6 +23,10 @@ from granian.server.mp import WorkerProcess
 
 from platform_site.concurrency import server_hints
 from platform_site.server.rsgi_app import RsgiApplication
+
+if TYPE_CHECKING:
+    from platform_site.observability.traffic import Reporter
+    from platform_site.request_log.writer import Writers
 
 logger = logging.getLogger(__name__)
 
@@ -80,34 +84,11 @@ def work(
 ) -> None:
     """Serve until SIGTERM, take leave, and end what is in hand. The parameters are those of Granian's own functions."""
     stop = WorkerSignal()
-
-    def leave() -> None:
-        # Told to stop, Granian closes every connection that is idle at that moment, and a client whose request is on
-        # its way gets no response. So new connections are refused first, and busy ones are closed by their own
-        # response.
-        if not bridge.leaving:
-            bridge.leaving = True
-            for end in server_hints.when_leaving:
-                end()
-            if sys.platform == "linux":
-                _stop_accepting(sock[1].get_fd())
-            loop.call_later(LEAVE_SECONDS, stop.set)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave)
+    _leave_at_signals(bridge, sock, loop, stop)
     ended = asyncio.Event()
     stop.add_cb(lambda: loop.call_soon_threadsafe(ended.set))
     bridge.start(loop)
-    # Here, not above: without `--preload` a worker imports the application as it is at its own start.
-    from platform_site.observability.metrics import open_metrics_file
-    from platform_site.observability.traffic import Reporter
-    from platform_site.request_log.writer import Writers
-
-    open_metrics_file()
-    reporter = Reporter()
-    reporter.start()
-    request_log = Writers()
-    request_log.start()
+    reporters = _start_reporters()
     make: Any = RSGIWorker  # its stub is of an older release
     worker = make(
         worker_id,
@@ -130,13 +111,47 @@ def work(
     getattr(worker, WORKERS_METHODS[runtime_mode][False])(_Scheduler(loop, bridge, None, None, None), loop, stop)
     loop.run_until_complete(ended.wait())
     bridge.stop()
-    reporter.stop()
-    request_log.stop()
+    for reporter in reporters:
+        reporter.stop()
     if multiprocessing.get_start_method() != "fork":
         # As a fork ends: with its interpreter Granian's threads would be ended half-way, and panic.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _leave_at_signals(bridge: RsgiApplication, sock: Any, loop: asyncio.AbstractEventLoop, stop: WorkerSignal) -> None:
+    """Let SIGTERM and SIGINT end the worker.
+
+    Told to stop, Granian closes every connection that is idle at that moment, and a client whose request is on its way
+    gets no response. So new connections are refused first, and busy ones are closed by their own response.
+    """
+
+    def leave() -> None:
+        if not bridge.leaving:
+            bridge.leaving = True
+            for end in server_hints.when_leaving:
+                end()
+            if sys.platform == "linux":
+                _stop_accepting(sock[1].get_fd())
+            loop.call_later(LEAVE_SECONDS, stop.set)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+
+
+def _start_reporters() -> "tuple[Reporter, Writers]":
+    """Start what reports this process's requests: to the metrics and to the request log."""
+    # Here, not above: without `--preload` a worker imports the application as it is at its own start.
+    from platform_site.observability.metrics import open_metrics_file
+    from platform_site.observability.traffic import Reporter
+    from platform_site.request_log.writer import Writers
+
+    open_metrics_file()
+    reporters = Reporter(), Writers()
+    for reporter in reporters:
+        reporter.start()
+    return reporters
 
 
 def _stop_accepting(descriptor: int) -> None:
