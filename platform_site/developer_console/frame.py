@@ -36,6 +36,7 @@ SECTIONS: Final = (
     Section("home", "Home"),
     Section("tables", "Tables"),
     Section("schema", "Schema"),
+    Section("functions", "Functions"),
     Section("settings", "Settings"),
 )
 

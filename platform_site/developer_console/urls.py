@@ -3,6 +3,9 @@
 from django.urls import path
 
 from platform_site.developer_console import frame, home, schema, settings, sign_in, table_files, tables
+from platform_site.developer_console.functions import pages as functions
+from platform_site.developer_console.functions import runs as function_runs
+from platform_site.developer_console.functions import settings as function_settings
 
 app_name = "developer_console"
 _ENVIRONMENT = "<str:project_id>/<str:environment_id>/"
@@ -14,6 +17,12 @@ urlpatterns = [
     path("<str:project_id>", frame.open_project, name="project"),
     path(_ENVIRONMENT, home.home, name="home"),
     path(f"{_ENVIRONMENT}schema", schema.schema, name="schema"),
+    path(f"{_ENVIRONMENT}functions/", functions.functions, name="functions"),
+    path(f"{_ENVIRONMENT}functions/<str:name>", functions.function, name="function"),
+    path(f"{_ENVIRONMENT}functions/<str:name>/runs", function_runs.runs, name="function-runs"),
+    path(f"{_ENVIRONMENT}functions/<str:name>/runs/<str:run_id>", function_runs.run, name="function-run"),
+    path(f"{_ENVIRONMENT}functions/<str:name>/versions", function_runs.versions, name="function-versions"),
+    path(f"{_ENVIRONMENT}functions/<str:name>/settings", function_settings.settings, name="function-settings"),
     path(f"{_ENVIRONMENT}settings", settings.settings, name="settings"),
     path(f"{_ENVIRONMENT}tables/", tables.tables, name="tables"),
     path(f"{_ENVIRONMENT}tables/<str:table>", tables.table, name="table"),
