@@ -25,6 +25,9 @@ PAGES = {
     "function-runs": "functions/sum/runs",
     "function-versions": "functions/sum/versions",
     "function-settings": "functions/sum/settings",
+    "webhooks": "webhooks/",
+    "webhook": "webhooks/{webhook}",
+    "deliveries": "webhooks/{webhook}/deliveries",
 }
 
 
@@ -51,8 +54,11 @@ def test_every_page_fits(window: Callable[..., Page], served: Up, width: int, th
     fits(page)
     save_screenshot(page, f"console-sign-in-{width}-{theme}")
     base = enter_console(page, served)
+    api, token = owner(served)
+    for values in ({"name": "Logged"}, {"nothing": 1}):  # for the log
+        api.post("/v1/rows/lists", token=token, environment=served.facts["environments"]["production"], json=values)
     for name, path in PAGES.items():
-        page.goto(base + path)
+        page.goto(base + path.format(webhook=served.facts["webhook"]["id"], user=served.facts["app_users"][0]["id"]))
         expect(page.locator("h1")).to_be_visible()
         fits(page)
         save_screenshot(page, f"console-{name}-{width}-{theme}")

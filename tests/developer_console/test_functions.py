@@ -25,8 +25,8 @@ def deploy(tracker: Tracker, name: str = "hello", source: str = HELLO, **more: A
     assert tracker.call("owner", "PUT", f"/functions/{name}", json={"source": source, **more}).status in (200, 201)
 
 
-def newest(answer: Any) -> str:
-    found = re.search(r'name="newest" value="(\d+)"', answer.content.decode())
+def hidden(answer: Any, name: str) -> str:
+    found = re.search(rf'name="{name}" value="(\w+)"', answer.content.decode())
     assert found
     return found[1]
 
@@ -71,7 +71,7 @@ def test_an_error_is_at_its_field_and_the_source_stays(
 
 def test_a_new_version_is_deployed_and_rolled_back(configured: Tracker, desk: Desk) -> None:
     page = desk.get("functions/hello")
-    values = {"what": "deploy", "source": THROWS, "newest": newest(page)}
+    values = {"what": "deploy", "source": THROWS, "newest": hidden(page, "newest")}
     assert "Version 2 is deployed and active." in text_of(desk.post("functions/hello", values))
     late = desk.post("functions/hello", values | {"source": HELLO + "// late"})
     assert late.status_code == 412
@@ -136,11 +136,23 @@ def test_a_queued_run_is_followed_and_cancelled(configured: Tracker, desk: Desk)
 
 
 def test_settings_are_saved_and_their_errors_shown(configured: Tracker, desk: Desk) -> None:
-    limits = {"timeout_ms": "900", "memory_mb": "64", "attempts": "2", "invoke": "key", "allowed_hosts": "a.example\n"}
+    seen = hidden(desk.get("functions/hello/settings"), "seen")
+    limits = {
+        "seen": seen,
+        "timeout_ms": "900",
+        "memory_mb": "64",
+        "attempts": "2",
+        "invoke": "key",
+        "allowed_hosts": "a.example\n",
+    }
     assert "The limits are saved." in text_of(desk.post("functions/hello/settings", {"what": "limits", **limits}))
     assert "The schedule is saved." in text_of(
         desk.post("functions/hello/settings", {"what": "schedule", "schedule": "0 6 * * *"})
     )
+    stale = desk.post("functions/hello/settings", {"what": "limits", **limits, "timeout_ms": "800"})
+    assert stale.status_code == 412
+    assert "Somebody else changed this meanwhile." in text_of(stale)
+    limits["seen"] = hidden(stale, "seen")
     events = {"what": "events", "on": "tasks.insert\r\n\r\ntasks.delete"}
     assert "The event triggers are saved." in text_of(desk.post("functions/hello/settings", events))
     found = configured.get("owner", "/functions/hello").json

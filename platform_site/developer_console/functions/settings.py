@@ -82,6 +82,7 @@ def settings(console: Console, name: str) -> HttpResponse:
         {
             "function": detail,
             "limits": form("limits", _LIMITS, _limits_of(detail)),
+            "seen": forms.fingerprint(_limits_of(detail)),
             "schedule": form("schedule", _SCHEDULE, {"schedule": detail["schedule"] or ""}),
             "events": form("events", _EVENTS, {"on": "\n".join(detail["on"] or [])}),
             "secret": form("secret", _SECRET, {}),
@@ -114,6 +115,9 @@ def _change_limits(console: Console, name: str) -> dict[str, Any]:
         "invoke": asked.get("invoke") or None,
         "allowed_hosts": forms.lines_of(asked.get("allowed_hosts", "")),
     }
+    forms.refuse_stale(
+        console, asked.get("seen"), forms.fingerprint(_limits_of(console.api("GET", path_of(name)).data))
+    )
     return _configure(console, name, body, "The limits are saved.")
 
 
