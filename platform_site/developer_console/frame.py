@@ -38,6 +38,7 @@ SECTIONS: Final = (
     Section("schema", "Schema"),
     Section("functions", "Functions"),
     Section("webhooks", "Webhooks"),
+    Section("logs", "Logs"),
     Section("settings", "Settings"),
 )
 

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from platform_site.developer_console import frame, home, schema, settings, table_files, tables
+from platform_site.developer_console import frame, home, logs, schema, settings, table_files, tables
 from platform_site.developer_console import sign_in as member_sign_in
 from platform_site.developer_console.functions import pages as functions
 from platform_site.developer_console.functions import runs as function_runs
@@ -29,6 +29,8 @@ urlpatterns = [
     path(f"{_ENVIRONMENT}webhooks/", webhooks.webhooks, name="webhooks"),
     path(f"{_ENVIRONMENT}webhooks/<str:webhook_id>", webhooks.webhook, name="webhook"),
     path(f"{_ENVIRONMENT}webhooks/<str:webhook_id>/deliveries", webhook_deliveries.deliveries, name="deliveries"),
+    path(f"{_ENVIRONMENT}logs", logs.logs, name="logs"),
+    path(f"{_ENVIRONMENT}logs/audit", logs.audit, name="audit"),
     path(f"{_ENVIRONMENT}settings", settings.settings, name="settings"),
     path(f"{_ENVIRONMENT}tables/", tables.tables, name="tables"),
     path(f"{_ENVIRONMENT}tables/<str:table>", tables.table, name="table"),

@@ -28,6 +28,9 @@ PAGES = {
     "webhooks": "webhooks/",
     "webhook": "webhooks/{webhook}",
     "deliveries": "webhooks/{webhook}/deliveries",
+    "logs": "logs",
+    "logs-error": "logs?status=nine",
+    "audit": "logs/audit",
 }
 
 
