@@ -36,6 +36,7 @@ SECTIONS: Final = (
     Section("home", "Home"),
     Section("tables", "Tables"),
     Section("schema", "Schema"),
+    Section("auth", "Auth"),
     Section("functions", "Functions"),
     Section("webhooks", "Webhooks"),
     Section("logs", "Logs"),

@@ -4,6 +4,7 @@ from django.urls import path
 
 from platform_site.developer_console import frame, home, logs, schema, settings, table_files, tables
 from platform_site.developer_console import sign_in as member_sign_in
+from platform_site.developer_console.auth import providers, sign_up, users
 from platform_site.developer_console.functions import pages as functions
 from platform_site.developer_console.functions import runs as function_runs
 from platform_site.developer_console.functions import settings as function_settings
@@ -20,6 +21,12 @@ urlpatterns = [
     path("<str:project_id>", frame.open_project, name="project"),
     path(_ENVIRONMENT, home.home, name="home"),
     path(f"{_ENVIRONMENT}schema", schema.schema, name="schema"),
+    path(f"{_ENVIRONMENT}auth/", users.users, name="auth"),
+    path(f"{_ENVIRONMENT}auth/users/<str:user_id>", users.user, name="user"),
+    path(f"{_ENVIRONMENT}auth/invitations", users.invitations, name="user-invitations"),
+    path(f"{_ENVIRONMENT}auth/sign-up", sign_up.sign_up, name="sign-up"),
+    path(f"{_ENVIRONMENT}auth/providers", providers.providers, name="providers"),
+    path(f"{_ENVIRONMENT}auth/providers/<str:provider_id>", providers.provider, name="provider"),
     path(f"{_ENVIRONMENT}functions/", functions.functions, name="functions"),
     path(f"{_ENVIRONMENT}functions/<str:name>", functions.function, name="function"),
     path(f"{_ENVIRONMENT}functions/<str:name>/runs", function_runs.runs, name="function-runs"),
