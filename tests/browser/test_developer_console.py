@@ -9,34 +9,10 @@ from playwright.sync_api import Locator, Page, expect
 from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, owner, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
+from tests.support.console_pages import pages_of
 from tests.support.service import Up
 
 pytestmark = in_a_browser
-
-PAGES = {
-    "home": "",
-    "table": "tables/tasks",
-    "filter": "tables/tasks?where=%7B",
-    "seen-as": "tables/tasks?as=anonymous",
-    "schema": "schema",
-    "settings": "settings",
-    "functions": "functions/",
-    "function": "functions/sum",
-    "function-runs": "functions/sum/runs",
-    "function-versions": "functions/sum/versions",
-    "function-settings": "functions/sum/settings",
-    "webhooks": "webhooks/",
-    "webhook": "webhooks/{webhook}",
-    "deliveries": "webhooks/{webhook}/deliveries",
-    "users": "auth/",
-    "user": "auth/users/{user}",
-    "invitations": "auth/invitations",
-    "sign-up": "auth/sign-up",
-    "providers": "auth/providers",
-    "logs": "logs",
-    "logs-error": "logs?status=nine",
-    "audit": "logs/audit",
-}
 
 
 def fits(page: Page) -> None:
@@ -65,8 +41,8 @@ def test_every_page_fits(window: Callable[..., Page], served: Up, width: int, th
     api, token = owner(served)
     for values in ({"name": "Logged"}, {"nothing": 1}):  # for the log
         api.post("/v1/rows/lists", token=token, environment=served.facts["environments"]["production"], json=values)
-    for name, path in PAGES.items():
-        page.goto(base + path.format(webhook=served.facts["webhook"]["id"], user=served.facts["app_users"][0]["id"]))
+    for name, path in pages_of(served).items():
+        page.goto(base + path)
         expect(page.locator("h1")).to_be_visible()
         fits(page)
         save_screenshot(page, f"console-{name}-{width}-{theme}")
