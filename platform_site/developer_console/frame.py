@@ -36,6 +36,10 @@ SECTIONS: Final = (
     Section("home", "Home"),
     Section("tables", "Tables"),
     Section("schema", "Schema"),
+    Section("auth", "Auth"),
+    Section("functions", "Functions"),
+    Section("webhooks", "Webhooks"),
+    Section("logs", "Logs"),
     Section("settings", "Settings"),
 )
 
@@ -110,7 +114,13 @@ def page(section: str) -> Callable[[Callable[..., HttpResponse]], Page]:
         def wrapped(
             request: HttpRequest, client: ApiClient, project_id: str, environment_id: str, **kwargs: Any
         ) -> HttpResponse:
-            return view(_open(request, client, section, project_id, environment_id), **kwargs)
+            console = _open(request, client, section, project_id, environment_id)
+            try:
+                return view(console, **kwargs)
+            except Refused as refusal:
+                if refusal.status != 403:
+                    raise
+                return console.render("console/not_allowed.html", {"refusal": refusal}, 403)
 
         return wrapped
 

@@ -49,3 +49,23 @@ document.addEventListener("click", (event) => {
   editor.setSelectionRange(start, start + (lines[number] ?? "").length);
   editor.scrollTop = (editor.scrollHeight / lines.length) * Math.max(0, number - 5);
 });
+
+// An edited source says that it is not deployed.
+document.addEventListener("input", (event) => {
+  if (!event.target.matches("[data-editor]")) return;
+  const mark = event.target.form?.querySelector("[data-unsaved]");
+  if (mark) mark.hidden = event.target.value === event.target.defaultValue;
+});
+
+// Tab indents in an editor; Escape and then Tab leaves it.
+let leaves = false;
+document.addEventListener("keydown", (event) => {
+  const editor = event.target;
+  if (!editor.matches?.("textarea[data-editor]")) return;
+  if (event.key === "Escape") leaves = true;
+  else if (event.key === "Tab" && !event.shiftKey && !leaves) {
+    event.preventDefault();
+    editor.setRangeText("  ", editor.selectionStart, editor.selectionEnd, "end");
+    editor.dispatchEvent(new Event("input", { bubbles: true }));
+  } else if (event.key !== "Shift") leaves = false;
+});
