@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
-from tests.developer_cli.conftest import Cli
+from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 from tests.support.service import Up
 

@@ -9,8 +9,8 @@ import pytest
 
 from platform_site.developer_cli import backend_files
 from platform_site.developer_cli.failures import Failure
-from tests.developer_cli.conftest import Cli
 from tests.support.backend_files import SCHEMA, SUM, Files
+from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 from tests.support.service import Up
 
