@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from platform_site.developer_console import frame, home, schema, settings, sign_in, table_files, tables
+from platform_site.developer_console import command_line, frame, home, schema, settings, sign_in, table_files, tables
 
 app_name = "developer_console"
 _ENVIRONMENT = "<str:project_id>/<str:environment_id>/"
@@ -10,6 +10,7 @@ urlpatterns = [
     path("", frame.start, name="start"),
     path("sign-in", sign_in.sign_in, name="sign-in"),
     path("sign-in/code", sign_in.code, name="code"),
+    path("command-line", command_line.command_line, name="command-line"),
     path("sign-out", sign_in.sign_out, name="sign-out"),
     path("<str:project_id>", frame.open_project, name="project"),
     path(_ENVIRONMENT, home.home, name="home"),
