@@ -138,8 +138,12 @@ def open_page(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Open the service's console in your browser. In a pipe, only the URL is printed."""
-    page = session.service_url(url) + ("/docs" if docs else "/admin/")
+    """Open the linked environment in the service's console. In a pipe, only the URL is printed."""
+    service = session.service_url(url)
+    page = service + ("/docs" if docs else "/console/")
+    linked = store.find_link()
+    if not docs and linked is not None and store.normal_url(linked[1].url) == service:
+        page += f"{linked[1].project}/{linked[1].environment}/"
     output.result({"url": page}, page)
     if output.is_terminal():
         import webbrowser
