@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from platform_site.developer_console import frame, home, logs, schema, settings, table_files, tables
+from platform_site.developer_console import command_line, frame, home, logs, schema, settings, table_files, tables
 from platform_site.developer_console import sign_in as member_sign_in
 from platform_site.developer_console.auth import providers, sign_up, users
 from platform_site.developer_console.functions import pages as functions
@@ -17,6 +17,7 @@ urlpatterns = [
     path("", frame.start, name="start"),
     path("sign-in", member_sign_in.sign_in, name="sign-in"),
     path("sign-in/code", member_sign_in.code, name="code"),
+    path("command-line", command_line.command_line, name="command-line"),
     path("sign-out", member_sign_in.sign_out, name="sign-out"),
     path("<str:project_id>", frame.open_project, name="project"),
     path(_ENVIRONMENT, home.home, name="home"),

@@ -529,8 +529,13 @@ export { PlatformError };
 export type { Auth, Rows };
 /** The version of this module. */
 export declare const VERSION = "0.1.0";
-/** A client of one environment. `D` is the interface `Tables` of a generated `types.ts`. */
-export declare class PlatformClient<D extends TablesType<D> = AnyTables> {
+/**
+ * A client of one environment. `D` is the interface `Tables` of a generated `types.ts`.
+ *
+ * `in out` spares the compiler comparing two clients by all their types, which are too deep for it: a variable can be
+ * declared as `PlatformClient<Tables>`, also by JSDoc.
+ */
+export declare class PlatformClient<in out D extends TablesType<D> = AnyTables> {
     #private;
     readonly auth: Auth;
     readonly functions: {
