@@ -532,11 +532,11 @@ async function* messages(response) {
    * after a broken connection without a gap, until `signal` is aborted.
    */
   changes(query = {}, options = {}) {
-    const { where, columns } = query;
+    const { where, ...others } = query;
     const subscription = {
       table: this.#table,
       where,
-      columns: joined(columns)
+      ...texts(others)
     };
     return changes(this.#connection, subscription, options.signal);
   }
