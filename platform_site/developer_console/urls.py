@@ -2,7 +2,17 @@
 
 from django.urls import path
 
-from platform_site.developer_console import command_line, frame, home, logs, schema, settings, table_files, tables
+from platform_site.developer_console import (
+    command_line,
+    frame,
+    home,
+    logs,
+    schema,
+    search,
+    settings,
+    table_files,
+    tables,
+)
 from platform_site.developer_console import sign_in as member_sign_in
 from platform_site.developer_console.auth import providers, sign_up, users
 from platform_site.developer_console.functions import pages as functions
@@ -39,6 +49,7 @@ urlpatterns = [
     path(f"{_ENVIRONMENT}webhooks/<str:webhook_id>/deliveries", webhook_deliveries.deliveries, name="deliveries"),
     path(f"{_ENVIRONMENT}logs", logs.logs, name="logs"),
     path(f"{_ENVIRONMENT}logs/audit", logs.audit, name="audit"),
+    path(f"{_ENVIRONMENT}search", search.search, name="search"),
     path(f"{_ENVIRONMENT}settings", settings.settings, name="settings"),
     path(f"{_ENVIRONMENT}tables/", tables.tables, name="tables"),
     path(f"{_ENVIRONMENT}tables/<str:table>", tables.table, name="table"),

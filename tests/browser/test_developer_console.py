@@ -271,3 +271,39 @@ def test_the_filter_builder_writes_the_json(window: Callable[..., Page], served:
     page.wait_for_url("**where=*")
     values = page.locator("[data-key=done]").evaluate_all("each => each.map(one => one.dataset.value)")
     assert set(values) <= {"true"}
+
+
+def test_search_opens_with_the_keyboard_and_leads_there(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    enter_console(page, served)
+    page.keyboard.press("Control+k")
+    field = page.get_by_role("searchbox", name="Name, email or id")
+    expect(field).to_be_focused()
+    field.fill("no such thing")
+    expect(page.get_by_text("has this name or id")).to_be_visible()
+    field.fill("task")
+    expect(page.get_by_role("dialog").get_by_role("link", name="open-tasks Function")).to_be_visible()
+    save_screenshot(page, "console-search")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("dialog").get_by_role("link", name="open-tasks Function")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/functions/open-tasks")
+    page.keyboard.press("Control+k")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.keyboard.press("Control+k")
+    page.keyboard.type(served.facts["webhook"]["id"])
+    expect(page.get_by_role("dialog").get_by_role("link")).to_have_count(1)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/webhooks/wh_*")
+
+
+def test_search_works_on_a_phone(window: Callable[..., Page], served: Up) -> None:
+    page = window(width=NARROW, theme="dark")
+    enter_console(page, served)
+    page.get_by_role("link", name="Search").click()
+    page.get_by_role("searchbox", name="Name, email or id").fill("ada@example.com")
+    expect(page.get_by_role("dialog").get_by_role("link", name=re.compile("User"))).to_be_visible()
+    fits(page)
+    save_screenshot(page, "console-search-390")

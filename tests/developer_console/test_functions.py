@@ -213,7 +213,7 @@ def test_a_function_is_deleted_by_its_name(configured: Tracker, desk: Desk) -> N
 
 def test_a_viewer_reads_functions_and_changes_nothing(configured: Tracker, desk_of: Callable[[str], Desk]) -> None:
     viewer = desk_of("viewer")
-    assert "console.log" in text_of(viewer.get("functions/hello"))
+    assert '"called"' in text_of(viewer.get("functions/hello"))
     for path in ("functions/", "functions/hello", "functions/hello/versions", "functions/hello/settings"):
         assert '<form method="post" hx-post' not in viewer.get(path).content.decode()
     before = configured.get("owner", "/functions/hello").json

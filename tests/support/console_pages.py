@@ -3,6 +3,7 @@
 from tests.support.service import Up
 
 _PAGES = {
+    "search": "search?q=task",
     "home": "",
     "table": "tables/tasks",
     "filter": "tables/tasks?where=%7B",

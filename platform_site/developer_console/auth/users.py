@@ -12,6 +12,8 @@ from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.auth.common import PERSON, person_of, render, unknown
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
+from platform_site.identity import ids
+from platform_site.templatetags.developer_console import isolated
 
 _VERIFIED: Final = Field("email_verified", "The email is verified", "checkbox")
 _NEW: Final = (
@@ -35,7 +37,7 @@ def users(console: Console) -> HttpResponse:
         except Refused as error:
             refusal, status = error, error.status
     asked = request.GET.get("find", "").strip()
-    if asked.startswith("usr_"):
+    if ids.matches("usr", asked):
         return go_to(request, console.url("user", asked))
     query = {"limit": "50"} | ({"email": asked} if asked else {})
     if request.GET.get("cursor"):
@@ -171,7 +173,7 @@ def invitations(console: Console) -> HttpResponse:
                 context["notice"] = "The invitation is withdrawn. Its link no longer works."
             else:
                 made = console.api("POST", "/v1/invitations", person_of(asked)).data
-                context["notice"] = f"{made['email']} is invited by email. The link works for seven days."
+                context["notice"] = f"{isolated(made['email'])} is invited by email. The link works for seven days."
         except Refused as error:
             refusal, status = error, error.status
     query = {"limit": "50"}

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
+from functions.console.highlight import coloured
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, Form
@@ -88,6 +89,7 @@ def function(console: Console, name: str) -> HttpResponse:
         {
             "function": detail,
             "version": version,
+            "source_html": "" if console.may_write else coloured(version["source"]),
             "newest": _newest(console, name),
             "form": Form(
                 "deploy",

@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from functions.console.highlight import coloured
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
@@ -49,7 +48,7 @@ def run(console: Console, name: str, run_id: str) -> HttpResponse:
 
 @page("functions")
 def versions(console: Console, name: str) -> HttpResponse:
-    """All versions with their sources; an earlier one can be made active again."""
+    """All versions; an earlier one can be made active again."""
     context: dict[str, Any] = {}
     status = 200
     if console.request.method == "POST":
@@ -63,6 +62,6 @@ def versions(console: Console, name: str) -> HttpResponse:
     if console.request.GET.get("cursor"):
         query["cursor"] = console.request.GET["cursor"]
     found = console.api("GET", path_of(name, "versions"), query=query).data
-    context["versions"] = [each | {"html": coloured(each["source"])} for each in found["data"]]
+    context["versions"] = found["data"]
     context["next_cursor"] = found["next_cursor"]
     return render(console, "console/function_versions.html", name, context, status)
