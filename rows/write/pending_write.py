@@ -16,7 +16,7 @@ from rows.query.context import QueryContext
 from rows.query.service import RowAnswer, etag_of
 from rows.rules.rules import Access
 from rows.schema.model import Table
-from rows.write.statements import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape
+from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape
 from rows.write.update_operators import GROWING, Change
 
 Named = dict[Any, bytes | None]

@@ -25,7 +25,7 @@ from rows.query.service import RowAnswer
 from rows.rules.rules import Access, Principal
 from rows.schema import values
 from rows.schema.model import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
-from rows.write import body_parsing, insert_pipeline, referential_actions, row_size, statements
+from rows.write import body_parsing, insert_pipeline, referential_actions, row_size
 from rows.write.errors import (
     WriteRefused,
     error_after_write,
@@ -38,7 +38,8 @@ from rows.write.errors import (
 )
 from rows.write.insert_pipeline import NotInOneTrip, insert_in_one_trip
 from rows.write.pending_write import Named, PendingWrite, announce_recorded, answer_of
-from rows.write.statements import ETAGS, DeleteShape, InsertShape, LockShape, OldCell, UpdateShape
+from rows.write.statements import conditions, writes
+from rows.write.statements.shapes import ETAGS, DeleteShape, InsertShape, LockShape, OldCell, UpdateShape
 
 MAX_BATCH: Final = 100
 """Rows in one insert."""
@@ -292,10 +293,10 @@ def _default(column: Column) -> bytes | None:
 def _insert_one(asking: QueryContext, attempt: PendingWrite, number: int, *, numbered: bool) -> RowAnswer:
     try:
         if insert_pipeline.is_possible(asking, attempt):
-            row = _persist(asking, attempt, statements.insert)
+            row = _persist(asking, attempt, writes.insert)
             return answer_of((row[1] or b"").decode(), row[0])
         with transaction.atomic(using=asking.environment.alias):
-            row = _persist(asking, attempt, statements.insert)
+            row = _persist(asking, attempt, writes.insert)
             refusal = error_after_write(asking, attempt, {})
             if refusal is not None:
                 raise refusal
@@ -339,12 +340,12 @@ def update(
         attempt = attempt.computing(changes)
     if not cells:
         return _unchanged(asking, attempt, row_id)
-    if not statements.uses_old_row(asking.environment.open_role_view(asking.role_key), name, shape):
-        row = _persist(asking, attempt, statements.update)
+    if not conditions.uses_old_row(asking.environment.open_role_view(asking.role_key), name, shape):
+        row = _persist(asking, attempt, writes.update)
         return answer_of(row_id, row[0])
     with transaction.atomic(using=asking.environment.alias):
         old = _lock(asking, attempt)
-        _persist(asking, attempt, statements.update)
+        _persist(asking, attempt, writes.update)
         refusal = error_after_write(asking, attempt, old)
         if refusal is not None:
             raise refusal
@@ -356,8 +357,8 @@ def _lock(asking: QueryContext, attempt: PendingWrite) -> Named:
     would tell how long they are. Raises what keeps it from being changed."""
     assert isinstance(attempt.shape, UpdateShape)  # noqa: S101 - for the type checker
     role_view = asking.environment.open_role_view(asking.role_key)
-    columns = statements.compared_with(role_view, attempt.table, attempt.shape)
-    rows = asking.write(asking.statement(LockShape(attempt.shape, columns), statements.locked), attempt.named)
+    columns = conditions.compared_with(role_view, attempt.table, attempt.shape)
+    rows = asking.write(asking.statement(LockShape(attempt.shape, columns), writes.locked), attempt.named)
     if rows:
         return {OldCell(column): cell for column, cell in zip(columns, rows[0][1:], strict=True)}
     asking.verify()
@@ -390,7 +391,7 @@ def delete(asking: QueryContext, name: str, row_id: str, matches: Sequence[str] 
         named[ETAGS] = values.wire("text[]", tuple(matches))
     attempt = PendingWrite(table, access, DeleteShape(name, matches is not None), named, depth)
     if not referential_actions.referring_columns(asking, name):
-        _persist(asking, attempt, statements.delete)
+        _persist(asking, attempt, writes.delete)
         return
     with transaction.atomic(using=asking.environment.alias):
         _lock_for_delete(asking, attempt)
@@ -401,7 +402,7 @@ def _lock_for_delete(asking: QueryContext, attempt: PendingWrite) -> None:
     """Hold the row until the transaction ends. Raises what keeps it from being deleted."""
     assert isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
     for _ in range(MAX_RUNS):
-        if asking.write(asking.statement(LockShape(attempt.shape), statements.locked), attempt.named):
+        if asking.write(asking.statement(LockShape(attempt.shape), writes.locked), attempt.named):
             return
         asking.verify()
         refusal = error_of(asking, attempt.with_events(True))

@@ -23,9 +23,10 @@ from rows.rules.conditions import Compare, Condition, Operand, Path, Slot, all_o
 from rows.rules.rules import Principal
 from rows.schema.model import ID, SQL_TYPES
 from rows.write import service as write_service
-from rows.write import statements, update_operators
+from rows.write import update_operators
 from rows.write.pending_write import PendingWrite
-from rows.write.statements import ChosenShape
+from rows.write.statements import writes
+from rows.write.statements.shapes import ChosenShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class _Upsert:
             return True
         where, wires = key
         shape = ChosenShape(attempt.table.name, "update", where, after=False)
-        rows = self.asking.write(self.asking.statement(shape, statements.chosen), {LIMIT: b"1"}, wires)
+        rows = self.asking.write(self.asking.statement(shape, writes.chosen), {LIMIT: b"1"}, wires)
         return rows == [(row_id.encode(),)]
 
     def _key_of(self, attempt: PendingWrite) -> tuple[Condition, list[bytes]] | None:

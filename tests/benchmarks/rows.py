@@ -156,7 +156,7 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
     from rows.query import where as query_where
     from rows.query.schema_cache import compiled_schema
     from rows.rules.rules import Principal
-    from rows.write import statements
+    from rows.write.statements import shapes, writes
 
     known = compiled_schema(setting.place)
     user, everyone = known.open_role_view("user"), known.open_role_view("all")
@@ -221,12 +221,12 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         "update": (
             [request(port, "PATCH", f"/v1/rows/tasks/{task}", token, {"priority": number % 7})
              for number, (token, _, task) in enumerate(of_owners)],
-            (statements.update(user, statements.UpdateShape("tasks", ("priority",))), None),
+            (writes.update(user, shapes.UpdateShape("tasks", ("priority",))), None),
         ),
         "insert": (
             [request(port, "POST", "/v1/rows/tasks", token, {"title": "New", "list_id": f"lst_{1 + number}"})
              for number, token in enumerate(lists_of(setting))],
-            (statements.insert(user, statements.InsertShape("tasks")), None),
+            (writes.insert(user, shapes.InsertShape("tasks")), None),
         ),
         "batch of 10 inserts": ([request(port, "POST", "/v1/batch", token, BATCH) for token in setting.tokens], None),
     }  # fmt: skip
