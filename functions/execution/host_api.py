@@ -32,7 +32,7 @@ from rows.api import etags
 from rows.query import aggregate
 from rows.query import service as query_service
 from rows.query.service import COUNTS, Count, ListQuery
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.write import batch, bulk
 from rows.write.bulk import MAX_ROWS, BulkQuery
 

@@ -15,7 +15,7 @@ from platform_site.identity import ids
 from rows.api import etags
 from rows.codegen.openapi import environment_description
 from rows.codegen.role_tables import role_tables
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 PARAMETER = "environment"
 

@@ -22,7 +22,7 @@ from rows import services
 from rows.api import etags, serializers
 from rows.api.named_principals import principal_named
 from rows.query.service import COUNTS, QUERY_MEMBERS, ListQuery, RowAnswer
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.write import bulk
 from rows.write.bulk import BulkQuery, Changed
 

@@ -20,7 +20,7 @@ from rows.codegen.role_tables import role_tables
 from rows.codegen.typescript import types_module
 from rows.migrate import rule_impact
 from rows.migrate import service as schema_service
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 TYPESCRIPT: Final = "application/typescript"
 _ROLE: Final = OpenApiParameter(

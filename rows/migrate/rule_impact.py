@@ -25,7 +25,7 @@ from rows.query.schema_cache import CompiledSchema
 from rows.query.select import Statement, Writer, assign_parameter_numbers, combine
 from rows.query.sql import boolean
 from rows.rules import named
-from rows.rules.rules import ANONYMOUS, MEMBER, SERVER, USER, Principal
+from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal
 from rows.schema import model as schema_model
 from rows.schema.model import InvalidDocument
 

@@ -19,7 +19,7 @@ from rows.query.aggregate_select import TIME_ZONE, AggregateShape, HavingValue, 
 from rows.query.context import QueryContext, run
 from rows.query.select import LIMIT, MAX_ANSWER_BYTES, After
 from rows.query.service import Page
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 _KIND: Final = "aggregate"
 _OVERFLOW: Final = "22003"

@@ -32,7 +32,8 @@ from rows.query import schema_cache
 from rows.query.role_view import CLOCK, RoleView
 from rows.query.schema_cache import CompiledSchema
 from rows.query.select import ENVIRONMENT, VERSION, Statement
-from rows.rules.rules import Access, Principal
+from rows.rules.access import Access
+from rows.rules.principal import Principal
 from rows.schema import identifiers
 from rows.schema.model import Table
 

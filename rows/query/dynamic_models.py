@@ -20,7 +20,8 @@ from django.db.models import Expression
 from rows.query.managers import RowManager, UnruledManager
 from rows.query.role_view import RoleView, bound_operand
 from rows.rules.conditions import Operand
-from rows.rules.rules import Principal, RoleKey, Ruleset
+from rows.rules.principal import Principal, RoleKey
+from rows.rules.rules import Ruleset
 from rows.schema.model import Column, Schema, Table
 
 LABEL: Final = "tenant"

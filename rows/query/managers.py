@@ -17,7 +17,7 @@ from django.db.models.sql import Query
 from django.db.models.sql.compiler import SQLCompiler
 
 from platform_site.postgres.prepared import row_access
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 if TYPE_CHECKING:
     from rows.query.role_view import RoleView

@@ -31,7 +31,7 @@ from rows.query.params import OrderKey, With, Withs, WithUser
 from rows.query.sql import NEVER, Parameter, Piece, Sql, boolean, joined
 from rows.query.sql_conditions import AliasedRow, RowSource
 from rows.rules.conditions import TRUE, Condition, Hop, Variable
-from rows.rules.rules import Principal, bind
+from rows.rules.principal import Principal, bind
 from rows.schema.model import Table
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from rows.query.context import QueryContext, StaleVersion, run
 from rows.query.select import LIMIT, MAX_ANSWER_BYTES, ROW_ID, After, CountShape, ReadShape
 from rows.query.sql_conditions import hops_of
 from rows.rules.conditions import Condition, Filter, Path
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema.model import Table
 from rows.schema.values import ROW_ID as ROW_ID_PATTERN
 

@@ -25,7 +25,8 @@ from rows.rules.conditions import (
     parts,
     paths_of,
 )
-from rows.rules.grammar import InvalidCondition, NameResolver, read_rule
+from rows.rules.grammar import read_rule
+from rows.rules.name_resolver import InvalidCondition, NameResolver
 from rows.schema.model import Table
 
 

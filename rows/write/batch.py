@@ -19,7 +19,7 @@ from platform_site.identity.callers import EnvironmentRef
 from rows.query.context import QueryContext, run
 from rows.query.select import MAX_ANSWER_BYTES, ROW_ID
 from rows.query.service import RowAnswer
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema.model import ID, SQL_TYPES, Column, Table
 from rows.write import insert_pipeline, service, upserts
 from rows.write.insert_pipeline import NotInOneTrip

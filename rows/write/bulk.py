@@ -18,7 +18,8 @@ from rows.query import where as query_where
 from rows.query.context import QueryContext, run
 from rows.query.params import DEFAULT_ORDER
 from rows.query.select import LIMIT, After, Cell
-from rows.rules.rules import Access, Principal
+from rows.rules.access import Access
+from rows.rules.principal import Principal
 from rows.schema.model import Table
 from rows.write import body_parsing, referential_actions
 from rows.write import service as write_service

@@ -28,8 +28,9 @@ from rows.query.context import QueryContext
 from rows.query.select import Cell
 from rows.query.table_checks import constraint_name
 from rows.rules import checks
+from rows.rules.access import Clause, WriteRule
 from rows.rules.conditions import Condition, Quantified, parts, paths_of
-from rows.rules.rules import Clause, Ruleset, WriteRule
+from rows.rules.rules import Ruleset
 from rows.schema import identifiers, values
 from rows.schema.model import Column, Table
 from rows.schema.values import MAX_ROW_BYTES

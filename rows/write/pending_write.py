@@ -14,7 +14,7 @@ from platform_site.identity.signals import row_written
 from platform_site.postgres.prepared import Row
 from rows.query.context import QueryContext
 from rows.query.service import RowAnswer, etag_of
-from rows.rules.rules import Access
+from rows.rules.access import Access
 from rows.schema.model import Table
 from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape
 from rows.write.update_operators import GROWING, Change

@@ -18,7 +18,7 @@ from platform_site.postgres import sqlstates
 from rows.models import PendingUserDeletion
 from rows.outbox.models import EventInterest
 from rows.query.context import QueryContext, run
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema import values
 from rows.schema.model import Column, Table
 from rows.write.pending_write import Named, announce, event_values

@@ -22,7 +22,8 @@ from rows.query import select
 from rows.query.context import MAX_RUNS, QueryContext, run
 from rows.query.select import MAX_ANSWER_BYTES, ROW_ID, Cell, ReadShape
 from rows.query.service import RowAnswer
-from rows.rules.rules import Access, Principal
+from rows.rules.access import Access
+from rows.rules.principal import Principal
 from rows.schema import values
 from rows.schema.model import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.write import body_parsing, insert_pipeline, referential_actions, row_size

@@ -20,7 +20,7 @@ from rows.query.params import DEFAULT_ORDER
 from rows.query.select import LIMIT, ROW_ID, Cell, ReadShape
 from rows.query.service import RowAnswer
 from rows.rules.conditions import Compare, Condition, Operand, Path, Slot, all_of
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema.model import ID, SQL_TYPES
 from rows.write import service as write_service
 from rows.write import update_operators

@@ -155,7 +155,7 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
     from rows.query import params, select
     from rows.query import where as query_where
     from rows.query.schema_cache import compiled_schema
-    from rows.rules.rules import Principal
+    from rows.rules.principal import Principal
     from rows.write.statements import shapes, writes
 
     known = compiled_schema(setting.place)
@@ -257,7 +257,7 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
 
     from rows.query.schema_cache import compiled_schema
     from rows.query.select import After, Cell
-    from rows.rules.rules import Principal
+    from rows.rules.principal import Principal
 
     binary = embedded_postgres.binaries() / "pgbench"
     if not binary.exists():

@@ -972,7 +972,7 @@ def test_a_record_filter_compares_with_the_old_record() -> None:
     ],
 )
 def test_a_record_filter_knows_its_record_and_nothing_else(document: Any) -> None:
-    from rows.rules.grammar import InvalidCondition
+    from rows.rules.name_resolver import InvalidCondition
 
     with pytest.raises(InvalidCondition):
         read_record(document, "tasks", ALL)

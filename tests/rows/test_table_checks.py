@@ -25,7 +25,7 @@ from rows.migrate import service as schema_service
 from rows.query import table_checks
 from rows.rules import checks
 from rows.rules.evaluator import Facts, holds
-from rows.rules.grammar import InvalidCondition
+from rows.rules.name_resolver import InvalidCondition
 from rows.rules.rules import Ruleset
 from rows.schema.model import SQL_TYPES, InvalidDocument, Schema
 from rows.schema.parser import parse

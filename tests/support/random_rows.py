@@ -11,7 +11,8 @@ from psycopg import sql
 from platform_site.http.errors import ApiError
 from platform_site.postgres.prepared import row_access
 from rows import services
-from rows.rules.rules import Principal, validate
+from rows.rules.principal import Principal
+from rows.rules.rules import validate
 from rows.schema.model import SQL_TYPES
 from rows.schema.parser import parse
 from tests.support import random_documents

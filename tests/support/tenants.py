@@ -17,7 +17,7 @@ from platform_site.postgres.prepared import row_access
 from rows import services
 from rows.models import CurrentVersion, SchemaVersion
 from rows.query import schema_cache
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema.model import EMPTY, Schema
 from rows.schema.parser import parse
 from tests.support import catalog

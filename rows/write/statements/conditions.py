@@ -8,8 +8,8 @@ from django.db.models import Exists, F
 from rows.query.select import ROW_ID, Cell, etag
 from rows.query.sql import ALWAYS, Parameter, Sql, boolean, joined
 from rows.query.sql_conditions import CURRENT_ROW, RowSource, hops_of
+from rows.rules.access import WriteRule
 from rows.rules.conditions import OLD, Variable, operands
-from rows.rules.rules import WriteRule
 from rows.schema.model import SQL_TYPES, Column, Table
 from rows.write import update_operators
 from rows.write.statements.changes import wanted

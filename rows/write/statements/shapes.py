@@ -1,13 +1,10 @@
 """What the statements are compiled for (their shapes) and the keys of their parameters."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from rows.rules.conditions import Condition
 from rows.write.update_operators import Operator
-
-if TYPE_CHECKING:
-    pass
 
 Action = Literal["update", "delete"]
 ETAGS: Final = "etags"
