@@ -29,8 +29,8 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sqlstates
 from rows import services
 from rows.api import etags
-from rows.query import aggregate
 from rows.query import service as query_service
+from rows.query.aggregates import service as aggregate
 from rows.query.service import COUNTS, Count, ListQuery
 from rows.rules.principal import Principal
 from rows.write import batch, bulk

@@ -18,7 +18,7 @@ from rows.query import params
 from rows.query import where as query_where
 from rows.query.context import QueryContext, run
 from rows.query.schema_cache import CompiledSchema
-from rows.query.sql_conditions import hops_of
+from rows.query.sql.conditions import hops_of
 from rows.rules import grammar
 from rows.rules.conditions import And, Compare, Condition, Path, Variable
 from rows.rules.name_resolver import InvalidCondition

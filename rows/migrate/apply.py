@@ -27,7 +27,7 @@ from projects.provisioning import failpoints
 from rows.migrate import existing_rows
 from rows.migrate.planner import NewUnique, Plan, Step
 from rows.migrate.schema_editor import RowSchemaEditor
-from rows.query import table_models
+from rows.query.tables import table_models
 from rows.schema import identifiers, values
 from rows.schema.model import ID, Column, InvalidDocument, Schema, Table
 from rows.schema.values import MAX_JSON_DEPTH

@@ -31,7 +31,7 @@ from rows.memo import Memo
 from rows.query import schema_cache
 from rows.query.role_view import CLOCK, RoleView
 from rows.query.schema_cache import CompiledSchema
-from rows.query.select import ENVIRONMENT, VERSION, Statement
+from rows.query.sql.statement import ENVIRONMENT, VERSION, Statement
 from rows.rules.access import Access
 from rows.rules.principal import Principal
 from rows.schema import identifiers

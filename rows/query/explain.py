@@ -17,9 +17,9 @@ from platform_site.http.errors import NotFound
 from platform_site.identity.callers import EnvironmentRef
 from rows.query.context import QueryContext, run
 from rows.query.role_view import RoleView
-from rows.query.select import ROW_ID, Statement, Writer, assign_parameter_numbers, is_current, is_row
 from rows.query.service import canonical_text
-from rows.query.sql import Sql, boolean
+from rows.query.sql.expressions import Sql, boolean
+from rows.query.sql.statement import ROW_ID, Statement, Writer, assign_parameter_numbers, is_current, is_row
 from rows.rules.access import Access, Clause
 from rows.rules.conditions import (
     TRUE,

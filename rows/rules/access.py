@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from rows.rules.conditions import FALSE, TRUE, Condition, Operand
 
 
-# What a rule compiles to
 @dataclass(frozen=True, slots=True)
 class Clause:
     """One member of a `where` or `check` as its author wrote it (JSON), for `explain`."""

@@ -29,7 +29,8 @@ from rows.changes import watched_tables
 from rows.migrate import apply
 from rows.migrate import service as schema_service
 from rows.outbox.models import ANY, EventInterest
-from rows.query import json_rendering, table_checks, table_models
+from rows.query.sql import json_rendering
+from rows.query.tables import table_checks, table_models
 from rows.schema import identifiers, values
 from rows.schema.model import ID, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.schema.values import LONG_TYPES, MAX_ROW_BYTES, RESERVED_IDS, InvalidValue

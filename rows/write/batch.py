@@ -17,8 +17,9 @@ from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity.callers import EnvironmentRef
 from rows.query.context import QueryContext, run
-from rows.query.select import MAX_ANSWER_BYTES, ROW_ID
 from rows.query.service import RowAnswer
+from rows.query.sql.row_json import MAX_ANSWER_BYTES
+from rows.query.sql.statement import ROW_ID
 from rows.rules.principal import Principal
 from rows.schema.model import ID, SQL_TYPES, Column, Table
 from rows.write import insert_pipeline, service, upserts

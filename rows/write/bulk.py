@@ -17,7 +17,7 @@ from rows.query import service as query_service
 from rows.query import where as query_where
 from rows.query.context import QueryContext, run
 from rows.query.params import DEFAULT_ORDER
-from rows.query.select import LIMIT, After, Cell
+from rows.query.sql.statement import LIMIT, After, Cell
 from rows.rules.access import Access
 from rows.rules.principal import Principal
 from rows.schema.model import Table

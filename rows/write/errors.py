@@ -23,10 +23,10 @@ from platform_site.http.errors import (
 )
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.postgres import sqlstates
-from rows.query import table_models
 from rows.query.context import QueryContext
-from rows.query.select import Cell
-from rows.query.table_checks import constraint_name
+from rows.query.sql.statement import Cell
+from rows.query.tables import table_models
+from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks
 from rows.rules.access import Clause, WriteRule
 from rows.rules.conditions import Condition, Quantified, parts, paths_of

@@ -18,10 +18,12 @@ from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres.prepared import Row
-from rows.query import select
 from rows.query.context import MAX_RUNS, QueryContext, run
-from rows.query.select import MAX_ANSWER_BYTES, ROW_ID, Cell, ReadShape
 from rows.query.service import RowAnswer
+from rows.query.sql import select, statement
+from rows.query.sql.row_json import MAX_ANSWER_BYTES
+from rows.query.sql.select import ReadShape
+from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.access import Access
 from rows.rules.principal import Principal
 from rows.schema import values
@@ -107,7 +109,7 @@ def delete_row(
 # ── What all writes share ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _persist(asking: QueryContext, attempt: PendingWrite, compile: Callable[..., select.Statement]) -> Row:
+def _persist(asking: QueryContext, attempt: PendingWrite, compile: Callable[..., statement.Statement]) -> Row:
     """Run the statement that `compile` makes of the attempt until it wrote a row, which it answers, or a probe says why
     it cannot.
 

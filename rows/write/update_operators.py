@@ -17,8 +17,8 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, Final, Literal
 
-from rows.query.select import Cell
-from rows.query.sql import ALWAYS, Parameter, Sql, boolean
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean
+from rows.query.sql.statement import Cell
 from rows.schema.model import SQL_TYPES, Column, ColumnType
 from rows.schema.values import MAX_INTEGER, MIN_INTEGER, InvalidValue, read_cell, read_unbounded, wire
 

@@ -14,11 +14,12 @@ from django.db import transaction
 
 from platform_site.http.errors import Conflict, FieldError, NotFound, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
-from rows.query import select
 from rows.query.context import MAX_RUNS, QueryContext, run
 from rows.query.params import DEFAULT_ORDER
-from rows.query.select import LIMIT, ROW_ID, Cell, ReadShape
 from rows.query.service import RowAnswer
+from rows.query.sql import select
+from rows.query.sql.select import ReadShape
+from rows.query.sql.statement import LIMIT, ROW_ID, Cell
 from rows.rules.conditions import Compare, Condition, Operand, Path, Slot, all_of
 from rows.rules.principal import Principal
 from rows.schema.model import ID, SQL_TYPES

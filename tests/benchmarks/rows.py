@@ -152,9 +152,10 @@ def request(
 def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]:
     """What is asked, and the shape of the statement that answers it (None where there is none)."""
     from rows import services
-    from rows.query import params, select
+    from rows.query import params
     from rows.query import where as query_where
     from rows.query.schema_cache import compiled_schema
+    from rows.query.sql import select
     from rows.rules.principal import Principal
     from rows.write.statements import shapes, writes
 
@@ -256,7 +257,7 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
     from django.db import connections
 
     from rows.query.schema_cache import compiled_schema
-    from rows.query.select import After, Cell
+    from rows.query.sql.statement import After, Cell
     from rows.rules.principal import Principal
 
     binary = embedded_postgres.binaries() / "pgbench"

@@ -14,7 +14,7 @@ from platform_site.postgres.prepared import retry_if_lost
 from rows import services
 from rows.query import context
 from rows.query import service as query_service
-from rows.query.select import MAX_EMBEDDED
+from rows.query.sql.row_json import MAX_EMBEDDED
 from rows.schema import identifiers, values
 from rows.schema.model import Column
 from rows.schema.values import MAX_ROW_BYTES

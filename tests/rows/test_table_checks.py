@@ -22,7 +22,7 @@ from platform_site.http.errors import Conflict
 from projects.directory.environments import place_of
 from rows.migrate import planner
 from rows.migrate import service as schema_service
-from rows.query import table_checks
+from rows.query.tables import table_checks
 from rows.rules import checks
 from rows.rules.evaluator import Facts, holds
 from rows.rules.name_resolver import InvalidCondition

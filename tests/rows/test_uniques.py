@@ -20,7 +20,7 @@ from rows.migrate import concurrent_unique_indexes, planner
 from rows.migrate import service as schema_service
 from rows.migrate.apply import TookTooLong
 from rows.migrate.service import TablesBusy, Unconfirmed, VersionMoved
-from rows.query import table_models
+from rows.query.tables import table_models
 from rows.schema.model import InvalidDocument, Table
 from rows.transfer import importer
 from tests.projects.conftest import make_account as make_account

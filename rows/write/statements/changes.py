@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db.models.sql import DeleteQuery, UpdateQuery
 
 from rows.outbox.models import ANY
-from rows.query.select import ENVIRONMENT, VERSION, Writer, combine, whole_row
-from rows.query.sql import Parameter, Piece, Sql, boolean
-from rows.query.sql_conditions import AliasedRow, RowSource
+from rows.query.sql.conditions import AliasedRow, RowSource
+from rows.query.sql.expressions import Parameter, Piece, Sql, boolean
+from rows.query.sql.row_json import whole_row
+from rows.query.sql.statement import ENVIRONMENT, VERSION, Writer, combine
 from rows.schema.model import Table
 from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, EventIds
 
 if TYPE_CHECKING:
-    from rows.query.managers import RowQuerySet
+    from rows.query.tables.managers import RowQuerySet
 
 _OLD_PREFIX: Final = "_o_"
 

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models import Exists, F
 
-from rows.query.select import ROW_ID, Cell, etag
-from rows.query.sql import ALWAYS, Parameter, Sql, boolean, joined
-from rows.query.sql_conditions import CURRENT_ROW, RowSource, hops_of
+from rows.query.sql.conditions import CURRENT_ROW, RowSource, hops_of
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, joined
+from rows.query.sql.row_json import etag
+from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.access import WriteRule
 from rows.rules.conditions import OLD, Variable, operands
 from rows.schema.model import SQL_TYPES, Column, Table
@@ -16,8 +17,8 @@ from rows.write.statements.changes import wanted
 from rows.write.statements.shapes import ETAGS, Action, Ids, InsertShape, UpdateShape
 
 if TYPE_CHECKING:
-    from rows.query.managers import RowQuerySet
     from rows.query.role_view import RoleView
+    from rows.query.tables.managers import RowQuerySet
 
 STAMP: Final = Sql("statement_timestamp()")
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rows.query.select import Statement, Writer, assign_parameter_numbers, is_row
-from rows.query.sql import ALWAYS, Parameter, Sql, boolean
-from rows.query.sql_conditions import CURRENT_ROW, RowSource, WrittenRow
+from rows.query.sql.conditions import CURRENT_ROW, RowSource, WrittenRow
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean
+from rows.query.sql.statement import Statement, Writer, assign_parameter_numbers, is_row
 from rows.schema.model import SQL_TYPES, Table
 from rows.write.row_size import fits
 from rows.write.statements.changes import wanted
@@ -22,8 +22,8 @@ from rows.write.statements.shapes import (
 )
 
 if TYPE_CHECKING:
-    from rows.query.managers import RowQuerySet
     from rows.query.role_view import RoleView
+    from rows.query.tables.managers import RowQuerySet
 
 
 @dataclass(frozen=True, slots=True)

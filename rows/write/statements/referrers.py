@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from rows.query.select import Statement, Writer, assign_parameter_numbers, combine, listed
-from rows.query.sql import Sql
+from rows.query.sql.expressions import Sql
+from rows.query.sql.statement import Statement, Writer, assign_parameter_numbers, combine, listed
 from rows.write.statements.changes import delete_of, update_of, with_event
 from rows.write.statements.conditions import STAMP, is_among
 from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, Ids, ReleaseShape
 
 if TYPE_CHECKING:
-    from rows.query.managers import RowQuerySet
     from rows.query.role_view import RoleView
+    from rows.query.tables.managers import RowQuerySet
 
 
 def children(role_view: "RoleView", shape: ChildrenShape) -> Statement:

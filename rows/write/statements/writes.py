@@ -8,14 +8,17 @@
 If no row is returned, nothing was written, and a `probe` finds the reason. The conditions about the row after the write
 are in its WHERE, with parameters in place of the changed cells, so that PostgreSQL evaluates them again for the row
 that it has locked. Without subscribers, the statement only tests that there are none (saves 20-40 µs). Compiled like
-reads (`rows.query.select`); `rows.write.service` runs them.
+reads (`rows.query.sql.select`); `rows.write.service` runs them.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import F
 
-from rows.query.select import (
+from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, WrittenRow
+from rows.query.sql.expressions import Parameter, Piece, Sql, boolean
+from rows.query.sql.row_json import shown
+from rows.query.sql.statement import (
     AS_TEXT,
     LIMIT,
     After,
@@ -26,10 +29,7 @@ from rows.query.select import (
     is_current,
     is_row,
     listed,
-    shown,
 )
-from rows.query.sql import Parameter, Piece, Sql, boolean
-from rows.query.sql_conditions import CURRENT_ROW, AliasedRow, WrittenRow
 from rows.rules.conditions import TRUE
 from rows.schema.model import Table
 from rows.write.row_size import fits
