@@ -17,7 +17,7 @@ from rows.migrate import service as schema_service
 from rows.query.sql import json_rendering
 from rows.schema.model import Column, Table
 from rows.transfer.file_formats import Format
-from rows.transfer.importer import NoSuchTable
+from rows.transfer.import_report import NoSuchTable
 
 _AS_JSON: Final = frozenset({"json", "text[]"})
 """Types that CSV has no form for: their cells are JSON."""
