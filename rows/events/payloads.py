@@ -27,7 +27,7 @@ from rows.rules.conditions import Condition, Hop, Quantified, Variable, parts, p
 from rows.rules.evaluator import Effort, Facts, TooCostly, holds
 from rows.rules.name_resolver import InvalidCondition
 from rows.rules.principal import SERVER, Principal, resolve
-from rows.schema.values import LONG_TYPES
+from rows.schema.column_values import LONG_TYPES
 
 RELATED_ROWS: Final = 1000
 """How many far rows a rule's relation is followed to; a rule that leads to more is not met."""

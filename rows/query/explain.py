@@ -40,8 +40,8 @@ from rows.rules.grammar import read_rule
 from rows.rules.name_resolver import NameResolver
 from rows.rules.operators import QUANTIFIERS
 from rows.rules.principal import Principal, resolve
+from rows.schema.column_values import ROW_ID as ROW_ID_PATTERN
 from rows.schema.model import Table
-from rows.schema.values import ROW_ID as ROW_ID_PATTERN
 
 T = TypeVar("T")
 

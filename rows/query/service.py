@@ -26,8 +26,8 @@ from rows.query.sql.select import CountShape, ReadShape
 from rows.query.sql.statement import LIMIT, ROW_ID, After
 from rows.rules.conditions import Condition, Filter, Path
 from rows.rules.principal import Principal
+from rows.schema.column_values import ROW_ID as ROW_ID_PATTERN
 from rows.schema.model import Table
-from rows.schema.values import ROW_ID as ROW_ID_PATTERN
 
 COUNT_CEILING: Final = 10_000
 """As far as `count=estimated` counts itself."""

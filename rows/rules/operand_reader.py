@@ -7,9 +7,10 @@ from rows.rules.conditions import Constant, Form, Operand, OtherCell, Path, Slot
 from rows.rules.name_resolver import InvalidCondition, NameResolver, Use, refuse_unknown
 from rows.rules.operators import shape_operand, type_of_operand
 from rows.rules.variables import read_literal, read_variable
+from rows.schema.column_values import read_operand
 from rows.schema.model import ID, SQL_TYPES, Column
 from rows.schema.types import Type
-from rows.schema.values import InvalidValue, read, read_operand, wire
+from rows.schema.values import InvalidValue, read, wire
 
 MAX_LIST: Final = 1_000
 

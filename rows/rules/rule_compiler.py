@@ -14,8 +14,9 @@ from rows.rules.principal import MEMBER, SERVER
 from rows.rules.schema_names import AuthorNames
 from rows.rules.variables import read_literal, read_variable
 from rows.schema import identifiers
+from rows.schema.column_values import read_cell
 from rows.schema.model import ACTIONS, ID, SQL_TYPES, Action, Column, Errors, RuleSpec, Table
-from rows.schema.values import InvalidValue, read_cell, wire
+from rows.schema.values import InvalidValue, wire
 
 
 class RuleCompiler:

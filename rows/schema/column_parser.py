@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from rows.schema import literals, values
+from rows.schema import column_values, literals, values
 from rows.schema.document_checks import DocumentChecks, DocumentPath
 from rows.schema.formats import FORMATS
 from rows.schema.model import SQL_TYPES, Column
@@ -90,7 +90,7 @@ class ColumnReader:
         for word in ("min", "max"):
             if raw.get(word) is not None:
                 try:
-                    found[word] = values.read_cell(column, raw[word])
+                    found[word] = column_values.read_cell(column, raw[word])
                 except values.InvalidValue as error:
                     self.reader.fail(path / word, "invalid", error.continued)
         if len(found) == 2 and found["min"] > found["max"]:

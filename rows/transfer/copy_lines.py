@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from platform_site.identity import ids
-from rows.schema import values
+from rows.schema import column_values
+from rows.schema.column_values import RESERVED_IDS
 from rows.schema.model import ID, NOW, RANDOM, Column, Table
-from rows.schema.values import RESERVED_IDS, InvalidValue
+from rows.schema.values import InvalidValue
 from rows.transfer.import_report import BadLine
 
 MISSING: Final = object()
@@ -72,12 +73,12 @@ class LineEncoder:
         word = {"timestamp": moment.isoformat(), "date": moment.date().isoformat()}.get(column.type)
         if column.default == NOW and word is not None:
             return word.encode()
-        return _escaped(values.encode_cell(self.table, column, column.default) or b"")
+        return _escaped(column_values.encode_cell(self.table, column, column.default) or b"")
 
 
 def _cell(table: Table, column: Column, value: Any) -> bytes:
     """The text of a cell as COPY reads it. Raises InvalidValue."""
-    cell = values.encode_cell(table, column, value)
+    cell = column_values.encode_cell(table, column, value)
     if cell is None:
         return _NULL
     if column is ID and cell.decode() in RESERVED_IDS:
@@ -91,16 +92,16 @@ def _quick(table: Table, column: Column) -> Callable[[Any], bytes | None]:
     if column is ID:
         return lambda value: (
             value.encode()
-            if type(value) is str and values.ROW_ID.fullmatch(value) and value not in RESERVED_IDS
+            if type(value) is str and column_values.ROW_ID.fullmatch(value) and value not in RESERVED_IDS
             else None
         )
     match column.type:
         case _ if any(each is not None for each in (column.min, column.max, column.min_length, column.format)):
             return lambda value: None
         case "text":
-            is_indexed = values.is_indexed(table, column)
+            is_indexed = column_values.is_indexed(table, column)
             # A character takes at most four bytes, so below this no text can be too long for an index.
-            most = min(column.max_length or CHUNK, values.MAX_INDEXED_BYTES // 4 if is_indexed else CHUNK)
+            most = min(column.max_length or CHUNK, column_values.MAX_INDEXED_BYTES // 4 if is_indexed else CHUNK)
             null = _NULL if column.null else None
 
             def text(value: Any) -> bytes | None:

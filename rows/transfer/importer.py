@@ -1,8 +1,8 @@
 """Imports rows by COPY from a file: all of them, or the valid ones, or none.
 
-Each cell is read exactly as the API reads it (`rows.schema.values`), so that only valid values get in. All rows go into
-a temporary table first, where PostgreSQL finds taken ids, violated unique constraints and missing references. Rows are
-inserted when every invalid line is known by its number. One transaction. For operators: no rules are applied.
+Each cell is read exactly as the API reads it (`rows.schema.column_values`), so that only valid values get in. All rows
+go into a temporary table first, where PostgreSQL finds taken ids, violated unique constraints and missing references.
+Rows are inserted when every invalid line is known by its number. One transaction. For operators: no rules are applied.
 """
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ from rows.migrate import service as schema_service
 from rows.outbox.models import ANY, EventInterest
 from rows.query.sql import json_rendering
 from rows.query.tables import table_checks, table_models
+from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
-from rows.schema.values import LONG_TYPES, MAX_ROW_BYTES
 from rows.transfer.copy_lines import CHUNK, LineEncoder
 from rows.transfer.import_report import BadLine, BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
 from rows.write import deleted_users

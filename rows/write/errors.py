@@ -31,9 +31,9 @@ from rows.rules import checks
 from rows.rules.access import Clause, WriteRule
 from rows.rules.conditions import Condition, Quantified, parts, paths_of
 from rows.rules.rules import Ruleset
-from rows.schema import identifiers, values
+from rows.schema import column_values, identifiers
+from rows.schema.column_values import MAX_ROW_BYTES
 from rows.schema.model import Column, Table
-from rows.schema.values import MAX_ROW_BYTES
 from rows.write import body_parsing, row_size, update_operators
 from rows.write.pending_write import Named, PendingWrite
 from rows.write.row_size import Shares
@@ -106,7 +106,7 @@ def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldE
 
 def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[FieldError]:
     """Errors for the references that lead to no row which the caller can see. Their verdicts come first."""
-    missing = values.missing_row()
+    missing = column_values.missing_row()
     return [
         FieldError(column.name, missing.code, missing.message)
         for column, is_seen in zip(references, verdicts, strict=False)
@@ -194,7 +194,7 @@ def error_of_constraint(asking: QueryContext, attempt: PendingWrite, error: Data
     if state == "23514":
         return _violated(asking, table, name, known)
     if state == "23503":
-        missing = values.missing_row()
+        missing = column_values.missing_row()
         for column in table.columns.values():
             if name == table_models.foreign_key_name(table.name, column.name) and column.name in known:
                 return ValidationFailed.of(column.name, missing.code, missing.message)
@@ -219,7 +219,7 @@ def _violated(asking: QueryContext, table: Table, name: str, known: set[str]) ->
             return ValidationFailed.of(WHOLE_BODY, "check_failed", "The row does not meet a check of its table.")
     for column in table.columns.values():
         if name == table_models.check_name(table.name, column.name) and column.name in known:
-            problem = values.misfit(column)
+            problem = column_values.misfit(column)
             return ValidationFailed.of(column.name, problem.code, problem.message)
     return ValidationFailed.of(WHOLE_BODY, "invalid", "A value that the rules set does not fit its column.")
 
@@ -250,7 +250,7 @@ def unknown_users(asking: QueryContext, table: Table, cells: body_parsing.Cells)
     if not named:
         return []
     unknown = {user for user in set(named.values()) - {own} if _USER.first(asking.place.pool_id, user) is None}
-    missing = values.missing_user()
+    missing = column_values.missing_user()
     return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rows.query.sql.conditions import CURRENT_ROW
 from rows.query.sql.expressions import ALWAYS, Sql, boolean, joined
 from rows.rules.conditions import FALSE
+from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import Table
-from rows.schema.values import LONG_TYPES, MAX_ROW_BYTES
 
 if TYPE_CHECKING:
     from rows.query.role_view import RoleView

@@ -26,7 +26,7 @@ from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.access import Access
 from rows.rules.principal import Principal
-from rows.schema import values
+from rows.schema import column_values, values
 from rows.schema.model import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.write import body_parsing, insert_pipeline, referential_actions, row_size
 from rows.write.errors import (
@@ -235,7 +235,7 @@ def _new_row(asking: QueryContext, table: Table, access: Access, body: Any, dept
 
     def further(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
         found = unknown_users(asking, table, cells)
-        if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in values.RESERVED_IDS:
+        if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in column_values.RESERVED_IDS:
             found.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
         if errors or found:
             whole: Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
@@ -266,11 +266,11 @@ def _new_row(asking: QueryContext, table: Table, access: Access, body: Any, dept
 def _lengths(table: Table, named: Named) -> dict[str, int]:
     """Bytes of the texts, arrays and JSON that a write brings in, as stored, by column."""
     return {
-        key.column: values.stored_size(column, cell)
+        key.column: column_values.stored_size(column, cell)
         for key, cell in named.items()
         if cell is not None
         and isinstance(key, Cell)
-        and (column := table.columns[key.column]).type in values.LONG_TYPES
+        and (column := table.columns[key.column]).type in column_values.LONG_TYPES
     }
 
 
@@ -290,7 +290,7 @@ def _default(column: Column) -> bytes | None:
     if column.type == "uuid" and column.default == RANDOM:
         return str(uuid.uuid4()).encode()
     type_ = SQL_TYPES[column.type]
-    return values.wire(type_, values.read_cell(column, column.default))
+    return values.wire(type_, column_values.read_cell(column, column.default))
 
 
 def _insert_one(asking: QueryContext, attempt: PendingWrite, number: int, *, numbered: bool) -> RowAnswer:
@@ -316,7 +316,7 @@ def update(
 ) -> RowAnswer:
     """As `update_row`, in the current transaction."""
     table, access = asking.table(name)
-    if access.read is None or access.update is None or not values.ROW_ID.fullmatch(row_id):
+    if access.read is None or access.update is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused
     rule = access.update
 
@@ -387,7 +387,7 @@ def _unchanged(asking: QueryContext, attempt: PendingWrite, row_id: str) -> RowA
 def delete(asking: QueryContext, name: str, row_id: str, matches: Sequence[str] | None, depth: int) -> None:
     """As `delete_row`, in the current transaction."""
     table, access = asking.table(name)
-    if access.read is None or access.delete is None or not values.ROW_ID.fullmatch(row_id):
+    if access.read is None or access.delete is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused
     named: Named = {ROW_ID: row_id.encode()}
     if matches is not None:

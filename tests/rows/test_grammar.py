@@ -36,7 +36,8 @@ from rows.rules.conditions import (
     operands,
 )
 from rows.rules.evaluator import Facts, holds
-from rows.rules.grammar import MAX_LIST, read_record
+from rows.rules.grammar import read_record
+from rows.rules.operand_reader import MAX_LIST
 from rows.rules.operators import ALL_OPERATORS, MAX_PATTERN, MAX_WORDS, OPERATORS
 from rows.rules.rules import Ruleset
 from tests.support.tracker import tracker

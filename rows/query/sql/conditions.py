@@ -39,8 +39,8 @@ from rows.rules.conditions import (
     parts,
     paths_of,
 )
+from rows.schema.column_values import LONG_TYPES, is_indexed
 from rows.schema.model import ID, Column, Schema, Table
-from rows.schema.values import LONG_TYPES, is_indexed
 
 if TYPE_CHECKING:
     from rows.query.tables.managers import RowQuerySet

@@ -142,7 +142,7 @@ def _model(table: Table, environment_id: str, siblings: RowModels) -> type[RowMo
 
 
 def _field(column: Column) -> "models.Field[Any, Any]":
-    """What Django needs to name and read the column; what may stand in it is decided by `rows.schema.values` and
+    """What Django needs to name and read the column; what may stand in it is decided by `rows.schema.column_values` and
     PostgreSQL."""
     facts: dict[str, Any] = {"null": column.null, "blank": column.null}
     match column.type:
