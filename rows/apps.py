@@ -7,7 +7,7 @@ class RowsConfig(AppConfig):
 
     def ready(self) -> None:
         from accounts.keys import publishable_key_exposure
-        from platform_site.postgres.prepared import guard_connection
+        from platform_site.postgres.row_access import guard_connection
         from platform_site.request_log import names
         from projects.directory.environments import set_schema_version_reader
         from projects.directory.limits import set_usage_counter

@@ -22,7 +22,8 @@ from psycopg import sql
 from platform_site.http.errors import FieldError
 from platform_site.identity import ids
 from platform_site.postgres import sqlstates
-from platform_site.postgres.prepared import discard_when_idle, row_access
+from platform_site.postgres.libpq import discard_when_idle
+from platform_site.postgres.row_access import row_access
 from projects.provisioning import failpoints
 from rows.migrate import existing_rows
 from rows.migrate.planner import NewUnique, Plan, Step

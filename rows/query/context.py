@@ -18,14 +18,8 @@ from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import ApiError, NotFound, Unavailable
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import replicas, sqlstates
-from platform_site.postgres.prepared import (
-    Row,
-    retry_if_lost,
-    run_in_transaction,
-    run_limited,
-    run_on,
-    run_on_replica,
-)
+from platform_site.postgres.libpq import Row
+from platform_site.postgres.prepared import retry_if_lost, run_in_transaction, run_limited, run_on, run_on_replica
 from platform_site.postgres.replicas import Freshness
 from rows.memo import Memo
 from rows.query import schema_cache

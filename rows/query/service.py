@@ -13,7 +13,7 @@ import orjson
 from platform_site.http import cursors
 from platform_site.http.errors import NotFound, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres.prepared import Row
+from platform_site.postgres.libpq import Row
 from platform_site.postgres.replicas import Freshness
 from rows.memo import Memo
 from rows.query import embedded_users, params

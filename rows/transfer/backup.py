@@ -23,7 +23,7 @@ from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows.migrate import apply
 from rows.migrate import service as schema_service
 from rows.models import SchemaVersion

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows.migrate import service as schema_service
 from rows.query.sql import json_rendering
 from rows.schema.model import Column, Table

@@ -20,7 +20,7 @@ from platform_site.background.periodic import log_failures
 from platform_site.http.requests import current_request_id
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits, replicas, sqlstates
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows.changes import watched_tables
 from rows.migrate import apply
 from rows.migrate import service as schema_service

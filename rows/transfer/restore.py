@@ -17,7 +17,7 @@ from platform_site.http.requests import current_request_id
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import limits, sqlstates
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from projects import services as projects
 from rows.changes import watched_tables
 from rows.migrate import apply

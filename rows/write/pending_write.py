@@ -11,7 +11,7 @@ from typing import Any, Literal
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.identity.signals import row_written
-from platform_site.postgres.prepared import Row
+from platform_site.postgres.libpq import Row
 from rows.query.context import QueryContext
 from rows.query.service import RowAnswer, etag_of
 from rows.rules.access import Access

@@ -17,7 +17,7 @@ from platform_site.http.errors import Conflict, FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres.prepared import Row
+from platform_site.postgres.libpq import Row
 from rows.query.context import MAX_RUNS, QueryContext, run
 from rows.query.service import RowAnswer
 from rows.query.sql import select, statement

@@ -95,7 +95,7 @@ def build() -> Setting:
     from accounts.models import User
     from accounts.users import service as services
     from platform_site.identity import ids
-    from platform_site.postgres.prepared import row_access
+    from platform_site.postgres.row_access import row_access
     from projects.directory.environments import place_of
     from rows.migrate import service as schema_service
     from tests.projects.conftest import environment_of, key_for, make_project, token_of
@@ -237,7 +237,7 @@ def lists_of(setting: Setting) -> list[str]:
     """For each of the first lists the token of its owner (the n-th list is the n-th owner's)."""
     from django.db import connections
 
-    from platform_site.postgres.prepared import row_access
+    from platform_site.postgres.row_access import row_access
 
     with row_access(), connections[setting.place.cluster].cursor() as cursor:
         lists = f'"{setting.place.environment_id}".lists'

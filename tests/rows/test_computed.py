@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from platform_site.http.errors import ValidationFailed
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows.models import EventInterest, OutboxEvent
 from rows.schema.model import Column
 from rows.write import update_operators

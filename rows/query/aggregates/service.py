@@ -11,7 +11,7 @@ from platform_site.http import cursors
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
-from platform_site.postgres.prepared import Row
+from platform_site.postgres.libpq import Row
 from platform_site.postgres.replicas import Freshness
 from rows.query.aggregates import request as aggregate_request
 from rows.query.aggregates.request import MAX_GROUPS, MEMBERS, AggregateRequest

@@ -16,7 +16,7 @@ from django.db import models
 from django.db.models.sql import Query
 from django.db.models.sql.compiler import SQLCompiler
 
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows.rules.principal import Principal
 
 if TYPE_CHECKING:
