@@ -19,7 +19,7 @@ from django.db import Error, close_old_connections, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from functions.runs import statement_batching
-from functions.runtime.process import HostError
+from functions.runtime.calls import HostError
 from platform_site import outbound
 from platform_site.http import bodies
 from platform_site.http.errors import ApiError
@@ -49,7 +49,7 @@ CANCEL_SECONDS: Final = 2.0
 
 
 class RunHost:
-    """The `functions.runtime.process.Host` of one run. Used by the one thread that executes it, but for `interrupt` and
+    """The `functions.runtime.calls.Host` of one run. Used by the one thread that executes it, but for `interrupt` and
     the requests of its fetches."""
 
     def __init__(self, caller: Caller, place: EnvironmentRef, *, allowed_hosts: tuple[str, ...], depth: int) -> None:
