@@ -21,7 +21,7 @@ from rows.query.sql.statement import LIMIT, After, Cell
 from rows.rules.access import Access
 from rows.rules.principal import Principal
 from rows.schema.model import Table
-from rows.write import body_parsing, referential_actions
+from rows.write import body_parsing, inserts, referential_actions
 from rows.write import service as write_service
 from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
 from rows.write.pending_write import PendingWrite, announce
@@ -114,7 +114,7 @@ def _update_at_once(asking: QueryContext, attempt: PendingWrite, ids: Sequence[s
     role_view = asking.environment.open_role_view(asking.role_key)
     if (
         not ids
-        or write_service.is_large(attempt.table, attempt.named)
+        or inserts.is_large(attempt.table, attempt.named)
         or conditions.uses_old_row(role_view, shape.table, shape)
     ):
         return frozenset()
