@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from granian._granian import CallbackScheduler, RSGIWorker, WorkerSignal
 from granian.server.common import WORKERS_METHODS
@@ -23,6 +23,10 @@ from granian.server.mp import WorkerProcess
 
 from platform_site.concurrency import server_hints
 from platform_site.server.rsgi_app import RsgiApplication
+
+if TYPE_CHECKING:
+    from platform_site.observability.traffic import Reporter
+    from platform_site.request_log.writer import Writers
 
 logger = logging.getLogger(__name__)
 
@@ -80,34 +84,11 @@ def work(
 ) -> None:
     """Serve until SIGTERM, take leave, and end what is in hand. The parameters are those of Granian's own functions."""
     stop = WorkerSignal()
-
-    def leave() -> None:
-        # Told to stop, Granian closes every connection that is idle at that moment, and a client whose request is on
-        # its way gets no response. So new connections are refused first, and busy ones are closed by their own
-        # response.
-        if not bridge.leaving:
-            bridge.leaving = True
-            for end in server_hints.when_leaving:
-                end()
-            if sys.platform == "linux":
-                _stop_accepting(sock[1].get_fd())
-            loop.call_later(LEAVE_SECONDS, stop.set)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave)
+    _leave_on_signals(bridge, sock, loop, stop)
     ended = asyncio.Event()
     stop.add_cb(lambda: loop.call_soon_threadsafe(ended.set))
     bridge.start(loop)
-    # Here, not above: without `--preload` a worker imports the application as it is at its own start.
-    from platform_site.observability.metrics import open_metrics_file
-    from platform_site.observability.traffic import Reporter
-    from platform_site.request_log.writer import Writers
-
-    open_metrics_file()
-    reporter = Reporter()
-    reporter.start()
-    request_log = Writers()
-    request_log.start()
+    reporter, request_log = _start_reporting()
     make: Any = RSGIWorker  # its stub is of an older release
     worker = make(
         worker_id,
@@ -137,6 +118,41 @@ def work(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _leave_on_signals(bridge: RsgiApplication, sock: Any, loop: asyncio.AbstractEventLoop, stop: Any) -> None:
+    """Take leave at SIGTERM and SIGINT, and set `stop` when that is done.
+
+    Told to stop, Granian closes every connection that is idle at that moment, and a client whose request is on its way
+    gets no response. So new connections are refused first, and busy ones are closed by their own response.
+    """
+
+    def leave() -> None:
+        if not bridge.leaving:
+            bridge.leaving = True
+            for end in server_hints.when_leaving:
+                end()
+            if sys.platform == "linux":
+                _stop_accepting(sock[1].get_fd())
+            loop.call_later(LEAVE_SECONDS, stop.set)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+
+
+def _start_reporting() -> "tuple[Reporter, Writers]":
+    """Open this worker's metrics, and start what reports them and what writes the request log."""
+    # Here, not above: without `--preload` a worker imports the application as it is at its own start.
+    from platform_site.observability.metrics import open_metrics_file
+    from platform_site.observability.traffic import Reporter
+    from platform_site.request_log.writer import Writers
+
+    open_metrics_file()
+    reporter = Reporter()
+    reporter.start()
+    request_log = Writers()
+    request_log.start()
+    return reporter, request_log
 
 
 def _stop_accepting(descriptor: int) -> None:
