@@ -94,7 +94,7 @@ class RsgiApplication:
 
         # These import models.
         from platform_site.fastpath import connection_cleanup
-        from platform_site.http.middleware import is_api_path
+        from platform_site.http.middleware.api import is_api_path
 
         handler = BaseHandler()
         with warnings.catch_warnings():

@@ -8,8 +8,8 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from platform_site.http import exception_handler
-from platform_site.http import openapi as platform_openapi
 from platform_site.http.errors import ValidationFailed
+from platform_site.http.openapi import description as platform_openapi
 from platform_site.http.views import ApiViewSet, not_modified, respond
 from platform_site.identity import ids
 from rows.api import etags

@@ -14,7 +14,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from platform_site.http.errors import Conflict, FieldError, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.openapi import IF_MATCH, IF_NONE_MATCH
+from platform_site.http.openapi.description import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import read_limit
 from platform_site.http.views import ApiViewSet, created, no_content, not_modified, respond
 from platform_site.identity import call_depth

@@ -75,7 +75,7 @@ def _is_permitted(request: HttpRequest, **_: Any) -> bool:
     return "*" in allowed or origin in allowed
 
 
-check_request_enabled.connect(_is_permitted, dispatch_uid="platform_site.http.cors")
+check_request_enabled.connect(_is_permitted, dispatch_uid="platform_site.http.middleware.cors")
 
 
 def is_preflight(request: HttpRequest) -> bool:
