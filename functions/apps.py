@@ -24,7 +24,7 @@ class FunctionsConfig(AppConfig):
         from projects.directory.limits import set_usage_counter, set_usage_counters
         from projects.provisioning import orphaned_rows
         from rows.outbox import subscriptions as outbox_subscriptions
-        from rows.transfer.backup import register_part
+        from rows.transfer.backup_content import register_part
 
         register_sealed_field("functions.Secret", "sealed_value", purpose=SECRET_PURPOSE)
         set_usage_counter("functions_per_environment", deploy_service.count_functions)

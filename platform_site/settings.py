@@ -84,13 +84,13 @@ ROOT_URLCONF = "platform_site.urls"
 APPEND_SLASH = False
 MIDDLEWARE = [
     # Answers /v1 by itself; the rest is for the console and other pages (docs/explanation/architecture.md).
-    "platform_site.http.middleware.ApiMiddleware",
+    "platform_site.http.middleware.api.ApiMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "platform_site.http.pages.ContentSecurityPolicy",
+    "platform_site.http.site.pages.ContentSecurityPolicy",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "platform_site.http.csrf.CsrfMiddleware",
+    "platform_site.http.middleware.csrf.CsrfMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django_otp.middleware.OTPMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -147,7 +147,7 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PRODUCTION
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_PATH = CSRF_COOKIE_PATH = "/admin/"
 CSRF_COOKIE_HTTPONLY = True
-CSRF_FAILURE_VIEW = "platform_site.http.pages.csrf_failure"
+CSRF_FAILURE_VIEW = "platform_site.http.site.pages.csrf_failure"
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": ["'none'"],
@@ -161,14 +161,14 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": ["'none'"],
     }
 }
-"""For pages; JSON answers have a policy of their own that allows nothing (`platform_site.http.middleware`)."""
+"""For pages; JSON answers have a policy of their own that allows nothing (`platform_site.http.middleware.api`)."""
 CONSOLE_CONTENT_SECURITY_POLICY = {
     "script-src": ["'self'", "'unsafe-eval'"],
     "style-src": ["'self'", NONCE],
     "style-src-attr": ["'unsafe-inline'"],
 }
 """What the console's toolkit needs on top: Alpine compiles its attributes, menus have style attributes, and the theme's
-colours stand in one style element, which `platform_site.http.pages` gives the page's nonce."""
+colours stand in one style element, which `platform_site.http.site.pages` gives the page's nonce."""
 PLATFORM_ORIGINS = env.words("PLATFORM_ORIGINS")
 """Web origins that may use the API with a platform account's token; an environment's origins are its own affair."""
 CORS_URLS_REGEX = r"^/(?:v1|\.well-known)/"
@@ -227,7 +227,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": [],
     "DEFAULT_PARSER_CLASSES": ["platform_site.http.bodies.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_SCHEMA_CLASS": "platform_site.http.openapi.ApiSchema",
+    "DEFAULT_SCHEMA_CLASS": "platform_site.http.openapi.description.ApiSchema",
     "DEFAULT_METADATA_CLASS": None,
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
@@ -263,8 +263,11 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "SORT_OPERATION_PARAMETERS": False,
-    "GET_LIB_DOC_EXCLUDES": "platform_site.http.openapi.generic_view_classes",
-    "POSTPROCESSING_HOOKS": ["platform_site.http.openapi.add_components", "platform_site.http.openapi_examples.add"],
+    "GET_LIB_DOC_EXCLUDES": "platform_site.http.openapi.description.generic_view_classes",
+    "POSTPROCESSING_HOOKS": [
+        "platform_site.http.openapi.description.add_components",
+        "platform_site.http.openapi.examples.add",
+    ],
 }
 
 # ── Databases ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -493,7 +496,7 @@ SIMPLE_JWT = {
 }
 SILENCED_SYSTEM_CHECKS = [
     "auth.W004",  # e-mail is unique per pool; the backend looks in the platform's own
-    "security.W003",  # `platform_site.http.csrf` is a subclass of Django's middleware
+    "security.W003",  # `platform_site.http.middleware.csrf` is a subclass of Django's middleware
 ]
 
 # ── E-mail (`accounts.registration`)

@@ -7,7 +7,7 @@ from django.views.generic import RedirectView
 
 from platform_site import demo_receiver, guides
 from platform_site.config.views import ConfigViewSet
-from platform_site.http import client_script, health, pages
+from platform_site.http.site import client_script, health, pages
 from platform_site.observability import metrics
 
 urlpatterns: list[URLPattern | URLResolver] = [

@@ -7,7 +7,7 @@ class ProjectsConfig(AppConfig):
     def ready(self) -> None:
         """Register with the lower layers."""
         from accounts.directory.environments import set_directory
-        from platform_site.http.cors import set_origins_lookup
+        from platform_site.http.middleware.cors import set_origins_lookup
         from platform_site.request_log.models import LogEntry, OmittedRequests
         from projects import errors, signal_handlers
         from projects.console import admin  # noqa: F401 - registers the pages of the console

@@ -7,7 +7,7 @@ class RowsConfig(AppConfig):
 
     def ready(self) -> None:
         from accounts.keys import publishable_key_exposure
-        from platform_site.postgres.prepared import guard_connection
+        from platform_site.postgres.row_access import guard_connection
         from platform_site.request_log import names
         from projects.directory.environments import set_schema_version_reader
         from projects.directory.limits import set_usage_counter
@@ -26,7 +26,7 @@ class RowsConfig(AppConfig):
             WatchedTable,
         )
         from rows.outbox import subscriptions
-        from rows.query.existing_tables import existing_tables
+        from rows.query.tables.existing_tables import existing_tables
 
         connection_created.connect(guard_connection, dispatch_uid="rows.guard_connection")
         set_schema_version_reader(schema_service.current_versions)

@@ -1,7 +1,7 @@
 """Tables of `rows` in the schema `platform` of each region: which schema version an environment has, and how it came.
 
 The tenant's own tables are not here: they are made from documents (`rows.migrate.apply`) and read through models that
-live outside Django's registry (`rows.query.dynamic_models`).
+live outside Django's registry (`rows.query.tables.dynamic_models`).
 """
 
 import json

@@ -3,7 +3,7 @@
 Each takes an `EnvironmentRef`, a `Principal` and plain values, and knows nothing of HTTP.
 """
 
-from rows.query.aggregate import aggregate_rows
+from rows.query.aggregates.service import aggregate_rows
 from rows.query.explain import explain_row
 from rows.query.service import ListQuery, Page, RowAnswer, list_rows, retrieve_row
 from rows.write.bulk import BulkQuery, Changed, delete_rows, update_rows

@@ -9,7 +9,7 @@ class WebhooksConfig(AppConfig):
         from projects.directory.limits import set_usage_counter
         from projects.provisioning import orphaned_rows
         from rows.outbox import subscriptions
-        from rows.transfer.backup import register_part
+        from rows.transfer.backup_content import register_part
         from webhooks import signal_handlers
         from webhooks.console import admin  # noqa: F401 - registers the pages of the console
         from webhooks.delivery.attempts import SECRET_PURPOSE

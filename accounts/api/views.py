@@ -31,7 +31,7 @@ from platform_site.http.errors import (
     ValidationFailed,
 )
 from platform_site.http.idempotency import idempotent
-from platform_site.http.openapi import ENVIRONMENT, listing
+from platform_site.http.openapi.description import ENVIRONMENT, listing
 from platform_site.http.pagination import paginate, read_limit
 from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond

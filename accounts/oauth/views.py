@@ -54,7 +54,7 @@ from platform_site.http.errors import (
 )
 from platform_site.http.fields import Serializer
 from platform_site.http.idempotency import idempotent
-from platform_site.http.openapi import ENVIRONMENT, listing
+from platform_site.http.openapi.description import ENVIRONMENT, listing
 from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiViewSet, created, no_content, respond
 from platform_site.identity import ids

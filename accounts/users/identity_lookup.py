@@ -1,7 +1,7 @@
 """Looks up the identity behind a credential in one statement; `projects.api.authentication` caches the result.
 
-A record lives for `platform_site.redis.client.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it when
-it becomes invalid.
+A record lives for `platform_site.redis.round_trip.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it
+when it becomes invalid.
 """
 
 from dataclasses import dataclass, field

@@ -32,7 +32,7 @@ from platform_site.concurrency import server_hints
 from platform_site.http import client_ip, fields, idempotency
 from platform_site.http.errors import Forbidden, FunctionTimeout, RateLimited, Unavailable, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.openapi import IDEMPOTENCY_KEY, LIMIT
+from platform_site.http.openapi.description import IDEMPOTENCY_KEY, LIMIT
 from platform_site.http.pagination import paginate, read_limit
 from platform_site.http.views import ApiViewSet, created, no_content, respond
 from platform_site.identity import call_depth

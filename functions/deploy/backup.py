@@ -18,7 +18,7 @@ _VERSION_FIELDS: Final = ("number", "source_hash", "author_kind", "author_id", "
 
 
 class Functions:
-    """Implements `rows.transfer.backup.Part`."""
+    """Implements `rows.transfer.backup_content.Part`."""
 
     def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
         return {"functions": self._functions(place), "function_versions": self._versions(place)}

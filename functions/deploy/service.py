@@ -20,7 +20,7 @@ from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion, start
 from functions.runs.start import Started
 from functions.runtime.errors import LoadFailed, StartFailed
-from functions.runtime.pool import Busy, Program
+from functions.runtime.programs import Busy, Program
 from functions.triggers import event_subscriptions, run_as_check, schedules
 from functions.triggers import inbound_endpoints as inbound
 from platform_site.http.errors import Unavailable, ValidationFailed

@@ -28,9 +28,10 @@ from functions.runs.completion import RunResult
 from functions.runs.lease_renewer import LeaseRenewer
 from functions.runs.start import Started
 from functions.runtime import scratch
+from functions.runtime.calls import Call, Outcome
 from functions.runtime.errors import LoadFailed, RuntimeFailed
-from functions.runtime.pool import Busy, Pool, Program
-from functions.runtime.process import Call, Outcome
+from functions.runtime.pool import Pool
+from functions.runtime.programs import Busy, Program
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits

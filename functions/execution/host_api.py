@@ -19,7 +19,7 @@ from django.db import Error, close_old_connections, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from functions.runs import statement_batching
-from functions.runtime.process import HostError
+from functions.runtime.calls import HostError
 from platform_site import outbound
 from platform_site.http import bodies
 from platform_site.http.errors import ApiError
@@ -29,10 +29,10 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sqlstates
 from rows import services
 from rows.api import etags
-from rows.query import aggregate
 from rows.query import service as query_service
+from rows.query.aggregates import service as aggregate
 from rows.query.service import COUNTS, Count, ListQuery
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.write import batch, bulk
 from rows.write.bulk import MAX_ROWS, BulkQuery
 
@@ -49,7 +49,7 @@ CANCEL_SECONDS: Final = 2.0
 
 
 class RunHost:
-    """The `functions.runtime.process.Host` of one run. Used by the one thread that executes it, but for `interrupt` and
+    """The `functions.runtime.calls.Host` of one run. Used by the one thread that executes it, but for `interrupt` and
     the requests of its fetches."""
 
     def __init__(self, caller: Caller, place: EnvironmentRef, *, allowed_hosts: tuple[str, ...], depth: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 from functions.inbound.service import EndpointWithToken
 from platform_site.http import fields
 from platform_site.http.fields import Serializer, timestamp
-from platform_site.http.openapi import listing
+from platform_site.http.openapi.description import listing
 
 CALLER_DELETED: Final = "caller_gone"
 _LABEL: Final = "What its owner calls it."

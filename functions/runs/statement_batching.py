@@ -18,7 +18,7 @@ from django.db import DatabaseError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.postgres import prepared
-from platform_site.postgres.prepared import Row
+from platform_site.postgres.libpq import Row
 
 Values = Sequence[bytes | None]
 

@@ -10,82 +10,16 @@ asked to die with its parent when the *thread* that started it ends, and server 
 import math
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 from functions.runtime import imports
+from functions.runtime.calls import Call, Host, Outcome
 from functions.runtime.errors import LoadFailed, ProcessGone, StartFailed
-from functions.runtime.process import Call, Host, Outcome, Process
+from functions.runtime.process import Process
+from functions.runtime.programs import Busy, Ending, Program, ProgramProcesses, Running
 from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """What a process is warm for. `key` tells versions apart for ever (a version's id)."""
-
-    key: str
-    owner: str
-    """The environment: two never share a process."""
-    source: bytes
-    memory_mb: int
-
-
-class Busy(RuntimeError):
-    """Every place in the pool is taken by running calls; try again shortly."""
-
-
-class _Ending:
-    """By which another thread ends a process that may not have started yet."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: Process | None = None
-        self._has_come = False
-
-    def end(self) -> None:
-        with self._lock:
-            self._has_come = True
-            self._kill()
-
-    def reaches(self, process: Process | None) -> None:
-        with self._lock:
-            self._process = process
-            if self._has_come:
-                self._kill()
-
-    def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill("cancelled")
-
-
-@dataclass(slots=True)
-class Running:
-    process: Process
-    limit_bytes: int
-
-
-@dataclass(slots=True)
-class ProgramProcesses:
-    """What the pool knows of one program while it has processes of it."""
-
-    alive: int = 0
-    """Its processes, idle and busy ones and those that start."""
-    busy: int = 0
-    starting: int = 0
-    usual: float = 0.0
-    """Seconds that its calls take, as a mean that forgets."""
-    line: deque[threading.Condition] = field(default_factory=deque)
-    """Threads that wait for one of its processes, the first first."""
-
-    def took(self, seconds: float) -> None:
-        self.usual += (seconds - self.usual) / 4
-
-    def call_next(self) -> None:
-        """Wake the first waiting call, which leaves the queue: two free processes wake two calls."""
-        if self.line:
-            self.line.popleft().notify()
 
 
 class Pool:
@@ -216,7 +150,7 @@ class Pool:
         Raises LoadFailed, StartFailed, and Busy when `MOST_CHECKS` others took longer than `wait_seconds` beyond the
         time that each has at least, or when others wait and this one had its time.
         """
-        ending = _Ending()
+        ending = Ending()
         try:
             with self._checks.held(
                 program.owner, wait=self.FIRM_CHECK + self.wait_seconds, give_way=ending.end
@@ -454,6 +388,3 @@ class Pool:
                             each.process.kill("memory")
                 each.process.hurry()
             self._alarm.wait(min(1.0, self.idle_seconds / 4) if self._dozes else 0.02)
-
-
-__all__ = ["Busy", "LoadFailed", "Pool", "Program"]

@@ -22,6 +22,7 @@ from accounts.console.base import url_of
 from accounts.models import AuditEntry
 from platform_site.console import charts, rollups
 from platform_site.console.charts import Series
+from platform_site.console.figures import age_of, milliseconds, oldest, percentage, quantile, tone_of, up_to
 from platform_site.models import RateLimitedCaller, Sample
 from platform_site.observability import metrics
 from platform_site.postgres import clock
@@ -166,14 +167,14 @@ def _warnings(control: dict[str, Any], samples: dict[str, Sample], now: datetime
         sample = samples.get(region)
         waits = reverse("console:waiting", args=[region])
         if sample is None or now - sample.at > REGION_FRESH:
-            when = "ever" if sample is None else f"for {_age((now - sample.at).total_seconds())}"
+            when = "ever" if sample is None else f"for {age_of((now - sample.at).total_seconds())}"
             found.append(Metric(f"{region}: not measured {when}", "is a worker running?", waits))
         elif sample.is_away:
             found.append(Metric(f"{region}: the database is unavailable", "its environments return 503", waits))
         else:
             for what, key in (("events not relayed", "unrelayed"), ("deliveries", "due"), ("runs", "queued")):
                 if (sample.values.get(f"{key}_age") or 0) > SLOW_QUEUE:
-                    age = _age(sample.values[f"{key}_age"])
+                    age = age_of(sample.values[f"{key}_age"])
                     found.append(Metric(f"{region}: {what} wait", f"the oldest for {age}", waits))
     return found
 
@@ -219,9 +220,9 @@ def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -
         "figures": [
             Metric("Requests", f"{total:,}", endpoints),
             Metric("5xx", f"{failed:,}", seen.list("platform_site.EndpointMetric", errors="server"),
-                   note=_share(failed, total), tone="bad" if failed else ""),
+                   note=percentage(failed, total), tone="bad" if failed else ""),
             Metric("4xx", f"{sum(client):,}", seen.list("platform_site.EndpointMetric", errors="client"),
-                   note=_share(sum(client), total)),
+                   note=percentage(sum(client), total)),
             Metric("Rate-limited", f"{sum(limited):,}", seen.list("platform_site.EndpointMetric", errors="limited")),
         ],
     }  # fmt: skip
@@ -251,25 +252,6 @@ def _endpoint_label(route: str) -> str:
     return re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", route)
 
 
-def quantile(share: float, buckets: Sequence[int]) -> float | None:
-    """Seconds that this share of the answers stayed under, as Prometheus reckons it from a histogram: straight lines
-    inside a bucket. None without answers; the last bound where it lies beyond."""
-    rank, below, low = share * sum(buckets), 0, 0.0
-    if not rank:
-        return None
-    for bound, count in zip(metrics.BOUNDS, buckets, strict=True):
-        if below + count >= rank:
-            return low if bound == float("inf") else low + (bound - low) * (rank - below) / count
-        below, low = below + count, bound
-    return low
-
-
-def milliseconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:,.0f} ms"
-
-
 def _regions(
     samples: dict[str, Sample], rows: list[tuple[Any, ...]], now: datetime, seen: Links
 ) -> list[dict[str, Any]]:
@@ -287,23 +269,24 @@ def _regions(
             state = "unseen"
         elif sample.is_away:
             state = "away"
+        measured = age_of((now - sample.measured_at).total_seconds()) if sample and sample.measured_at else None
         found.append(
             {
                 "name": region,
                 "state": state,
-                "measured": _age((now - sample.measured_at).total_seconds()) if sample and sample.measured_at else None,
+                "measured": measured,
                 "figures": [
-                    Metric("Deliveries due", _up_to(values.get("due")), waits, note=_oldest(values.get("due_age"))),
-                    Metric("Events not relayed", _up_to(values.get("unrelayed")), waits,
-                           note=_oldest(values.get("unrelayed_age"))),
-                    Metric("Runs queued", _up_to(values.get("queued")), waits, note=_oldest(values.get("queued_age"))),
-                    Metric("Runs executing", _up_to(values.get("executing")), waits),
-                    Metric("Deliveries held", _up_to(values.get("held")), waits),
-                    Metric("Attempts that arrived", _share(succeeded, attempts) or "–", figures,
-                           note=f"of {attempts:,} in 24 h", tone=_tone(succeeded, attempts)),
-                    Metric("Runs that succeeded", _share(runs_good, runs_good + runs_bad) or "–", figures,
+                    Metric("Deliveries due", up_to(values.get("due")), waits, note=oldest(values.get("due_age"))),
+                    Metric("Events not relayed", up_to(values.get("unrelayed")), waits,
+                           note=oldest(values.get("unrelayed_age"))),
+                    Metric("Runs queued", up_to(values.get("queued")), waits, note=oldest(values.get("queued_age"))),
+                    Metric("Runs executing", up_to(values.get("executing")), waits),
+                    Metric("Deliveries held", up_to(values.get("held")), waits),
+                    Metric("Attempts that arrived", percentage(succeeded, attempts) or "–", figures,
+                           note=f"of {attempts:,} in 24 h", tone=tone_of(succeeded, attempts)),
+                    Metric("Runs that succeeded", percentage(runs_good, runs_good + runs_bad) or "–", figures,
                            note=f"of {runs_good + runs_bad:,}, {timeouts:,} timed out",
-                           tone=_tone(runs_good, runs_good + runs_bad)),
+                           tone=tone_of(runs_good, runs_good + runs_bad)),
                 ],
             }
         )  # fmt: skip
@@ -378,29 +361,3 @@ def _recent(seen: Links) -> list[dict[str, Any]]:
         }
         for entry in AuditEntry.objects.order_by("-at", "-id")[:RECENT]
     ]
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else ""
-
-
-def _tone(part: int, whole: int) -> str:
-    return "" if not whole else "good" if part / whole >= 0.95 else "bad"
-
-
-def _up_to(count: int | None) -> str:
-    if count is None:
-        return "–"
-    return f"more than {rollups.MOST:,}" if count > rollups.MOST else f"{count:,}"
-
-
-def _oldest(age: float | None) -> str:
-    return "" if age is None else f"the oldest for {_age(age)}"
-
-
-def _age(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

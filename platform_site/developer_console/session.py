@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core import signing
 from django.http import HttpRequest, HttpResponse
 
-from platform_site.http.csrf import DEVELOPER_CONSOLE
+from platform_site.http.middleware.csrf import DEVELOPER_CONSOLE
 
 COOKIE: Final = "console_session"
 PENDING_COOKIE: Final = "console_pending"

@@ -170,7 +170,7 @@ class ApiViewSet(ViewSet):
     foreign_queries: ClassVar[bool] = False
     """The query string is written by another party and read by the action: it is not checked before."""
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
-    """For each action the errors that do not follow from its shape (`platform_site.http.openapi`), for the
+    """For each action the errors that do not follow from its shape (`platform_site.http.openapi.description`), for the
     description."""
     unsafe_reads: ClassVar[frozenset[str]] = frozenset()
     """The actions that change something although they answer GET: not for a second run by themselves."""

@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from platform_site.http import health
+from platform_site.http.site import health
 from platform_site.observability import metrics
 
 WORKERS: Final = health.WORKERS

@@ -14,7 +14,8 @@ from platform_site.outbound.errors import (
     RequestTimedOut,
     Unresolved,
 )
-from platform_site.outbound.http_client import Client, Headers, Interruption, Response, client
+from platform_site.outbound.http_client import Client, Interruption, client
+from platform_site.outbound.messages import Headers, Response
 from platform_site.outbound.urls import BadUrl, Target, check_url, parse_url
 
 __all__ = [

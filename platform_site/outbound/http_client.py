@@ -8,7 +8,6 @@ number of threads. A call ends within `total` seconds (15), whatever the other s
 import contextlib
 import http.client
 import os
-import re
 import socket
 import ssl
 import threading
@@ -31,6 +30,7 @@ from platform_site.outbound.errors import (
     RequestTimedOut,
     Unresolved,
 )
+from platform_site.outbound.messages import Response, read_response, request_message
 from platform_site.outbound.sockets import Bounded, BoundedSocket, BoundedTLSSocket, ResponseTooLarge, has_something
 from platform_site.outbound.ssrf import Address, Network, is_allowed, networks, plain
 from platform_site.outbound.urls import BadUrl, Target, parse_url
@@ -48,31 +48,6 @@ _IDLE_PER_HOST: Final = 8
 """For each owner."""
 _IDLE_IN_ALL: Final = 256
 REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-
-_METHOD: Final = re.compile(r"[A-Z]{1,20}", re.ASCII)
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}", re.ASCII)
-_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_OWN_HEADERS: Final = frozenset(
-    {"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "expect", "te"}
-)
-
-
-class Headers(dict[str, str]):
-    """Response headers by lower-case name; those that came several times are joined by `, `."""
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """What came back, whatever the status: redirects are answers, too."""
-
-    status: int
-    headers: Headers
-    body: bytes
-    """As it was sent, not decompressed; at most `limit` bytes."""
-    is_cut: bool
-    """Whether there was more than `limit` bytes."""
-    cookies: tuple[str, ...] = ()
-    """Each `Set-Cookie` by itself: they cannot be joined and split again (RFC 6265, section 3)."""
 
 
 @dataclass(slots=True)
@@ -174,7 +149,7 @@ class Client:
             target = parse_url(url)
         except BadUrl as error:
             raise Forbidden(str(error)) from None
-        message = _message(method, target, headers or {}, body)
+        message = request_message(method, target, headers or {}, body)
         key = (owner, target.scheme, target.host, target.port)
         kept = self._take(key)
         if kept is not None:
@@ -326,7 +301,7 @@ class Client:
                     response.begin()
                     if connection.has_ended:  # `http.client` takes a head that was cut off for a whole one
                         raise http.client.IncompleteRead(b"")
-                    answer = _read(response, limit)
+                    answer = read_response(response, limit)
             may_keep = not (response.will_close or answer.is_cut or interruption.has_come)
             return answer
         except TimeoutError:
@@ -342,37 +317,6 @@ class Client:
                 self._keep(key, connection)
             else:
                 connection.close()
-
-
-def _message(method: str, target: Target, headers: Mapping[str, str], body: bytes) -> bytes:
-    if not _METHOD.fullmatch(method):
-        raise ValueError("not an HTTP method")
-    lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.authority}", "Accept-Encoding: identity"]
-    for name, value in headers.items():
-        if name.lower() in _OWN_HEADERS:
-            continue
-        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise ValueError("not an HTTP header")
-        lines.append(f"{name}: {value}")
-    if body or method in {"POST", "PUT", "PATCH"}:
-        lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
-
-
-def _read(response: http.client.HTTPResponse, limit: int) -> Response:
-    if response.status < 200:
-        raise http.client.HTTPException("an unexpected interim response")
-    headers = Headers()
-    for name, value in response.headers.items():
-        name = name.lower()
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    announced = response.length
-    body = response.read(limit + 1)
-    is_cut = len(body) > limit
-    if not is_cut and announced is not None and len(body) < announced:
-        raise http.client.IncompleteRead(body, announced - len(body))
-    cookies = tuple(response.headers.get_all("set-cookie", ()))
-    return Response(response.status, headers, body[:limit], is_cut, cookies)
 
 
 @cache

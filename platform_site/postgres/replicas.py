@@ -19,7 +19,7 @@ does by `pg_last_xact_replay_timestamp`. A thread per replica asks the same regu
 skipped and used again later.
 
 Callers: `projects.api.authentication`, `rows.query.context`, `platform_site.postgres.prepared`, other writers of rows
-and schemas (`written`), `platform_site.http.health`.
+and schemas (`written`), `platform_site.http.site.health`.
 """
 
 import itertools

@@ -25,13 +25,9 @@ redis-py's pipeline takes 60.
 
 import logging
 import os
-import socket
-import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -39,126 +35,19 @@ import hiredis
 import redis
 from django.conf import settings
 from django.core.signals import setting_changed
-from redis.connection import parse_url
 
 from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
+from platform_site.redis.connection import Connection, NoConnection
+from platform_site.redis.round_trip import HIGHEST, RECORD_TTL, RoundTrip, Unavailable, pack
 
 logger = logging.getLogger(__name__)
-
-RECORD_TTL: Final = 60
-"""Seconds that a filled record lives, which bounds every failure to mark it."""
 MARKER_TTL: Final = 120
 """Seconds that a marker stays: longer than any reader that read the old state could still be on its way to `fill`."""
 BREAKER_SECONDS: Final = 1.0
-_CONNECT_SECONDS: Final = 2.0
 _MAX_CONNECTIONS: Final = 8
 """One carries about 15,000 trips a second; more would only be more to make when many threads begin at once."""
 _RETRY_SECONDS: Final = 0.25
 _MOST_PENDING_MARKS: Final = 100_000
-_HIGHEST: Final = "highest"
-_TAKES_NO_WRITES: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
-"""How the refusals begin that are no matter of the command or its key."""
-
-Command = tuple[str | bytes | int, ...]
-_pack: Final[Callable[[Command], bytes]] = hiredis.pack_command  # type: ignore[assignment]  # its stub: one word only
-
-
-class Fetched:
-    """The result of a `get`: None before the run, for an absent key, and while Redis is unavailable."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: bytes | None = None
-
-
-class Counted:
-    """The result of a `count`: the count including this one (1 for the first), or None while Redis is unavailable."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: int | None = None
-
-
-class Unavailable(Exception):
-    """Redis did not do it: refused, silent for too long, takes no writes, or the breaker is open."""
-
-
-@dataclass(frozen=True, slots=True)
-class _NoConnection:
-    """What came of connecting instead of a line."""
-
-    error: Exception
-    at: float
-
-
-class _Connection:
-    """One connection on which a trip goes and comes back."""
-
-    def __init__(self, url: str) -> None:
-        options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
-        kind = options.pop("connection_class", redis.Connection)
-        self._connection = kind(
-            **options,
-            socket_timeout=_CONNECT_SECONDS,
-            socket_connect_timeout=_CONNECT_SECONDS,
-            protocol=2,  # nothing comes that was not asked for
-            driver_info=None,  # saves two round trips when connecting
-        )
-        self._connection.connect()
-        self._socket: socket.socket = self._connection._sock  # connected and signed in; from here on it is ours
-        self._reader = hiredis.Reader()
-        # Python's timeouts make three system calls of each, the kernel's one. TLS knows Python's alone.
-        self._kernel_waits = type(self._socket) is socket.socket
-        self._patience = 0.0
-        """Seconds that a call on the socket may take, as it is set now."""
-        if self._kernel_waits:
-            self._socket.settimeout(None)
-        self.is_new = True
-        """Whether nothing was asked on it yet."""
-
-    def exchange(self, packed: bytes, expected: int, deadline: float) -> list[Any]:
-        """Send, and read `expected` replies (errors among them as hiredis.ReplyError). Raises OSError, or ReadOnlyError
-        where no writes are taken; then the line is of no more use."""
-        line, reader = self._socket, self._reader
-        replies: list[Any] = []
-        try:
-            self._wait_until(deadline)
-            line.sendall(packed)
-            while True:
-                self._wait_until(deadline)
-                read = line.recv(65536)
-                if not read:
-                    raise ConnectionResetError("Redis closed the connection")
-                reader.feed(read)
-                while (reply := reader.gets()) is not False:
-                    if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_TAKES_NO_WRITES):
-                        raise redis.ReadOnlyError(str(reply))
-                    replies.append(reply)
-                    if len(replies) == expected:
-                        return replies
-        except BlockingIOError:  # how the kernel says that it waited long enough
-            raise TimeoutError("Redis is late") from None
-
-    def _wait_until(self, deadline: float) -> None:
-        """Set the timeout of the next socket call, unless the last value differs by less than a twentieth of the usual
-        budget, since a round trip is two calls and setting it would be two more."""
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("Redis is late")
-        if abs(left - self._patience) < 0.01:
-            return
-        self._patience = left
-        if self._kernel_waits:
-            limit = struct.pack("ll", int(left), max(1, int(left % 1 * 1_000_000)))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        else:
-            self._socket.settimeout(left)
-
-    def close(self) -> None:
-        self._connection.disconnect()
 
 
 class Store:
@@ -171,7 +60,7 @@ class Store:
 
     def _forget(self) -> None:
         """Begin anew; after a fork, too: the parent's connections are not ours, nor do its threads run here."""
-        self._idle: SimpleQueue[_Connection | _NoConnection] = SimpleQueue()
+        self._idle: SimpleQueue[Connection | NoConnection] = SimpleQueue()
         self._lines = 0
         """How many there are: idle, in use or being made."""
         self._lock = threading.Lock()
@@ -193,7 +82,7 @@ class Store:
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
         """Store `value` for `ttl` seconds unless something is there already (a record, or a marker). Never raises."""
-        self._try(_pack(("SET", key, value, "EX", ttl, "NX")), 1)
+        self._try(pack(("SET", key, value, "EX", ttl, "NX")), 1)
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
         """Store each value for `ttl` seconds, whatever is there. False if Redis did not do it. Never raises."""
@@ -213,7 +102,7 @@ class Store:
         with self._lock:
             for key, mark in marks.items():
                 if len(self._pending) < _MOST_PENDING_MARKS or key in self._pending:
-                    self._pending[key] = (until, _pack(("SET", key, mark, "EX", ttl)))
+                    self._pending[key] = (until, pack(("SET", key, mark, "EX", ttl)))
             if self._writer is None:
                 self._writer = threading.Thread(target=self._write_pending, name="store-marks", daemon=True)
                 self._writer.start()
@@ -226,7 +115,7 @@ class Store:
         """
         commands: list[bytes] = []
         for key, value in values.items():
-            commands += [_pack(("ZADD", key, "GT", value, _HIGHEST)), _pack(("EXPIRE", key, ttl))]
+            commands += [pack(("ZADD", key, "GT", value, HIGHEST)), pack(("EXPIRE", key, ttl))]
         return self._try(b"".join(commands), len(commands))
 
     def _write_pending(self) -> None:
@@ -256,7 +145,8 @@ class Store:
         return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
 
     def exchange(self, packed: bytes, expected: int) -> list[Any]:
-        """Send packed commands, return the replies within the budget. Raises Away, at once if the breaker is open."""
+        """Send packed commands, return the replies within the budget. Raises Unavailable, at once while the breaker is
+        open."""
         if self._open_until and not self._may_probe():
             raise Unavailable("the breaker is open")
         return self._exchange(packed, expected)
@@ -272,7 +162,7 @@ class Store:
 
     def _exchange(self, packed: bytes, expected: int) -> list[Any]:
         deadline = time.monotonic() + self._budget
-        line: _Connection | None = None
+        line: Connection | None = None
         try:
             line = self._line(deadline)
             try:
@@ -300,14 +190,14 @@ class Store:
             self._close_breaker()
         return replies
 
-    def _line(self, deadline: float) -> _Connection:
+    def _line(self, deadline: float) -> Connection:
         """An idle line; if there is none, the next one that another thread puts back or that is made meanwhile.
 
         Raises what connecting raised, or TimeoutError.
         """
         try:
             found = self._idle.get_nowait()
-            if isinstance(found, _Connection):
+            if isinstance(found, Connection):
                 return found
         except Empty:
             pass
@@ -318,7 +208,7 @@ class Store:
                 found = self._idle.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
                 raise TimeoutError("connecting to Redis took too long") from None
-            if isinstance(found, _Connection):
+            if isinstance(found, Connection):
                 return found
             if found.at >= began:  # else it was meant for one that waits no longer
                 raise found.error
@@ -333,14 +223,14 @@ class Store:
 
         def connect() -> None:
             try:
-                idle.put(_Connection(self._url))
+                idle.put(Connection(self._url))
             except Exception as error:  # passed to the waiting thread
                 self._uncount()
-                idle.put(_NoConnection(error, time.monotonic()))
+                idle.put(NoConnection(error, time.monotonic()))
 
         threading.Thread(target=connect, name="store-connect", daemon=True).start()
 
-    def _drop(self, line: _Connection) -> None:
+    def _drop(self, line: Connection) -> None:
         line.close()
         self._uncount()
 
@@ -354,7 +244,7 @@ class Store:
                 found = self._idle.get_nowait()
             except Empty:
                 return
-            if isinstance(found, _Connection):
+            if isinstance(found, Connection):
                 self._drop(found)
 
     def _open(self, error: Exception) -> None:
@@ -378,73 +268,7 @@ class Store:
 
 
 def _puts(values: Mapping[str, bytes], ttl: int) -> bytes:
-    return b"".join([_pack(("SET", key, value, "EX", ttl)) for key, value in values.items()])
-
-
-@lru_cache(maxsize=4096)
-def _get(key: str) -> bytes:
-    return _pack(("GET", key))
-
-
-@lru_cache(maxsize=4096)
-def _count(key: str, ttl: int, amount: int = 1) -> bytes:
-    return _pack(("INCRBY", key, amount)) + _pack(("EXPIRE", key, ttl))
-
-
-class RoundTrip:
-    """The questions of one request to Redis, asked together. Not for several threads; runs once."""
-
-    __slots__ = ("_packed", "_replies", "_store")
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._packed: list[bytes] = []
-        self._replies: list[Fetched | Counted | None] = []
-
-    def get(self, key: str) -> Fetched:
-        """Ask for the value of `key`."""
-        self._packed.append(_get(key))
-        fetched = Fetched()
-        self._replies.append(fetched)
-        return fetched
-
-    def highest(self, key: str) -> Fetched:
-        """Ask for the number that `Store.raise_to` keeps under `key`, as text."""
-        self._packed.append(_pack(("ZSCORE", key, _HIGHEST)))
-        fetched = Fetched()
-        self._replies.append(fetched)
-        return fetched
-
-    def count(self, key: str, ttl: int, into: Counted | None = None, amount: int = 1) -> Counted:
-        """Add `amount` to the counter `key`, which expires `ttl` seconds after the last count. Returns `into`, or a new
-        one."""
-        self._packed.append(_count(key, ttl, amount))
-        counted = into or Counted()
-        self._replies.append(counted)
-        self._replies.append(None)
-        return counted
-
-    def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
-        """As `Store.fill`, on this trip."""
-        self._packed.append(_pack(("SET", key, value, "EX", ttl, "NX")))
-        self._replies.append(None)
-
-    def run(self) -> bool:
-        """Send the commands. Returns False if Redis is unavailable; every value is None then. Never raises."""
-        waiting = self._replies
-        if not waiting:
-            return True
-        try:
-            replies = self._store.exchange(b"".join(self._packed), len(waiting))
-        except Unavailable:
-            return False
-        for reply, asked in zip(replies, waiting, strict=True):
-            if asked is not None:
-                if isinstance(reply, hiredis.ReplyError):  # a key of another type
-                    logger.warning("Redis refused a command: %s", reply)
-                else:
-                    asked.value = reply
-        return True
+    return b"".join([pack(("SET", key, value, "EX", ttl)) for key, value in values.items()])
 
 
 _stores: Final[dict[tuple[str, float], Store]] = {}

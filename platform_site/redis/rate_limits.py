@@ -34,6 +34,7 @@ from platform_site.http.requests import add_header
 from platform_site.identity.email_addresses import normalize
 from platform_site.identity.plans import IP_ADDRESS_LIMITS, plan_limits
 from platform_site.redis import client as redis_client
+from platform_site.redis import round_trip
 from platform_site.redis.ratelimit_cache import Counter, Lookup, LookupResult, round_trip_of
 
 PERIOD: Final = 60
@@ -64,7 +65,7 @@ class Counting:
     def __init__(
         self,
         request: HttpRequest | None,
-        trip: redis_client.RoundTrip,
+        trip: round_trip.RoundTrip,
         name: str,
         identity: str,
         *,
@@ -142,9 +143,7 @@ class Begun:
 
     __slots__ = ("_counting", "_is_visit", "_request")
 
-    def __init__(
-        self, request: HttpRequest, trip: redis_client.RoundTrip, identity: str, is_visit: bool = False
-    ) -> None:
+    def __init__(self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, is_visit: bool = False) -> None:
         self._request = request
         self._is_visit = is_visit
         self._counting = Counting(request, trip, "caller", identity, look_only=server_hints.is_repeated(request))
@@ -168,12 +167,12 @@ class Begun:
             raise
 
 
-def begin(request: HttpRequest, trip: redis_client.RoundTrip, identity: str) -> Begun:
+def begin(request: HttpRequest, trip: round_trip.RoundTrip, identity: str) -> Begun:
     """Count one request of `identity` on `trip`: a session's user, a key's cache name, whatever is known by then."""
     return Begun(request, trip, identity)
 
 
-def begin_anonymous(request: HttpRequest, trip: redis_client.RoundTrip, key: str) -> Begun:
+def begin_anonymous(request: HttpRequest, trip: round_trip.RoundTrip, key: str) -> Begun:
     """As `begin`, for callers with the publishable key `key`, which is public, or of the inbound endpoint `key`, which
     may leak: each client address has its own limit, so that none uses up the others'."""
     return Begun(request, trip, f"{key}\0{client_ip.network_of(request)}", is_visit=True)
@@ -202,7 +201,7 @@ class Refusals:
 
     __slots__ = ("_counting", "_request")
 
-    def __init__(self, request: HttpRequest, trip: redis_client.RoundTrip, about: str = "") -> None:
+    def __init__(self, request: HttpRequest, trip: round_trip.RoundTrip, about: str = "") -> None:
         self._request = request
         self._counting = Counting(request, trip, "refused", _network(request, about), look_only=True)
 

@@ -14,7 +14,7 @@ from typing import Any
 from django.core.cache import caches
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 
-from platform_site.redis import client as redis_client
+from platform_site.redis import round_trip
 
 ALIAS = "ratelimit"
 _LONGEST = 86_400 + 60
@@ -30,7 +30,7 @@ class Promise:
         return False
 
 
-class Counter(Promise, redis_client.Counted):
+class Counter(Promise, round_trip.Counted):
     """A count that Redis has yet to make."""
 
     __slots__ = ()
@@ -41,7 +41,7 @@ class Lookup(Promise):
 
     __slots__ = ("_fetched",)
 
-    def __init__(self, fetched: redis_client.Fetched) -> None:
+    def __init__(self, fetched: round_trip.Fetched) -> None:
         self._fetched = fetched
 
     @property
@@ -60,7 +60,7 @@ class LookupResult:
     key: str
     ttl: int | None
 
-    def on(self, trip: redis_client.RoundTrip) -> Counter | Lookup:
+    def on(self, trip: round_trip.RoundTrip) -> Counter | Lookup:
         """Ask it (again) on this trip."""
         if self.ttl is None:
             return Lookup(trip.get(self.key))
@@ -73,7 +73,7 @@ class RateLimitCache(BaseCache):
     """The three methods that django-ratelimit uses, within `riding`. One instance per thread, as Django's `caches` has
     it."""
 
-    trip: redis_client.RoundTrip
+    trip: round_trip.RoundTrip
     """The one at hand; there is none outside of `riding`."""
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class RateLimitCache(BaseCache):
 
 
 @contextmanager
-def round_trip_of(trip: redis_client.RoundTrip) -> Iterator[RateLimitCache]:
+def round_trip_of(trip: round_trip.RoundTrip) -> Iterator[RateLimitCache]:
     """Let what this thread counts in here go on `trip`."""
     cache: Any = caches[ALIAS]
     cache.trip = trip

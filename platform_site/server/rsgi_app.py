@@ -11,12 +11,10 @@ What is refused here never reaches Django, and looks the same as if it had: the 
 import asyncio
 import inspect
 import logging
-import re
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -31,16 +29,13 @@ from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import stream
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of_socket, mark_unreadable
 from platform_site.server.outgoing import send
+from platform_site.server.request_checks import BODY_LIMIT, check_host, check_request, is_too_large
 
 logger = logging.getLogger(__name__)
-
-BODY_LIMIT: Final = 1024 * 1024
 BODY_SECONDS: Final = 15.0
 DRAIN_LIMIT: Final = 8 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
 """An oversized body is read and dropped up to here, so that the client is still listening when the 413 arrives."""
-
-_METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
 _HEALTHY: Final = b'{"status":"ok"}'
 
 
@@ -99,7 +94,7 @@ class RsgiApplication:
 
         # These import models.
         from platform_site.fastpath import connection_cleanup
-        from platform_site.http.middleware import is_api_path
+        from platform_site.http.middleware.api import is_api_path
 
         handler = BaseHandler()
         with warnings.catch_warnings():
@@ -154,11 +149,10 @@ class RsgiApplication:
 
     # ── on Granian's threads ─────────────────────────────────────────────────────────────────────────────────────────
     def begin(self, scope: Any, protocol: Any, finish: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-        """Do everything up to the thread pool; a body with a Content-Length is awaited on the way.
+        """Do everything up to the thread pool; a body with a Content-Length is awaited on the way. On any thread.
 
-        Returns the work left for the loop: to read a body of unknown length or one that is too large. Any thread may
-        call it; `finish` is called once, from any thread, when Granian has the response.
-        """
+        Returns the work left for the loop: to read a body of unknown length or one that is too large. `finish` is
+        called once, from any thread, when Granian has the response."""
         path = scope.path
         if path == "/healthz" and scope.method in {"GET", "HEAD"}:
             _send_health(protocol)
@@ -178,22 +172,18 @@ class RsgiApplication:
         if repeated or len(headers) != len(items):  # there are as many headers as names
             unreadable = mark_unreadable(meta, headers.keys(), items)
         client = scope.client
-        address, scheme = self._forwarding.client(host_of_socket(client), scope.scheme, items)
-        meta["REMOTE_ADDR"] = address
+        meta["REMOTE_ADDR"], scheme = self._forwarding.client(host_of_socket(client), scope.scheme, items)
         named = meta.get("HTTP_HOST")
-        authority = scope.authority
-        if authority is not None:  # the request named its host in the first line; that one counts (RFC 9112, 3.2.2)
+        if (authority := scope.authority) is not None:  # named in the first line: that one counts (RFC 9112, 3.2.2)
             meta["HTTP_HOST"] = authority
         server = scope.server
-        meta["SERVER_NAME"], meta["SERVER_PORT"] = (
-            host_of_socket(server) or "localhost",
-            server.rpartition(":")[2] or "80",
-        )
+        meta["SERVER_NAME"] = host_of_socket(server) or "localhost"
+        meta["SERVER_PORT"] = server.rpartition(":")[2] or "80"
         try:
             if "x-forwarded-for" in unreadable and self._forwarding.trusts(host_of_socket(client)):
                 raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")  # whose client is it?
-            _check_host(named, meta)
-            _check(meta, path, repeated)
+            check_host(named, meta)
+            check_request(meta, path, repeated)
         except errors.ApiError as error:
             _send_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
             finish()
@@ -211,7 +201,7 @@ class RsgiApplication:
                 finish()  # without a response of ours Granian sends its own 500
 
         stated = meta.get("CONTENT_LENGTH")
-        if "HTTP_TRANSFER_ENCODING" in meta or (stated is not None and _is_too_large(stated)):
+        if "HTTP_TRANSFER_ENCODING" in meta or (stated is not None and is_too_large(stated)):
             return _read(protocol, meta, go_on)
         if stated is None or stated == "0":
             go_on(b"")
@@ -282,48 +272,6 @@ def _walk(resolver: Any) -> None:
     for pattern in resolver.url_patterns:
         if hasattr(pattern, "url_patterns"):
             _walk(pattern)
-
-
-def _is_too_large(stated: str) -> bool:
-    """Whether a Content-Length is beyond the limit; it may have any number of digits and of zeros before them."""
-    digits = stated.lstrip("0")
-    return len(digits) > len(str(BODY_LIMIT)) or int(digits or "0") > BODY_LIMIT
-
-
-def _check_host(named: str | None, meta: dict[str, Any]) -> None:
-    """HTTP/1.1 names its host, by a header even where the first line names it too, and a port is one of 65535 (RFC
-    9112, 3.2). Which hosts are ours is Django's to say. Raises ApiError."""
-    if named is None and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
-        raise errors.InvalidRequest("The request has no Host.")
-    host = meta.get("HTTP_HOST")
-    if host is not None and not (_is_usual(host) if len(host) <= 255 else _may_be_host(host)):
-        raise errors.InvalidRequest("The Host is empty, or its port is none.")
-
-
-def _may_be_host(host: str) -> bool:
-    name, colon, port = host.rpartition(":")
-    if not colon or port.endswith("]"):  # no port, or the end of an IPv6 address
-        return host != ""
-    return name != "" and (not port.isdigit() or (len(port) < 6 and int(port) < 65536))
-
-
-_is_usual: Final = lru_cache(maxsize=512)(_may_be_host)
-
-
-def _check(meta: dict[str, Any], path: str, repeated: frozenset[str]) -> None:
-    """Refuse what Django should not have to interpret. Raises ApiError."""
-    if not path.startswith("/"):
-        raise errors.InvalidRequest("The request target must be a path.")
-    if "\0" in path or "�" in path:
-        raise errors.NotFound
-    if not _METHOD.fullmatch(meta["REQUEST_METHOD"]):
-        raise errors.MethodNotAllowed
-    if repeated & {"host", "content-length", "content-type", "transfer-encoding"}:
-        raise errors.InvalidRequest("A header that may occur once came twice.")
-    if "CONTENT_LENGTH" in meta and "HTTP_TRANSFER_ENCODING" in meta:
-        raise errors.InvalidRequest("The length of the body is given twice, by Content-Length and Transfer-Encoding.")
-    if meta.get("HTTP_TRANSFER_ENCODING", "chunked").strip().lower() != "chunked":
-        raise errors.InvalidRequest("The one Transfer-Encoding that is read here is chunked.")
 
 
 async def _read(protocol: Any, meta: dict[str, Any], then: Then) -> None:

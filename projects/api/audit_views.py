@@ -12,7 +12,7 @@ from accounts.models import AuditEntry
 from platform_site.http import fields
 from platform_site.http.errors import Forbidden, NotFound
 from platform_site.http.fields import Serializer, timestamp
-from platform_site.http.openapi import listing
+from platform_site.http.openapi.description import listing
 from platform_site.http.pagination import read_limit
 from platform_site.http.views import LIST_PARAMETERS, ApiViewSet, respond
 from projects.api.views import team_of

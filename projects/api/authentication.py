@@ -36,7 +36,7 @@ from platform_site.identity import ids
 from platform_site.identity.callers import Caller, CallerKind, EnvironmentRef
 from platform_site.postgres import replicas
 from platform_site.redis import client as redis_client
-from platform_site.redis import rate_limits
+from platform_site.redis import rate_limits, round_trip
 from projects.directory import environment_cache, roles
 
 EnvironmentUse = Literal["required", "optional", "unused"]
@@ -208,7 +208,7 @@ _mark_names: Final[dict[str, str]] = {}
 
 
 def _note_freshness(
-    request: HttpRequest, question: _Lookup, place: EnvironmentRef, asked: str | None, mark: redis_client.Fetched | None
+    request: HttpRequest, question: _Lookup, place: EnvironmentRef, asked: str | None, mark: round_trip.Fetched | None
 ) -> None:
     """Leave with the request what a replica must show to answer it (`platform_site.postgres.replicas`), if one may."""
     name = replicas.mark_name(place.cluster, place.environment_id)
@@ -365,7 +365,7 @@ def _fill_later(read_at: float, name: str, record: bytes) -> None:
     _waiting.append((read_at, name, record))
 
 
-def _fill_waiting(trip: redis_client.RoundTrip) -> None:
+def _fill_waiting(trip: round_trip.RoundTrip) -> None:
     """Put what was read from PostgreSQL lately onto this trip."""
     while _waiting:
         try:

@@ -39,7 +39,7 @@ def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, i
 def allowed_origins(environment_id: str) -> Sequence[str] | None:
     """The web origins that may read the environment's responses; None if there is no such environment. One query.
 
-    For `platform_site.http.cors`, at endpoints without a caller. Others have them in their `EnvironmentRef`.
+    For `platform_site.http.middleware.cors`, at endpoints without a caller. Others have them in their `EnvironmentRef`.
     """
     if not ids.matches("env", environment_id):
         return None

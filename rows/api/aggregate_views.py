@@ -13,8 +13,8 @@ from platform_site.http.views import respond
 from rows import services
 from rows.api.row_views import RowViewSet
 from rows.api.serializers import Described
-from rows.query.aggregate import MAX_GROUPS, MEMBERS
-from rows.query.aggregate_request import DATE_PARTS, MAX_KEYS
+from rows.query.aggregates.request import DATE_PARTS, MAX_KEYS
+from rows.query.aggregates.service import MAX_GROUPS, MEMBERS
 
 _ROW_ID: Final = "aggregate"
 

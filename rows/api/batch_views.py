@@ -10,7 +10,7 @@ from platform_site.http.views import ApiViewSet, respond
 from platform_site.identity import call_depth
 from platform_site.redis import rate_limits
 from rows.api import etags, serializers
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.write import batch
 
 _MEMBERS = frozenset({"operations", "dry_run"})

@@ -2,7 +2,7 @@
 
 from accounts.models import User
 from platform_site.http.errors import ValidationFailed
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 
 def principal_named(pool_id: str, name: str) -> Principal:

@@ -8,14 +8,14 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from platform_site.http import exception_handler
-from platform_site.http import openapi as platform_openapi
 from platform_site.http.errors import ValidationFailed
+from platform_site.http.openapi import description as platform_openapi
 from platform_site.http.views import ApiViewSet, not_modified, respond
 from platform_site.identity import ids
 from rows.api import etags
 from rows.codegen.openapi import environment_description
 from rows.codegen.role_tables import role_tables
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 PARAMETER = "environment"
 

@@ -1,7 +1,7 @@
 """REST endpoints of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8.
 
-A table's columns belong to the tenant, so bodies and responses are described as objects. `rows.schema.values` reads
-input; PostgreSQL renders output.
+A table's columns belong to the tenant, so bodies and responses are described as objects. `rows.schema.column_values`
+reads input; PostgreSQL renders output.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from platform_site.http.errors import Conflict, FieldError, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.openapi import IF_MATCH, IF_NONE_MATCH
+from platform_site.http.openapi.description import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import read_limit
 from platform_site.http.views import ApiViewSet, created, no_content, not_modified, respond
 from platform_site.identity import call_depth
@@ -22,7 +22,7 @@ from rows import services
 from rows.api import etags, serializers
 from rows.api.named_principals import principal_named
 from rows.query.service import COUNTS, QUERY_MEMBERS, ListQuery, RowAnswer
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.write import bulk
 from rows.write.bulk import BulkQuery, Changed
 

@@ -11,7 +11,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from platform_site.http.errors import Conflict, PreconditionFailed, QuotaExceeded, Unavailable, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.openapi import IF_MATCH, IF_NONE_MATCH
+from platform_site.http.openapi.description import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import paginate, read_limit
 from platform_site.http.views import ApiViewSet, not_modified, respond
 from rows.api import etags
@@ -20,7 +20,7 @@ from rows.codegen.role_tables import role_tables
 from rows.codegen.typescript import types_module
 from rows.migrate import rule_impact
 from rows.migrate import service as schema_service
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 TYPESCRIPT: Final = "application/typescript"
 _ROLE: Final = OpenApiParameter(

@@ -25,7 +25,7 @@ from rows.changes.event_reader import Pass, read
 from rows.changes.positions import Position
 from rows.changes.streams import Stream, compile_subscriptions
 from rows.changes.wake_ups import POLL_SECONDS, Listener
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 logger = logging.getLogger("platform.changes")
 

@@ -9,7 +9,7 @@ from rows.changes import stream_counts, watched_tables
 from rows.changes.feed import feed_of, is_ending, retention_of
 from rows.changes.positions import seal_of
 from rows.changes.streams import Stream, compile_subscriptions, read_subscriptions
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 
 def open_stream(

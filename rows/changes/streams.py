@@ -18,10 +18,11 @@ from rows.query import params
 from rows.query import where as query_where
 from rows.query.context import QueryContext, run
 from rows.query.schema_cache import CompiledSchema
-from rows.query.sql_conditions import hops_of
+from rows.query.sql.conditions import hops_of
 from rows.rules import grammar
 from rows.rules.conditions import And, Compare, Condition, Path, Variable
-from rows.rules.rules import Principal, resolve
+from rows.rules.name_resolver import InvalidCondition
+from rows.rules.principal import Principal, resolve
 
 MAX_SUBSCRIPTIONS: Final = 20
 MAX_WAITING_BYTES: Final = 4 * 2**20
@@ -76,7 +77,7 @@ class Subscription:
             try:
                 document = exact_json.loads(self.where) if isinstance(self.where, str) else self.where
                 self.condition = grammar.read_record(document, self.table, asking.resolver)
-            except grammar.InvalidCondition:
+            except InvalidCondition:
                 self.is_decided_by_record = False
 
     def _relate(self, table: str, conditions: Sequence[Condition]) -> None:

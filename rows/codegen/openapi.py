@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rows.codegen.role_tables import RoleTable, RoleTables
+from rows.schema.column_values import ROW_ID
 from rows.schema.model import ID, Column, ColumnType
-from rows.schema.values import MAX_INTEGER, MIN_INTEGER, ROW_ID
+from rows.schema.values import MAX_INTEGER, MIN_INTEGER
 from rows.write.update_operators import OPERATORS
 
 Json = dict[str, Any]

@@ -10,8 +10,10 @@ from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from rows.query import schema_cache
 from rows.rules.conditions import TRUE
-from rows.rules.grammar import InvalidCondition, read_filter
-from rows.rules.rules import Principal, RoleKey, Ruleset
+from rows.rules.grammar import read_filter
+from rows.rules.name_resolver import InvalidCondition
+from rows.rules.principal import Principal, RoleKey
+from rows.rules.rules import Ruleset
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import ID, Column, Table
 

@@ -27,9 +27,9 @@ from rows.models import CurrentVersion
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
 from rows.query.service import ListQuery
-from rows.rules.rules import ANONYMOUS, MEMBER, SERVER, USER, Principal
+from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal
+from rows.schema.column_values import ROW_ID
 from rows.schema.model import Column, Table
-from rows.schema.values import ROW_ID
 from rows.transfer import exporter
 
 ROWS: Final = 25

@@ -22,10 +22,12 @@ from rows.outbox.event_types import trimmed
 from rows.outbox.models import OutboxEvent
 from rows.query import schema_cache
 from rows.rules import grammar
+from rows.rules.access import ReadRule
 from rows.rules.conditions import Condition, Hop, Quantified, Variable, parts, paths_of
 from rows.rules.evaluator import Effort, Facts, TooCostly, holds
-from rows.rules.rules import SERVER, Principal, ReadRule, resolve
-from rows.schema.values import LONG_TYPES
+from rows.rules.name_resolver import InvalidCondition
+from rows.rules.principal import SERVER, Principal, resolve
+from rows.schema.column_values import LONG_TYPES
 
 RELATED_ROWS: Final = 1000
 """How many far rows a rule's relation is followed to; a rule that leads to more is not met."""
@@ -237,7 +239,7 @@ class Payloads:
         if key not in self._filters:
             try:
                 self._filters[key] = grammar.read_record(subscriber.filter, table, environment.rules.resolver(SERVER))
-            except grammar.InvalidCondition:
+            except InvalidCondition:
                 self._filters[key] = None  # a column it names is gone, or not of this table: it matches nothing
         condition = self._filters[key]
         return condition is not None and holds(condition, record, facts)

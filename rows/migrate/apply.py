@@ -22,13 +22,14 @@ from psycopg import sql
 from platform_site.http.errors import FieldError
 from platform_site.identity import ids
 from platform_site.postgres import sqlstates
-from platform_site.postgres.prepared import discard_when_idle, row_access
+from platform_site.postgres.libpq import discard_when_idle
+from platform_site.postgres.row_access import row_access
 from projects.provisioning import failpoints
 from rows.migrate import existing_rows
 from rows.migrate.planner import NewUnique, Plan, Step
 from rows.migrate.schema_editor import RowSchemaEditor
-from rows.query import table_models
-from rows.schema import identifiers, values
+from rows.query.tables import table_models
+from rows.schema import column_values, identifiers
 from rows.schema.model import ID, Column, InvalidDocument, Schema, Table
 from rows.schema.values import MAX_JSON_DEPTH
 
@@ -80,7 +81,7 @@ _UNREADABLE: Final = {
 }
 """What PostgreSQL reads from text and no row may hold."""
 _UNREACHABLE: Final = sql.SQL("id !~ {} OR id = ANY({})").format(
-    sql.Literal(f"^{values.ROW_ID.pattern}$"), sql.Literal(sorted(values.RESERVED_IDS))
+    sql.Literal(f"^{column_values.ROW_ID.pattern}$"), sql.Literal(sorted(column_values.RESERVED_IDS))
 )
 """Whether no API path can name the row's id."""
 _PATHS: Final = {
@@ -386,7 +387,7 @@ def _refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
         if plan.renamed.schema.tables[table].columns[step.column.name].type == "json":
             continue
         if _holds_any(editor.connection, table, is_row_too_large(plan.new.tables[table].columns.values())):
-            message = f"existing rows would hold more than {values.MAX_ROW_BYTES >> 20} MB as json"
+            message = f"existing rows would hold more than {column_values.MAX_ROW_BYTES >> 20} MB as json"
             raise InvalidDocument([FieldError(step.path, "conflict", message)])
 
 
@@ -395,9 +396,9 @@ def is_row_too_large(columns: Iterable[Column]) -> sql.Composable:
     sizes = [
         sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))
         for column in columns
-        if column.type in values.LONG_TYPES
+        if column.type in column_values.LONG_TYPES
     ]
-    return sql.SQL("{} > {}").format(sql.SQL(" + ").join(sizes), sql.Literal(values.MAX_ROW_BYTES))
+    return sql.SQL("{} > {}").format(sql.SQL(" + ").join(sizes), sql.Literal(column_values.MAX_ROW_BYTES))
 
 
 def meaning(step: Step, error: DatabaseError) -> Exception | None:

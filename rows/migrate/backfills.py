@@ -7,7 +7,7 @@ from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
-from rows.query import table_models
+from rows.query.tables import table_models
 from rows.schema.model import Column
 
 

@@ -14,7 +14,7 @@ from platform_site.fastpath.libpq import without_timeouts
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
 from rows.models import CurrentVersion
-from rows.query import table_models
+from rows.query.tables import table_models
 from rows.schema.model import IndexSpec
 
 Progress = Callable[[str], None]

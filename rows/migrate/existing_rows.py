@@ -12,7 +12,7 @@ from psycopg import sql
 
 from platform_site.http.errors import FieldError
 from rows.migrate.planner import Plan
-from rows.query import table_checks, table_models
+from rows.query.tables import table_checks, table_models
 from rows.rules.conditions import Condition
 from rows.schema.model import Column, InvalidDocument, Table
 

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from platform_site.http.errors import FieldError
 from rows.rules import checks
+from rows.rules.access import Access, WriteRule
 from rows.rules.conditions import And, Compare, Condition, Constant, Not, Path, Quantified, parts
-from rows.rules.rules import ANONYMOUS, MEMBER, SERVER, USER, Access, Ruleset, WriteRule
+from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
+from rows.rules.rules import Ruleset
 from rows.schema.model import MAX_ERRORS, Action, RuleSpec, Schema, Table
 
 _COLUMNS_NAMED: Final = 10

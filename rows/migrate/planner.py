@@ -21,8 +21,8 @@ from django.db.migrations.questioner import MigrationQuestioner
 from django.db.migrations.state import ProjectState
 
 from rows.migrate import backfills, renames, user_field_changes
-from rows.query import table_models
-from rows.query.table_checks import constraint_name
+from rows.query.tables import table_models
+from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks, named
 from rows.rules.conditions import Condition
 from rows.schema import literals

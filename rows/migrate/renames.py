@@ -13,8 +13,8 @@ from typing import Final, Literal
 from psycopg import sql
 
 from platform_site.http.errors import FieldError
-from rows.query import table_models
-from rows.query.table_checks import constraint_name
+from rows.query.tables import table_models
+from rows.query.tables.table_checks import constraint_name
 from rows.rules.checks import renamed
 from rows.schema import identifiers
 from rows.schema.model import Column, ColumnType, Errors, IndexSpec, InvalidDocument, Schema, Table

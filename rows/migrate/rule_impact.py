@@ -22,10 +22,10 @@ from rows.migrate import planner, user_field_changes
 from rows.migrate import service as schema_service
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
-from rows.query.select import Statement, Writer, assign_parameter_numbers, combine
-from rows.query.sql import boolean
+from rows.query.sql.expressions import boolean
+from rows.query.sql.statement import Statement, Writer, assign_parameter_numbers, combine
 from rows.rules import named
-from rows.rules.rules import ANONYMOUS, MEMBER, SERVER, USER, Principal
+from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal
 from rows.schema import model as schema_model
 from rows.schema.model import InvalidDocument
 

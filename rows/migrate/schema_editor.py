@@ -18,7 +18,7 @@ from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 from psycopg.sql import SQL, Identifier
 
 from platform_site.postgres import sqlstates
-from rows.query import table_models
+from rows.query.tables import table_models
 
 
 class ForeignKey(Statement):

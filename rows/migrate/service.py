@@ -37,7 +37,7 @@ from rows.migrate.apply import LockNotWon, Operation
 from rows.migrate.planner import NewUnique, Plan
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox import audit as audit_outbox
-from rows.rules import rules
+from rows.rules import principal, rules
 from rows.schema import model as schema_model
 from rows.schema import parser
 from rows.schema.model import ACTIONS, EMPTY, MAX_ERRORS, InvalidDocument, Schema
@@ -147,9 +147,9 @@ def count_tables(place: EnvironmentRef) -> int:
 def open_to_anonymous(place: EnvironmentRef) -> OpenRows:
     """The tables whose rules name role `anonymous`, and the fields of users that it sees. Two queries."""
     schema = current(place).schema
-    named = {table.name: table.rules.get(rules.ANONYMOUS, ()) for table in schema.tables.values()}
+    named = {table.name: table.rules.get(principal.ANONYMOUS, ()) for table in schema.tables.values()}
     tables = {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}
-    return OpenRows(tables, schema.users.get(rules.ANONYMOUS, ()))
+    return OpenRows(tables, schema.users.get(principal.ANONYMOUS, ()))
 
 
 def read(raw: object) -> Schema:

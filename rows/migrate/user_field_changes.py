@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rows.rules.rules import ANONYMOUS, MEMBER, SERVER, USER
+from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
 from rows.schema.user_fields import UserFields, visible_to
 
 

@@ -18,21 +18,16 @@ from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import ApiError, NotFound, Unavailable
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import replicas, sqlstates
-from platform_site.postgres.prepared import (
-    Row,
-    retry_if_lost,
-    run_in_transaction,
-    run_limited,
-    run_on,
-    run_on_replica,
-)
+from platform_site.postgres.libpq import Row
+from platform_site.postgres.prepared import retry_if_lost, run_in_transaction, run_limited, run_on, run_on_replica
 from platform_site.postgres.replicas import Freshness
 from rows.memo import Memo
 from rows.query import schema_cache
 from rows.query.role_view import CLOCK, RoleView
 from rows.query.schema_cache import CompiledSchema
-from rows.query.select import ENVIRONMENT, VERSION, Statement
-from rows.rules.rules import Access, Principal
+from rows.query.sql.statement import ENVIRONMENT, VERSION, Statement
+from rows.rules.access import Access
+from rows.rules.principal import Principal
 from rows.schema import identifiers
 from rows.schema.model import Table
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from accounts.directory import user_lookup
 from platform_site.http.errors import ValidationFailed
-from rows.query.sql import Sql
+from rows.query.sql.expressions import Sql
 
 MAX_USERS: Final = 10_000
 """Different users in one response."""

@@ -17,9 +17,10 @@ from platform_site.http.errors import NotFound
 from platform_site.identity.callers import EnvironmentRef
 from rows.query.context import QueryContext, run
 from rows.query.role_view import RoleView
-from rows.query.select import ROW_ID, Statement, Writer, assign_parameter_numbers, is_current, is_row
 from rows.query.service import canonical_text
-from rows.query.sql import Sql, boolean
+from rows.query.sql.expressions import Sql, boolean
+from rows.query.sql.statement import ROW_ID, Statement, Writer, assign_parameter_numbers, is_current, is_row
+from rows.rules.access import Access, Clause
 from rows.rules.conditions import (
     TRUE,
     Compare,
@@ -35,11 +36,12 @@ from rows.rules.conditions import (
     parts,
     paths_of,
 )
-from rows.rules.grammar import NameResolver, read_rule
+from rows.rules.grammar import read_rule
+from rows.rules.name_resolver import NameResolver
 from rows.rules.operators import QUANTIFIERS
-from rows.rules.rules import Access, Clause, Principal, resolve
+from rows.rules.principal import Principal, resolve
+from rows.schema.column_values import ROW_ID as ROW_ID_PATTERN
 from rows.schema.model import Table
-from rows.schema.values import ROW_ID as ROW_ID_PATTERN
 
 T = TypeVar("T")
 

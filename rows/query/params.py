@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 from platform_site.http.errors import ValidationFailed
 from rows.memo import Memo
 from rows.rules.conditions import Hop, Path
-from rows.rules.grammar import MAX_HOPS, NameResolver, shown, user_column
+from rows.rules.grammar import MAX_HOPS
+from rows.rules.name_resolver import NameResolver, shown, user_column
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import ID, SQL_TYPES
 from rows.schema.types import Type

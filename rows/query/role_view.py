@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from django.db.models import Expression
 
-from rows.query.sql import NEVER, Parameter, Sql
-from rows.query.sql_conditions import CURRENT_ROW, ConditionCompiler, RowSource
+from rows.query.sql.conditions import CURRENT_ROW, ConditionCompiler, RowSource
+from rows.query.sql.expressions import NEVER, Parameter, Sql
+from rows.rules.access import Access
 from rows.rules.conditions import TRUE, Condition, Constant, Operand, OtherCell, Slot, Variable
-from rows.rules.rules import Access, Principal, RoleKey, Ruleset, bind
+from rows.rules.principal import Principal, RoleKey, bind
+from rows.rules.rules import Ruleset
 from rows.schema.model import Column, Schema
 
 if TYPE_CHECKING:
-    from rows.query.dynamic_models import RowModel
-    from rows.query.managers import RowQuerySet
+    from rows.query.tables.dynamic_models import RowModel
+    from rows.query.tables.managers import RowQuerySet
 
 
 CLOCK: Final = b"statement_timestamp()"

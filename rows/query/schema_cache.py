@@ -16,9 +16,10 @@ from django.db.models import Subquery
 from platform_site.identity.callers import EnvironmentRef
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox.models import ANY, EventInterest
-from rows.query.dynamic_models import RowModels
 from rows.query.role_view import RoleView, open_operand
-from rows.rules.rules import RoleKey, Ruleset
+from rows.query.tables.dynamic_models import RowModels
+from rows.rules.principal import RoleKey
+from rows.rules.rules import Ruleset
 from rows.schema import parser
 from rows.schema.model import EMPTY, Schema
 

@@ -13,18 +13,21 @@ import orjson
 from platform_site.http import cursors
 from platform_site.http.errors import NotFound, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres.prepared import Row
+from platform_site.postgres.libpq import Row
 from platform_site.postgres.replicas import Freshness
 from rows.memo import Memo
-from rows.query import embedded_users, params, select
+from rows.query import embedded_users, params
 from rows.query import where as query_where
 from rows.query.context import QueryContext, StaleVersion, run
-from rows.query.select import LIMIT, MAX_ANSWER_BYTES, ROW_ID, After, CountShape, ReadShape
-from rows.query.sql_conditions import hops_of
+from rows.query.sql import row_json, select
+from rows.query.sql.conditions import hops_of
+from rows.query.sql.row_json import MAX_ANSWER_BYTES
+from rows.query.sql.select import CountShape, ReadShape
+from rows.query.sql.statement import LIMIT, ROW_ID, After
 from rows.rules.conditions import Condition, Filter, Path
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
+from rows.schema.column_values import ROW_ID as ROW_ID_PATTERN
 from rows.schema.model import Table
-from rows.schema.values import ROW_ID as ROW_ID_PATTERN
 
 COUNT_CEILING: Final = 10_000
 """As far as `count=estimated` counts itself."""
@@ -185,7 +188,7 @@ def _joined(asking: QueryContext, row: Row) -> bytes:
     early is followed by its cursor."""
     relations = row[1] or b""
     if b"\t" in relations:
-        relations = select.CONTINUATION.sub(lambda found: _continued(asking, found[1]), relations)
+        relations = row_json.CONTINUATION.sub(lambda found: _continued(asking, found[1]), relations)
     return (row[0] or b"")[:-1] + b"," + relations[1:]
 
 

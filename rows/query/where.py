@@ -14,7 +14,8 @@ from platform_site.http.bodies import DuplicateName, object_of
 from platform_site.http.errors import ValidationFailed
 from rows.memo import Memo
 from rows.rules.conditions import NO_FILTER, Filter
-from rows.rules.grammar import MAX_DEPTH, InvalidCondition, NameResolver, read_filter, shown
+from rows.rules.grammar import MAX_DEPTH, read_filter
+from rows.rules.name_resolver import InvalidCondition, NameResolver, shown
 
 MAX_TEXT_BYTES: Final = 8 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024

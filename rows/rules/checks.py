@@ -1,6 +1,7 @@
 """Checks of a table: named conditions about a row's own cells that every row fulfils.
 
-`rows.query.table_checks` makes CHECK constraints of them. `rules.validate` reads them before a document is applied.
+`rows.query.tables.table_checks` makes CHECK constraints of them. `rules.validate` reads them before a document is
+applied.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,8 @@ from rows.rules.conditions import (
     parts,
     paths_of,
 )
-from rows.rules.grammar import InvalidCondition, NameResolver, read_rule
+from rows.rules.grammar import read_rule
+from rows.rules.name_resolver import InvalidCondition, NameResolver
 from rows.schema.model import Table
 
 

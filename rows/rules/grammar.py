@@ -4,45 +4,43 @@
     read_rule     a rule's `where` or `check`, with variables            → Condition (rows.rules.rules)
     read_record   a webhook's filter over `record` and `$old`            → Condition (webhooks)
 
-Every name goes through a `Sight`, which knows what this caller may know of, and nothing else: an unknown name and a
-hidden one take the same way to the same bytes. Everything is bounded before it is walked (T10): depth,
-nodes, list lengths, pattern lengths; there are no regular expressions. `rows.rules.operators` says which operators
-there are, docs/reference/filters.md has the grammar for users.
+Everything is bounded before it is walked: depth, nodes, list lengths, pattern lengths; there are no regular
+expressions. `rows.rules.operators` says which operators there are, docs/reference/filters.md has the grammar for users.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal, NoReturn, Protocol
+from typing import Any, Final
 
 from rows.rules.conditions import (
     FALSE,
     NO_FILTER,
-    OLD,
     TRUE,
-    And,
     Compare,
     Condition,
-    Constant,
     Filter,
-    Form,
     Hop,
     IsNull,
     Not,
-    Operand,
-    Or,
-    OtherCell,
     Path,
     Quantified,
     Search,
-    Slot,
     Variable,
     all_of,
     any_of,
     guarded,
     negate,
-    operands,
 )
+from rows.rules.name_resolver import (
+    InvalidCondition,
+    NameResolver,
+    Use,
+    join_path,
+    refuse_unknown,
+    refuse_user,
+    unknown_operator,
+)
+from rows.rules.operand_reader import OperandReader
 from rows.rules.operators import (
     ALL_OPERATORS,
     COMBINATORS,
@@ -51,87 +49,31 @@ from rows.rules.operators import (
     PATTERN_FORMS,
     QUANTIFIERS,
     RANGE_OPERATORS,
-    shape_operand,
-    type_of_operand,
 )
-from rows.schema.identifiers import did_you_mean
-from rows.schema.model import ID, SQL_TYPES, Column
+from rows.rules.slots import compact
+from rows.rules.variables import NO_CONDITION, without_variables
+from rows.schema.model import SQL_TYPES, Column
 from rows.schema.types import Type
-from rows.schema.values import ARRAYS, InvalidValue, read, read_operand, wire
+from rows.schema.values import ARRAYS
 
 MAX_DEPTH: Final = 6
 MAX_NODES: Final = 100
-MAX_LIST: Final = 1_000
 MAX_HOPS: Final = 3
 
 
-class InvalidCondition(Exception):
-    """A filter or rule that cannot be understood. `path` leads to the offending node (`$or.1.list.name`)."""
-
-    def __init__(self, path: str, code: str, message: str) -> None:
-        self.path = path
-        self.code = code
-        self.message = message
-        super().__init__(f"{path}: {message}" if path else message)
-
-
-class NameResolver(Protocol):
-    """What one caller may know of a schema: the only way from a name to a column or relation."""
-
-    @property
-    def token(self) -> int:
-        """Equal for equal sights of one schema version, never reused: a key for what was parsed under it."""
-
-    def column(self, table: str, name: str) -> Column | None:
-        """The column by its stored name, if this caller may read it in some row; `null` if its cells may read null."""
-
-    def relation(self, table: str, name: str) -> Hop | None:
-        """The relation, if the far table has a read rule for this caller and the column that links is readable."""
-
-    def names(self, table: str) -> Iterable[str]:
-        """All that `column` and `relation` know: what may be proposed in the place of a name that they do not."""
-
-    def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
-        """The table's named condition as its author wrote it; None if there is none."""
-
-    def searchable(self, table: str) -> tuple[str, ...]:
-        """The readable columns of type text, without `id`: what a `$search` without a column looks through."""
-
-    @property
-    def user_fields(self) -> tuple[str, ...]:
-        """The fields of users that this caller may embed; none unless the document opens them."""
-
-
-Use = Literal["filter", "rule", "check", "record"]
-"""A caller's filter; a rule's `where`; a rule's `check`, which also knows `$old`; a webhook's filter, which knows no
-other variable."""
-
-_TEXT_VARIABLES: Final = frozenset({"user.id", "user.email", "user.role", "key.id"})
-_CLAIM: Final = re.compile(r"user\.claims(\.[A-Za-z0-9_-]{1,64}){1,5}", re.ASCII)
-
-
 # Reading a condition
+class _Reader(OperandReader):
+    """One walk over one document."""
 
-
-class _Reader:
-    """One walk over one document. A filter's values are numbered into slots, and a text that begins with `$` is the
-    text it is; the other uses bind literals as constants and know variables."""
-
-    __slots__ = ("base", "expanding", "is_loose", "nodes", "resolver", "table", "use", "values", "wires")
+    __slots__ = ("expanding", "is_loose", "nodes")
 
     def __init__(self, resolver: NameResolver, table: str, use: Use) -> None:
-        self.resolver = resolver
-        self.base = table
-        self.table = table
-        """The table of the column that is being read, unless a path leads on from there."""
-        self.use = use
+        super().__init__(resolver, table, use)
         self.expanding: list[str] = []
         """The named conditions that the reader is inside of, outermost first."""
         self.nodes = 0
         self.is_loose = False
         """Some condition came out as TRUE or FALSE, and may have taken others, with their values, with it."""
-        self.wires: list[bytes] = []
-        self.values: list[Any] = []
 
     def condition(self, table: str, document: Any, path: str, depth: int) -> Condition:
         if not isinstance(document, Mapping):
@@ -151,7 +93,7 @@ class _Reader:
             raise InvalidCondition(path, "too_many", f"at most {MAX_NODES} conditions in one filter.")
 
     def member(self, table: str, key: Any, value: Any, path: str, depth: int) -> Condition:
-        here = _join(path, key)
+        here = join_path(path, key)
         if not isinstance(key, str):  # never from JSON, but from a function's or a command's own objects
             raise InvalidCondition(here, "wrong_type", "must be named by a string.")
         if not key.startswith("$"):
@@ -163,7 +105,9 @@ class _Reader:
                     raise InvalidCondition(here, "wrong_type", "must be a list of conditions.")
                 if not value:
                     raise InvalidCondition(here, "invalid", "must have at least one condition.")
-                parts = [self.condition(table, part, _join(here, index), depth + 1) for index, part in enumerate(value)]
+                parts = [
+                    self.condition(table, part, join_path(here, index), depth + 1) for index, part in enumerate(value)
+                ]
                 return all_of(parts) if key == "$and" else any_of(parts)
             case "$not":
                 return negate(self.condition(table, value, here, depth + 1))
@@ -173,7 +117,7 @@ class _Reader:
                 return self.named_condition(table, value, here, depth)
         if key in ALL_OPERATORS:
             raise InvalidCondition(here, "misplaced", "needs a column or a relation before it.")
-        raise _unknown_operator(here, key, (*COMBINATORS, "$search", "$is"))
+        raise unknown_operator(here, key, (*COMBINATORS, "$search", "$is"))
 
     def named_condition(self, table: str, name: Any, path: str, depth: int) -> Condition:
         """A condition that the table's author named, read in its place.
@@ -185,7 +129,7 @@ class _Reader:
             raise InvalidCondition(path, "wrong_type", "must be the name of a condition.")
         document = self.resolver.named_condition(table, name)
         if document is None:
-            raise InvalidCondition(path, "unknown", _NO_CONDITION)
+            raise InvalidCondition(path, "unknown", NO_CONDITION)
         called = f"{table}.{name}"
         if called in self.expanding:
             chain = " → ".join([*self.expanding, called])
@@ -194,11 +138,11 @@ class _Reader:
         try:
             if self.use in ("rule", "check"):
                 return self.condition(table, document, path, depth + 1)
-            return self.condition(table, _without_variables(document, path), path, depth + 1)
+            return self.condition(table, without_variables(document, path), path, depth + 1)
         except InvalidCondition as error:
             if self.use in ("rule", "check") or error.code in ("too_deep", "too_many"):
                 raise
-            raise InvalidCondition(path, "unknown", _NO_CONDITION) from None
+            raise InvalidCondition(path, "unknown", NO_CONDITION) from None
         finally:
             self.expanding.pop()
 
@@ -214,8 +158,8 @@ class _Reader:
                 return self.column(Path(hops, last), column, value, path)
         relation = self.resolver.relation(far, last)
         if relation is None:
-            _refuse_user(path, far, last, self.resolver)
-            _refuse_unknown(path, last, self.resolver.names(far))
+            refuse_user(path, far, last, self.resolver)
+            refuse_unknown(path, last, self.resolver.names(far))
         return self.quantified(hops, relation, value, path, depth)
 
     def walk(self, table: str, dotted: str, path: str) -> tuple[tuple[Hop, ...], str, str]:
@@ -223,14 +167,14 @@ class _Reader:
         if "." not in dotted:
             return (), table, dotted
         if self.use == "record":
-            _refuse_unknown(path)
+            refuse_unknown(path)
         *steps, last = dotted.split(".", MAX_HOPS + 1)
         hops: list[Hop] = []
         for step in steps:
             hop = self.resolver.relation(table, step)
             if hop is None:
-                _refuse_user(path, table, step, self.resolver)
-                _refuse_unknown(path, step, self.resolver.names(table))
+                refuse_user(path, table, step, self.resolver)
+                refuse_unknown(path, step, self.resolver.names(table))
             if hop.many:
                 raise InvalidCondition(
                     path, "to_many", f'"{step}" leads to many rows: use {{"{step}": {{"$some": {{…}}}}}}.'
@@ -243,14 +187,14 @@ class _Reader:
 
     def quantified(self, hops: tuple[Hop, ...], relation: Hop, value: Any, path: str, depth: int) -> Condition:
         if self.use == "record":
-            _refuse_unknown(path)
+            refuse_unknown(path)
         if isinstance(value, Mapping) and value.keys() == {"$is"} and not relation.many:
             value = {"$some": value}
         if not isinstance(value, Mapping) or not value or not all(key in QUANTIFIERS for key in value):
             raise InvalidCondition(path, "wrong_type", _relation_takes(relation))
         found: list[Condition] = []
         for key, inner in value.items():
-            here = _join(path, key)
+            here = join_path(path, key)
             self.count(here)
             condition = self.condition(relation.table, inner, here, depth + 1)
             some: Condition = Quantified("some", relation, negate(condition) if key == "$every" else condition)
@@ -274,7 +218,7 @@ class _Reader:
         allowed = OPERATORS[column.type]
         found: list[Condition] = []
         for key, value in document.items():
-            here = _join(path, key)
+            here = join_path(path, key)
             self.count(here)
             if key in allowed:
                 found.append(self.operator(cell, column, key, value, here))
@@ -287,7 +231,7 @@ class _Reader:
             elif key in ALL_OPERATORS:
                 raise InvalidCondition(here, "misplaced", f"does not fit a column of type {column.type}.")
             else:
-                raise _unknown_operator(here, key, allowed)
+                raise unknown_operator(here, key, allowed)
         return found[0] if len(found) == 1 else all_of(found)
 
     def operator(self, cell: Path, column: Column, key: str, value: Any, path: str) -> Condition:
@@ -308,7 +252,7 @@ class _Reader:
                 if not isinstance(value, list) or len(value) != 2:
                     raise InvalidCondition(path, "wrong_type", "must be a list of two values.")
                 low, high = (
-                    self.comparable(cell, column, bound, _join(path, index)) for index, bound in enumerate(value)
+                    self.comparable(cell, column, bound, join_path(path, index)) for index, bound in enumerate(value)
                 )
                 needs = tuple(bound for bound in (low, high) if isinstance(bound, Variable))
                 return all_of([Compare(cell, "gte", low, needs), Compare(cell, "lte", high, needs)])
@@ -341,7 +285,7 @@ class _Reader:
         literals: list[Any] = []
         found: list[Condition] = []
         for index, item in enumerate(value):
-            here = _join(path, index)
+            here = join_path(path, index)
             if item is None:
                 found.append(IsNull(cell))
             elif (variable := self.variable(SQL_TYPES[column.type], item, here)) is not None:
@@ -358,7 +302,7 @@ class _Reader:
             return self.among(cell, column, value, path)
         found: list[Condition] = []
         for index, item in enumerate(value):
-            here = _join(path, index)
+            here = join_path(path, index)
             self.count(here)
             self.check_email(column, item, here)
             found.append(
@@ -380,84 +324,6 @@ class _Reader:
             return TRUE if columns else FALSE  # without words nothing is asked; without columns nothing is found
         return Search(tuple(Path(hops, column) for column in columns), operand)
 
-    # Operands
-
-    def comparable(self, cell: Path, column: Column, value: Any, path: str) -> Operand:
-        """An operand that stands for one cell of `column`."""
-        type_ = SQL_TYPES[column.type]
-        if isinstance(value, Mapping) and value.keys() == {"$column"} and column.type != "json":
-            return self.other_cell(cell, type_, value["$column"], path)
-        if (variable := self.variable(type_, value, path)) is not None:
-            return variable
-        if column.type == "text[]":
-            self.check_list(value, path)
-        return self.bind(type_, self.literal(column, value, path))
-
-    def other_cell(self, cell: Path, type_: Type, name: Any, path: str) -> OtherCell:
-        """The operand `{"$column": name}`: a column of the table at the end of the path of `cell`."""
-        table = cell.hops[-1].table if cell.hops else self.table
-        if not isinstance(name, str):
-            raise InvalidCondition(path, "wrong_type", "$column must be the name of a column.")
-        column = self.resolver.column(table, name)
-        if column is None:
-            _refuse_unknown(path, name, self.resolver.names(table))
-        if SQL_TYPES[column.type] != type_:
-            raise InvalidCondition(path, "wrong_type", f"{name} is of type {column.type}, which does not fit.")
-        return OtherCell(name, type_)
-
-    def literal(self, column: Column, value: Any, path: str) -> Any:
-        if self.use == "filter" and isinstance(value, str) and value.startswith("$") and _holds_ids(column):
-            # No id begins with `$`: the caller means a rule's variable and would take an empty list for a correct
-            # answer.
-            message = 'is no id: variables such as "$user.id" stand in rules only, a filter gives the value itself.'
-            raise InvalidCondition(path, "invalid", message)
-        self.check_email(column, value, path)
-        try:
-            return read_operand(column, self.unescaped(value, path))
-        except InvalidValue as error:
-            raise InvalidCondition(path, error.code, error.continued) from None
-
-    def operand(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Operand:
-        if (variable := self.variable(type_of_operand(type_, form), value, path, form)) is not None:
-            return variable
-        try:
-            literal = read(type_, self.unescaped(value, path))
-            shaped = shape_operand(form, literal)
-            if self.use != "filter" and form not in ("plain", "one", "exact") and not (literal and shaped):
-                raise InvalidValue("invalid", "Must not be empty: it would match everything.")
-            return self.bind(type_of_operand(type_, form), shaped)
-        except InvalidValue as error:
-            raise InvalidCondition(path, error.code, error.continued) from None
-
-    def unescaped(self, value: Any, path: str) -> Any:
-        return value if self.use == "filter" else read_literal(value, path)
-
-    def check_email(self, column: Column, value: Any, path: str) -> None:
-        """Refuse a filter for an email with a space: it would find nothing, because a URL turned a plus into it."""
-        if self.use == "filter" and column.format == "email" and isinstance(value, str) and " " in value:
-            message = 'must be an email, which has no space. In a URL, "+" means a space: write "%2B".'
-            raise InvalidCondition(path, "invalid", message)
-
-    def check_list(self, value: Any, path: str) -> None:
-        if not isinstance(value, list):
-            raise InvalidCondition(path, "wrong_type", "must be a list.")
-        if len(value) > MAX_LIST:
-            raise InvalidCondition(path, "too_many", f"must have at most {MAX_LIST} values.")
-
-    def bind(self, type_: Type, value: Any) -> Operand:
-        encoded = wire(type_, value)
-        self.values.append(value)
-        if self.use != "filter":
-            return Constant(encoded, type_, value)
-        self.wires.append(encoded)
-        return Slot(len(self.wires) - 1, type_)
-
-    def variable(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Variable | None:
-        """The variable that `value` names, typed by what it is compared with; None for a literal."""
-        if self.use == "filter" or not isinstance(value, str) or not value.startswith("$") or value.startswith("$$"):
-            return None
-        return read_variable(self.resolver, self.base, value[1:], type_, form, path, self.use)
-
 
 def _equals(cell: Path, variable: Variable) -> Condition:
     """Emails are stored in lower case, columns as the application wrote them: both sides are compared in lower case."""
@@ -466,111 +332,9 @@ def _equals(cell: Path, variable: Variable) -> Condition:
     return Compare(cell, "eq", variable)
 
 
-def read_literal(value: Any, path: str) -> Any:
-    """A rule's literal, in which `$$` at the beginning of a text stands for `$`, at any depth.
-
-    Raises InvalidCondition for a text that begins with a single `$`: its author meant a variable, which is not
-    allowed there.
-    """
-    if isinstance(value, str) and value.startswith("$"):
-        if not value.startswith("$$"):
-            message = 'a variable cannot stand inside of a value; write "$$" for a text that begins with "$".'
-            raise InvalidCondition(path, "invalid", message)
-        return value[1:]
-    if isinstance(value, list):
-        return [read_literal(item, _join(path, index)) for index, item in enumerate(value)]
-    if isinstance(value, Mapping):
-        return {key: read_literal(item, _join(path, key)) for key, item in value.items()}
-    return value
-
-
-def read_variable(
-    resolver: NameResolver, table: str, name: str, type_: Type, form: Form, path: str, use: Use = "rule"
-) -> Variable:
-    """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if there is none such, or if
-    it can never have a value of that type. What a claim holds is only known, and checked, when it is bound.
-    """
-    if name.startswith(OLD) and use in ("check", "record"):
-        column = resolver.column(table, name.removeprefix(OLD))
-        if column is None:
-            raise InvalidCondition(path, "unknown", f"there is no column for ${name}.")
-        if form != "plain":
-            raise InvalidCondition(path, "invalid", f"${name} cannot be used with this operator.")
-        if SQL_TYPES[column.type] != type_:
-            raise InvalidCondition(path, "wrong_type", f"${name} is of type {column.type}, which does not fit.")
-        return Variable(name, type_, form)
-    if use == "record":
-        raise InvalidCondition(path, "unknown", "the only variables here are $old.<column>.")
-    if name == "now":
-        if type_ not in ("timestamptz", "date"):
-            raise InvalidCondition(path, "wrong_type", "$now only fits dates and timestamps.")
-    elif name in _TEXT_VARIABLES:
-        if type_ != "text" and not (type_ == "text[]" and form in ("one", "words")):
-            raise InvalidCondition(path, "wrong_type", f"${name} is a text, which does not fit.")
-    elif not _CLAIM.fullmatch(name):
-        raise InvalidCondition(
-            path,
-            "unknown",
-            "there is no such variable here: $user.id, $user.email, $user.role, $user.claims.<name>, $key.id and $now "
-            'are, and $old.<column> in a check; write "$$" for a text that begins with "$".',
-        )
-    return Variable(name, type_, form)
-
-
-_NO_CONDITION: Final = "there is no condition of this name that can be used here."
-
-
-def _without_variables(document: Any, path: str) -> Any:
-    """A named condition as a caller would write it: `$$` is one dollar sign. Raises InvalidCondition for a variable."""
-    if isinstance(document, str) and document.startswith("$"):
-        if not document.startswith("$$"):
-            raise InvalidCondition(path, "unknown", _NO_CONDITION)
-        return document[1:]
-    if isinstance(document, Mapping):
-        return {key: _without_variables(value, path) for key, value in document.items()}
-    if isinstance(document, list | tuple):
-        return [_without_variables(value, path) for value in document]
-    return document
-
-
-def _holds_ids(column: Column) -> bool:
-    return column.is_reference or column.is_user or column is ID
-
-
 def _is_operators(value: Mapping[str, Any]) -> bool:
     """Whether an object beside a json column is operators rather than a JSON value. `{}` is the value."""
     return bool(value) and all(key.startswith("$") for key in value)
-
-
-def _join(path: str, part: object) -> str:
-    return f"{path}.{part}" if path else str(part)
-
-
-def _refuse_unknown(path: str, word: str = "", known: Iterable[str] = ()) -> NoReturn:
-    """`known` are the names that the asker may see: nothing else is ever proposed."""
-    combinator = f"${word.lower()}"
-    slip = f'; did you mean "{combinator}"?' if combinator in COMBINATORS else did_you_mean(word, known)
-    raise InvalidCondition(path, "unknown", f"there is no such column or relation{slip or '.'}")
-
-
-def user_column(table: str, name: str, resolver: NameResolver) -> str | None:
-    """The readable column with the id of the user `name`: `owner_id` for `owner`."""
-    column = resolver.column(table, f"{name}_id")
-    return column.name if column is not None and column.is_user else None
-
-
-def _refuse_user(path: str, table: str, name: str, resolver: NameResolver) -> None:
-    if column := user_column(table, name, resolver):
-        raise InvalidCondition(path, "unknown", f"{name} is a user: conditions can only use {column}.")
-
-
-def _unknown_operator(path: str, word: str, known: Iterable[str]) -> InvalidCondition:
-    """Names the operator that is most likely meant (other systems spell them `gte`, `_gte`, `starts_with`), or all that
-    fit."""
-    meant = f"${word.lstrip('$').replace('_', '')}".lower()
-    spelled = {one.lower(): one for one in known}
-    slip = f'; did you mean "{spelled[meant]}"?' if meant in spelled else f": here are {', '.join(sorted(known))}."
-    return InvalidCondition(path, "unknown_operator", f"there is no such operator{slip}")
 
 
 def _relation_takes(relation: Hop) -> str:
@@ -600,42 +364,4 @@ def read_filter(document: Any, table: str, resolver: NameResolver) -> Filter:
     if not reader.wires:
         return Filter(shape) if shape != TRUE else NO_FILTER
     found = Filter(shape, tuple(reader.wires), tuple(reader.values))
-    return _compact(found) if reader.is_loose else found
-
-
-def _compact(found: Filter) -> Filter:
-    """The filter without the values of conditions that a TRUE or FALSE made irrelevant: every value must be bound."""
-    used = sorted({operand.index for operand in operands(found.shape) if isinstance(operand, Slot)})
-    numbers = {old: new for new, old in enumerate(used)}
-    return Filter(
-        _renumber(found.shape, numbers),
-        tuple(found.wire[index] for index in used),
-        tuple(found.values[index] for index in used),
-    )
-
-
-def _renumber(condition: Condition, numbers: Mapping[int, int]) -> Condition:
-    def moved(operand: Operand) -> Operand:
-        return Slot(numbers[operand.index], operand.type) if isinstance(operand, Slot) else operand
-
-    match condition:
-        case Compare(path, operator, operand):
-            return Compare(path, operator, moved(operand))
-        case Search(paths, operand):
-            return Search(paths, moved(operand))
-        case Not(inner):
-            leaf = _renumber(inner, numbers)
-            return Not(leaf)  # type: ignore[arg-type]
-        case And(conditions):
-            return And(tuple(_renumber(part, numbers) for part in conditions))
-        case Or(conditions):
-            return Or(tuple(_renumber(part, numbers) for part in conditions))
-        case Quantified(kind, hop, inner):
-            return Quantified(kind, hop, _renumber(inner, numbers))
-        case _:
-            return condition
-
-
-def shown(path: str) -> str:
-    """A path as an answer may repeat it: shortened, and without characters that could not be sent."""
-    return path[:200].encode("unicode_escape").decode()
+    return compact(found) if reader.is_loose else found

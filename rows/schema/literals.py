@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from rows.schema import values
+from rows.schema import column_values, values
 from rows.schema.model import NOW, RANDOM, Column
 
 _WORDS: Final = {"date": NOW, "timestamp": NOW, "uuid": RANDOM}
@@ -31,5 +31,5 @@ def value(column: Column, raw: Any) -> Any:
         return raw
     if len(str(raw)) > _MAX_JSON:
         raise values.InvalidValue("too_long", f"Must have at most {_MAX_JSON} characters.")
-    cell = values.read_cell(column, raw)
+    cell = column_values.read_cell(column, raw)
     return list(cell) if isinstance(cell, tuple) else cell

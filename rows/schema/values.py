@@ -16,14 +16,9 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from platform_site.identity import ids
-from rows.schema.formats import FORMATS
-from rows.schema.model import ID, SQL_TYPES, Column, ColumnType, Table
 from rows.schema.types import Type
 
 MAX_JSON_DEPTH: Final = 64
-MAX_INDEXED_BYTES: Final = 2_600
-"""A btree entry holds 2,704 bytes; a longer text in an indexed column would be PostgreSQL's error 54000."""
 
 ARRAYS: Final[Mapping[Type, Type]] = {
     "text": "text[]",
@@ -36,10 +31,6 @@ ARRAYS: Final[Mapping[Type, Type]] = {
     "uuid": "uuid[]",
 }
 ELEMENTS: Final[Mapping[Type, Type]] = {array: element for element, array in ARRAYS.items()}
-
-ROW_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-RESERVED_IDS: Final = frozenset({"query", "explain"})
-"""Words that are endpoints in the place of a row's id."""
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,500}(\.[0-9]{1,500})?", re.ASCII)
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _TIMESTAMP: Final = re.compile(
@@ -67,19 +58,7 @@ class InvalidValue(Exception):
         return self.message[0].lower() + self.message[1:]
 
 
-def missing_row() -> InvalidValue:
-    """For a reference to a row that is not there, or that the caller may not see: one answer for both."""
-    return InvalidValue("no_such_row", "There is no such row that you can see.")
-
-
-def missing_user() -> InvalidValue:
-    """The error for a user column whose id is not a user of the environment."""
-    return InvalidValue("no_such_user", "There is no such user.")
-
-
 # Reading: JSON to Python's spelling, by the operand's type.
-
-
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidValue("wrong_type", "Must be a string.")
@@ -224,8 +203,6 @@ def read(type_: Type, value: Any) -> Any:
 
 
 # Writing: Python's spelling to the wire.
-
-
 def _wire_json(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if ".0" in text:  # to jsonb 1.0 equals 1 and keeps its zero: equal values must have equal bytes
@@ -275,156 +252,3 @@ def wire(type_: Type, value: Any) -> bytes:
     if element is not None:
         return _wire_array(value, _WRITERS[element])
     return _WRITERS[type_](value)
-
-
-MAX_ROW_BYTES: Final = 8 * 2**20
-"""Of a row's texts, arrays and JSON, as stored: a row is an answer, and twice in its event. A body of 1 MB can bring in
-more, in JSON's exponents or in defaults, and further ones must not add to it for ever."""
-LONG_TYPES: Final = frozenset[ColumnType]({"text", "json", "text[]"})
-"""Types whose cells a client can make as long as it likes."""
-
-
-def stored_size(column: Column, cell: bytes) -> int:
-    """Bytes of the wire text `cell` of one of LONG_TYPES as PostgreSQL gives it back, but for JSON's blanks.
-
-    It writes the numbers of JSON without exponents: the five bytes of 1e308 come back as 309.
-    """
-    if column.type != "json" or (b"e+" not in cell and b"e-" not in cell):
-        return len(cell)
-    size = len(cell)
-
-    def spelled(number: str) -> int:
-        nonlocal size
-        size += len(format(Decimal(number), "f")) - len(number)
-        return 0
-
-    json.loads(cell, parse_float=spelled)
-    return size
-
-
-# Columns: what a write may leave in a cell.
-
-
-def read_operand(column: Column, value: Any) -> Any:
-    """Python's spelling of a value to compare with `column`. Raises InvalidValue, also for null.
-
-    Unlike `read_cell` it takes a text of any length, a decimal of any scale and any text for a reference or user:
-    comparing with what cannot be there is an honest question, and its answer is no.
-    """
-    read_value = read(SQL_TYPES[column.type], value)
-    if column.type == "enum" and read_value not in column.values:
-        raise _not_among(column)
-    return read_value
-
-
-def read_cell(column: Column, value: Any) -> Any:
-    """Python's spelling of `value` as a cell of `column`, None for null. Raises InvalidValue.
-
-    Whether the row of a reference, or the user, exists is not asked here.
-    """
-    cell = read_unbounded(column, value)
-    if cell is not None and (column.min is not None or column.max is not None):
-        _check_range(column, cell)
-    return cell
-
-
-def read_unbounded(column: Column, value: Any) -> Any:
-    """As `read_cell`, with no regard to `min` and `max`: for what is added to a cell."""
-    if value is None and column.null:
-        return None
-    cell = read(SQL_TYPES[column.type], value)
-    match column.type:
-        case "text":
-            _check_length(column, cell)
-            if column.format is not None and not FORMATS[column.format].matches(cell):
-                raise InvalidValue("invalid", FORMATS[column.format].message)
-        case "text[]":
-            for part in cell:
-                _check_length(column, part)
-        case "decimal":
-            _check_digits(column, cell)
-        case "enum":
-            if cell not in column.values:
-                raise _not_among(column)
-        case "reference":
-            if not ROW_ID.fullmatch(cell):
-                raise missing_row()
-        case "user":
-            if not ids.matches("usr", cell):
-                raise missing_user()
-        case _:
-            pass
-    return cell
-
-
-def _check_range(column: Column, cell: Any) -> None:
-    if column.min is not None and cell < column.min:
-        raise InvalidValue("out_of_range", f"Must be at least {_spelled(column, column.min)}.")
-    if column.max is not None and cell > column.max:
-        raise InvalidValue("out_of_range", f"Must be at most {_spelled(column, column.max)}.")
-
-
-def _spelled(column: Column, cell: Any) -> str:
-    return wire(SQL_TYPES[column.type], cell).decode()
-
-
-def misfit(column: Column) -> InvalidValue:
-    """The error for a value that the column's CHECK constraint refused: which one it is, PostgreSQL does not say."""
-    least, greatest = (None if end is None else _spelled(column, end) for end in (column.min, column.max))
-    match least, greatest:
-        case None, None:
-            return InvalidValue("invalid", "The column does not allow this value.")
-        case str(), str():
-            return InvalidValue("out_of_range", f"Must be from {least} to {greatest}.")
-    return InvalidValue("out_of_range", f"Must be at least {least}." if least else f"Must be at most {greatest}.")
-
-
-def _not_among(column: Column) -> InvalidValue:
-    return InvalidValue("not_among", f"Must be one of {', '.join(column.values)}.")
-
-
-def _check_length(column: Column, text: str) -> None:
-    if column.max_length is not None and len(text) > column.max_length:
-        raise InvalidValue("too_long", f"Must have at most {column.max_length} characters.")
-    if column.min_length is not None and len(text) < column.min_length:
-        raise InvalidValue("too_short", f"Must have at least {column.min_length} characters.")
-
-
-def _check_digits(column: Column, value: Decimal) -> None:
-    if column.precision is None:
-        return
-    scale = column.scale or 0
-    whole, _, fraction = format(value, "f").partition(".")
-    if len(fraction.rstrip("0")) > scale:  # "1.500" fits a scale of 1: zeros at the end add nothing
-        raise InvalidValue("too_precise", f"Must have at most {scale} digits after the point.")
-    if len(whole.lstrip("-0")) > column.precision - scale:
-        raise InvalidValue("out_of_range", f"Must have at most {column.precision - scale} digits before the point.")
-
-
-def read_id(value: Any) -> str:
-    """A row's id as its maker chose it: 1-64 of `A-Za-z0-9_-`. Raises InvalidValue."""
-    if isinstance(value, str) and ROW_ID.fullmatch(value):
-        return value
-    raise InvalidValue("invalid", "Must be 1-64 letters, digits, hyphens or underscores.")
-
-
-def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
-    """The wire text of the JSON `value` as a cell of `column`, None for null. Raises InvalidValue."""
-    if column is ID:
-        return read_id(value).encode()
-    cell = read_cell(column, value)
-    encoded = None if cell is None else wire(SQL_TYPES[column.type], cell)
-    if encoded is not None and column.type == "text" and len(encoded) > MAX_INDEXED_BYTES:
-        _check_index(table, column)
-    return encoded
-
-
-def is_indexed(table: Table, column: Column) -> bool:
-    """Whether the document declares an index or a unique that holds the column's values."""
-    indexed = any(key.column == column.name for index in table.indexes for key in index.keys)
-    return indexed or any(column.name in unique for unique in table.unique)
-
-
-def _check_index(table: Table, column: Column) -> None:
-    if is_indexed(table, column):
-        raise InvalidValue("too_long", f"Must have at most {MAX_INDEXED_BYTES} bytes, since it is indexed.")

@@ -2,7 +2,7 @@
 
 `Writer` writes one, `Archive` reads one. The last entry, `manifest.json`, has the size and SHA-256 of all others;
 `Archive.verify` checks all of it before it is used. Entries are read and written in pieces, so that memory stays
-constant. `rows.transfer.backup` defines their contents. Format: docs/how-to/operations/backups.md.
+constant. `rows.transfer.backup_content` defines their contents. Format: docs/how-to/operations/backups.md.
 """
 
 import hashlib

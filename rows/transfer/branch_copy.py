@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from projects.provisioning import branching, failpoints
 from rows.migrate import apply
 from rows.models import CurrentVersion, SchemaVersion

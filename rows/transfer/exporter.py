@@ -1,7 +1,7 @@
 """Exports all rows of a table by COPY: CSV or NDJSON that `rows.transfer.importer` reads back to the same rows.
 
-PostgreSQL renders the cells exactly as in API responses (`rows.query.json_rendering`), in one statement, so the file is
-a snapshot. For operators: no rules are applied.
+PostgreSQL renders the cells exactly as in API responses (`rows.query.sql.json_rendering`), in one statement, so the
+file is a snapshot. For operators: no rules are applied.
 """
 
 from collections.abc import Collection, Iterator
@@ -12,12 +12,12 @@ from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows.migrate import service as schema_service
-from rows.query import json_rendering
+from rows.query.sql import json_rendering
 from rows.schema.model import Column, Table
 from rows.transfer.file_formats import Format
-from rows.transfer.importer import NoSuchTable
+from rows.transfer.import_report import NoSuchTable
 
 _AS_JSON: Final = frozenset({"json", "text[]"})
 """Types that CSV has no form for: their cells are JSON."""

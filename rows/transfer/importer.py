@@ -1,16 +1,13 @@
 """Imports rows by COPY from a file: all of them, or the valid ones, or none.
 
-Each cell is read exactly as the API reads it (`rows.schema.values`), so that only valid values get in. All rows go into
-a temporary table first, where PostgreSQL finds taken ids, violated unique constraints and missing references. Rows are
-inserted when every invalid line is known by its number. One transaction. For operators: no rules are applied.
+Each cell is read exactly as the API reads it (`rows.schema.column_values`), so that only valid values get in. All rows
+go into a temporary table first, where PostgreSQL finds taken ids, violated unique constraints and missing references.
+Rows are inserted when every invalid line is known by its number. One transaction. For operators: no rules are applied.
 """
 
-import re
-import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from django.db import Error as DatabaseError
@@ -21,94 +18,25 @@ from psycopg import sql
 from accounts.models import User
 from platform_site.background.periodic import log_failures
 from platform_site.http.requests import current_request_id
-from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits, replicas, sqlstates
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows.changes import watched_tables
 from rows.migrate import apply
 from rows.migrate import service as schema_service
 from rows.outbox.models import ANY, EventInterest
-from rows.query import json_rendering, table_checks, table_models
-from rows.schema import identifiers, values
-from rows.schema.model import ID, NOW, RANDOM, SQL_TYPES, Column, Table
-from rows.schema.values import LONG_TYPES, MAX_ROW_BYTES, RESERVED_IDS, InvalidValue
+from rows.query.sql import json_rendering
+from rows.query.tables import table_checks, table_models
+from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
+from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
+from rows.transfer.copy_lines import CHUNK, LineEncoder
+from rows.transfer.import_report import BadLine, BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
 from rows.write import deleted_users
 
-MISSING: Final = object()
-"""A cell that the record does not have: it gets its default."""
-
-SHOWN: Final = 1000
-"""Bad lines are kept up to that many; beyond it they are only counted."""
-
-_CHUNK: Final = 256 * 1024
 _USERS_AT_ONCE: Final = 5000
 _LONG_LINE: Final = MAX_ROW_BYTES // 64
 """Bytes of a line from which on the row may be too large as stored: the six of `1e308,` become 311."""
-_ESCAPED: Final = re.compile(rb"[\\\t\n\r]")
-_ESCAPES: Final = {b"\\": rb"\\", b"\t": rb"\t", b"\n": rb"\n", b"\r": rb"\r"}
 _STAGE: Final = sql.Identifier("_import")
-
-
-@dataclass(frozen=True, slots=True)
-class BadLine:
-    """A line that cannot become a row. `column` is None where it is about the line as a whole."""
-
-    number: int
-    column: str | None
-    message: str
-
-    def __str__(self) -> str:
-        return (
-            f"line {self.number}: {self.column}: {self.message}"
-            if self.column
-            else f"line {self.number}: {self.message}"
-        )
-
-
-@dataclass(slots=True)
-class Report:
-    """What an import did. `bad_lines` counts all, `bad` has the first SHOWN complaints."""
-
-    rows: int = 0
-    events: int = 0
-    bad_lines: int = 0
-    bad: list[BadLine] = field(default_factory=list)
-
-    def complain(self, lines: Collection[BadLine]) -> None:
-        """Note complaints about one line."""
-        self.bad_lines += 1
-        if len(self.bad) < SHOWN:
-            self.bad += lines
-
-
-class ImportFailed(Exception):
-    """Base of the errors below. Never raised itself."""
-
-
-class NoSuchTable(ImportFailed):
-    """The environment's schema has no such table; the text is for people, and names one that may be meant."""
-
-    def __init__(self, name: str, known: Iterable[str]) -> None:
-        super().__init__(f"The environment has no table {name}{identifiers.did_you_mean(name, known) or '.'}")
-
-
-class BadLines(ImportFailed):
-    """There are invalid lines and skipping them was not requested: nothing was imported."""
-
-    def __init__(self, report: Report) -> None:
-        self.report = report
-        super().__init__(f"{report.bad_lines} bad lines")
-
-
-class ChangedDuringImport(ImportFailed):
-    """Others changed the schema, or wrote conflicting rows, at the same time, or are still at it: nothing was
-    imported."""
-
-
-class TooLong(ImportFailed):
-    """Values of a row are too long together for an index of several columns: nothing was imported. Its arguments are
-    the columns, none where PostgreSQL does not say."""
 
 
 class Source(Protocol):
@@ -230,7 +158,7 @@ class _Import:
             sql.SQL("CREATE TEMP TABLE {} (_line bigint, _event text, {}) ON COMMIT DROP").format(_STAGE, columns)
         )
         copy = sql.SQL("COPY {} (_line, _event, {}) FROM STDIN").format(_STAGE, self._names)
-        encode = _Encoder(self.table, self.columns, self.now, events=self.events)
+        encode = LineEncoder(self.table, self.columns, self.now, events=self.events)
         # COPY is psycopg's own: without the wrapper its errors would not be Django's.
         with self.connection.wrap_database_errors, self.cursor.copy(copy) as writing:
             chunk: list[bytes] = []
@@ -244,7 +172,7 @@ class _Import:
                     self.long_lines.append(number)
                 chunk.append(line)
                 size += len(line)
-                if size > _CHUNK:
+                if size > CHUNK:
                     writing.write(b"".join(chunk))
                     chunk.clear()
                     size = 0
@@ -425,119 +353,3 @@ def _staged(column: Column) -> sql.Composed:
         sql.SQL(type_),
         collation if type_ in ("text", "text[]") else sql.SQL(""),
     )
-
-
-_NULL: Final = rb"\N"
-_REMEMBERED: Final = 20_000
-"""Cells of one column whose spelling is kept: references, users and days come again and again."""
-
-
-class _Encoder:
-    """From a record to the line that COPY reads. Called a million times: what can be known before is."""
-
-    def __init__(self, table: Table, columns: Sequence[Column], now: datetime, *, events: bool) -> None:
-        self.table, self.events = table, events
-        self.columns = [(column.name, column, _quick(table, column)) for column in columns]
-        self.fillers = {column.name: self._filler(column, now) for column in columns}
-
-    def line(self, number: int, record: "Mapping[str, Any] | str") -> bytes | list[BadLine]:
-        """The COPY line of one record, or everything that is wrong with it."""
-        if isinstance(record, str):
-            return [BadLine(number, None, record)]
-        bad: list[BadLine] = []
-        parts = [b"%d" % number, ids.new("evt").encode() if self.events else b""]
-        known = 0
-        get = record.get
-        for name, column, quick in self.columns:
-            value = get(name, MISSING)
-            if value is MISSING:
-                filler = self.fillers[name]
-                if filler is None:
-                    bad.append(BadLine(number, name, "Must be given."))
-                else:
-                    parts.append(filler if type(filler) is bytes else filler())  # type: ignore[operator]
-                continue
-            known += 1
-            try:
-                parts.append(quick(value) or _cell(self.table, column, value))
-            except InvalidValue as error:
-                bad.append(BadLine(number, name, error.message))
-        if known < len(record):
-            strange = record.keys() - {name for name, _, _ in self.columns}
-            bad += [BadLine(number, str(name)[:100], "There is no such column.") for name in strange]
-        return bad or b"\t".join(parts) + b"\n"
-
-    def _filler(self, column: Column, now: datetime) -> bytes | Callable[[], bytes] | None:
-        """The cell that a record leaves out, or what makes it; None if it has to be given."""
-        if column is ID:
-            prefix = self.table.id_prefix
-            return lambda: (prefix + ids.suffix()).encode()
-        if column.default is None:
-            return _NULL if column.null else None
-        if column.default == RANDOM and column.type == "uuid":
-            return lambda: str(uuid.uuid4()).encode()
-        moment = now.astimezone(UTC)
-        word = {"timestamp": moment.isoformat(), "date": moment.date().isoformat()}.get(column.type)
-        if column.default == NOW and word is not None:
-            return word.encode()
-        return _escaped(values.encode_cell(self.table, column, column.default) or b"")
-
-
-def _cell(table: Table, column: Column, value: Any) -> bytes:
-    """The text of a cell as COPY reads it. Raises InvalidValue."""
-    cell = values.encode_cell(table, column, value)
-    if cell is None:
-        return _NULL
-    if column is ID and cell.decode() in RESERVED_IDS:
-        raise InvalidValue("reserved", "Is reserved.")
-    return _escaped(cell)
-
-
-def _quick(table: Table, column: Column) -> Callable[[Any], bytes | None]:
-    """What `_cell` makes of the values that such a column mostly has, at a quarter of the cost. None or nothing leaves
-    a value to `_cell`, which alone says what is wrong with one."""
-    if column is ID:
-        return lambda value: (
-            value.encode()
-            if type(value) is str and values.ROW_ID.fullmatch(value) and value not in RESERVED_IDS
-            else None
-        )
-    match column.type:
-        case _ if any(each is not None for each in (column.min, column.max, column.min_length, column.format)):
-            return lambda value: None
-        case "text":
-            is_indexed = values.is_indexed(table, column)
-            # A character takes at most four bytes, so below this no text can be too long for an index.
-            most = min(column.max_length or _CHUNK, values.MAX_INDEXED_BYTES // 4 if is_indexed else _CHUNK)
-            null = _NULL if column.null else None
-
-            def text(value: Any) -> bytes | None:
-                # No printable character means anything to COPY but the backslash; surrogates and NUL are none.
-                if type(value) is str and len(value) <= most and value.isprintable() and "\\" not in value:
-                    return value.encode()
-                return null if value is None else None
-
-            return text
-        case "integer":
-            return lambda value: b"%d" % value if type(value) is int and -(2**63) <= value < 2**63 else None
-        case "boolean":
-            return lambda value: b"true" if value is True else b"false" if value is False else None
-        case "reference" | "user" | "enum" | "date":
-            seen: dict[str, bytes] = {}
-
-            def remembered(value: Any) -> bytes | None:
-                if type(value) is not str:
-                    return None
-                cell = seen.get(value)
-                if cell is None:
-                    cell = _cell(table, column, value)
-                    if len(seen) < _REMEMBERED and len(value) <= 100:
-                        seen[value] = cell
-                return cell
-
-            return remembered
-    return lambda value: None
-
-
-def _escaped(cell: bytes) -> bytes:
-    return _ESCAPED.sub(lambda found: _ESCAPES[found[0]], cell)

@@ -17,11 +17,12 @@ from platform_site.http.errors import ApiError, FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity.callers import EnvironmentRef
 from rows.query.context import QueryContext, run
-from rows.query.select import MAX_ANSWER_BYTES, ROW_ID
 from rows.query.service import RowAnswer
-from rows.rules.rules import Principal
+from rows.query.sql.row_json import MAX_ANSWER_BYTES
+from rows.query.sql.statement import ROW_ID
+from rows.rules.principal import Principal
 from rows.schema.model import ID, SQL_TYPES, Column, Table
-from rows.write import insert_pipeline, service, upserts
+from rows.write import insert_pipeline, inserts, service, upserts
 from rows.write.insert_pipeline import NotInOneTrip
 from rows.write.pending_write import PendingWrite
 
@@ -173,7 +174,7 @@ class _Batch:
         """Whether the operation is an insert that can be sent with others; then it waits."""
         if not self._in_one_trip or operation.op != "insert":
             return False
-        [attempt] = service.new_rows(
+        [attempt] = inserts.new_rows(
             self._context, operation.table, [self._values(operation)], self._depth, numbered=False
         )
         if not insert_pipeline.is_possible(self._context, attempt):
@@ -202,7 +203,7 @@ class _Batch:
         context, name, depth = self._context, operation.table, self._depth
         match operation.op:
             case "insert":
-                return Result(201, service.insert(context, name, self._values(operation), depth))
+                return Result(201, inserts.insert(context, name, self._values(operation), depth))
             case "upsert":
                 upserted = upserts.upsert(context, name, self._values(operation), operation.on_conflict, depth)
                 return Result(201 if upserted.is_new else 200, upserted.row)

@@ -1,7 +1,7 @@
 """Parses the bodies of writes: an object of columns and values becomes wire text by column, or the list of all invalid
 fields.
 
-`rows.schema.values` defines what a column accepts. Errors only mention columns that the caller may know.
+`rows.schema.column_values` defines what a column accepts. Errors only mention columns that the caller may know.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,9 +9,10 @@ from typing import Any
 
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
+from rows.schema.column_values import encode_cell
 from rows.schema.identifiers import respelled
 from rows.schema.model import ID, MAX_ERRORS, Table
-from rows.schema.values import InvalidValue, encode_cell
+from rows.schema.values import InvalidValue
 from rows.write import update_operators
 from rows.write.update_operators import Change
 

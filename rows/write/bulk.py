@@ -17,14 +17,16 @@ from rows.query import service as query_service
 from rows.query import where as query_where
 from rows.query.context import QueryContext, run
 from rows.query.params import DEFAULT_ORDER
-from rows.query.select import LIMIT, After, Cell
-from rows.rules.rules import Access, Principal
+from rows.query.sql.statement import LIMIT, After, Cell
+from rows.rules.access import Access
+from rows.rules.principal import Principal
 from rows.schema.model import Table
-from rows.write import body_parsing, referential_actions, statements
+from rows.write import body_parsing, inserts, referential_actions
 from rows.write import service as write_service
 from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
 from rows.write.pending_write import PendingWrite, announce
-from rows.write.statements import BulkShape, ChosenShape, UpdateShape
+from rows.write.statements import conditions, writes
+from rows.write.statements.shapes import BulkShape, ChosenShape, UpdateShape
 
 MAX_ROWS: Final = 1_000
 """That one request changes."""
@@ -112,14 +114,14 @@ def _update_at_once(asking: QueryContext, attempt: PendingWrite, ids: Sequence[s
     role_view = asking.environment.open_role_view(asking.role_key)
     if (
         not ids
-        or write_service.is_large(attempt.table, attempt.named)
-        or statements.uses_old_row(role_view, shape.table, shape)
+        or inserts.is_large(attempt.table, attempt.named)
+        or conditions.uses_old_row(role_view, shape.table, shape)
     ):
         return frozenset()
     wants = asking.environment.wants_events(shape.table, "update")
     current = attempt.with_events(wants)
     assert isinstance(current.shape, UpdateShape)  # noqa: S101 - for the type checker
-    statement = asking.statement(BulkShape(current.shape), statements.bulk_update)
+    statement = asking.statement(BulkShape(current.shape), writes.bulk_update)
     try:
         rows = asking.write(statement, current.named | referential_actions.rows_and_events(0, ids))
     except DatabaseError as error:
@@ -165,7 +167,7 @@ def _choose(asking: QueryContext, table: Table, action: Literal["update", "delet
         [last] = cursors.decode(_KIND, facts, query.cursor)
         named[After(0)] = str(last).encode()
     shape = ChosenShape(table.name, action, where.shape, query.cursor is not None)
-    rows = asking.write(asking.statement(shape, statements.chosen), named, where.wire)
+    rows = asking.write(asking.statement(shape, writes.chosen), named, where.wire)
     if not rows:
         asking.verify()
     ids = [(cell or b"").decode() for (cell,) in rows]

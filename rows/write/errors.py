@@ -1,6 +1,6 @@
 """Why a write came to nothing, or would: the answers that a caller gets instead of a row.
 
-A statement that wrote nothing says no more than that. The probe (`rows.write.statements.probe`) asks each of its
+A statement that wrote nothing says no more than that. The probe (`rows.write.statements.probes.probe`) asks each of its
 conditions by itself, and its verdicts become 404, 412 or 422; what a constraint refused is read from its name. All of
 it says only what this principal may know of.
 """
@@ -23,20 +23,22 @@ from platform_site.http.errors import (
 )
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.postgres import sqlstates
-from rows.query import table_models
 from rows.query.context import QueryContext
-from rows.query.select import Cell
-from rows.query.table_checks import constraint_name
+from rows.query.sql.statement import Cell
+from rows.query.tables import table_models
+from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks
+from rows.rules.access import Clause, WriteRule
 from rows.rules.conditions import Condition, Quantified, parts, paths_of
-from rows.rules.rules import Clause, Ruleset, WriteRule
-from rows.schema import identifiers, values
+from rows.rules.rules import Ruleset
+from rows.schema import column_values, identifiers
+from rows.schema.column_values import MAX_ROW_BYTES
 from rows.schema.model import Column, Table
-from rows.schema.values import MAX_ROW_BYTES
-from rows.write import body_parsing, row_size, statements, update_operators
+from rows.write import body_parsing, row_size, update_operators
 from rows.write.pending_write import Named, PendingWrite
 from rows.write.row_size import Shares
-from rows.write.statements import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
+from rows.write.statements import conditions, probes
+from rows.write.statements.shapes import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
 from rows.write.update_operators import GROWING
 
 
@@ -53,7 +55,7 @@ class WriteRefused(NotFound):
 def probed(asking: QueryContext, attempt: PendingWrite) -> tuple[list[bool], ApiError | None]:
     """What the probe says of a write that is still to be made: its verdicts from the second on, and what keeps the row
     itself from being written."""
-    rows = asking.read(asking.statement(ProbeShape(attempt.shape), statements.probe), attempt.named)
+    rows = asking.read(asking.statement(ProbeShape(attempt.shape), probes.probe), attempt.named)
     if not rows:
         return [], WriteRefused()
     matches, *rest = [cell == b"t" for cell in rows[0]]
@@ -82,10 +84,10 @@ def error_of(asking: QueryContext, attempt: PendingWrite) -> ApiError | None:
             if not fits:
                 grown = (name for name, operator in attempt.shape.computed if operator in GROWING)
                 return too_large(row_size.shares(role_view, attempt.table, _rule(attempt).columns), grown)
-    references = statements.references_of(role_view, attempt.table, attempt.shape)
+    references = conditions.references_of(role_view, attempt.table, attempt.shape)
     if unseen := _unseen(references, verdicts):
         return ValidationFailed(fields=unseen)
-    if statements.uses_old_row(role_view, attempt.table.name, attempt.shape):
+    if conditions.uses_old_row(role_view, attempt.table.name, attempt.shape):
         return None  # its checks are asked afterwards
     return _checked(asking, attempt, verdicts[len(references) :])
 
@@ -104,7 +106,7 @@ def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldE
 
 def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[FieldError]:
     """Errors for the references that lead to no row which the caller can see. Their verdicts come first."""
-    missing = values.missing_row()
+    missing = column_values.missing_row()
     return [
         FieldError(column.name, missing.code, missing.message)
         for column, is_seen in zip(references, verdicts, strict=False)
@@ -115,7 +117,7 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
 def error_after_write(asking: QueryContext, attempt: PendingWrite, old: Named) -> ApiError | None:
     """Whether the row, as the write left it, fails its checks."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    statement = asking.statement(AfterwardsShape(attempt.shape), statements.probe_afterwards)
+    statement = asking.statement(AfterwardsShape(attempt.shape), probes.probe_afterwards)
     [row] = asking.read(statement, attempt.named | old)
     return _checked(asking, attempt, [cell == b"t" for cell in row])
 
@@ -166,7 +168,7 @@ def unseen_references(asking: QueryContext, attempt: PendingWrite) -> list[Field
     """
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
     role_view = asking.environment.open_role_view(asking.role_key)
-    references = statements.references_of(role_view, attempt.table, attempt.shape)
+    references = conditions.references_of(role_view, attempt.table, attempt.shape)
     if not any(attempt.named.get(Cell(column.name)) for column in references):
         return []
     found, refusal = probed(asking, attempt.with_events(True))
@@ -192,7 +194,7 @@ def error_of_constraint(asking: QueryContext, attempt: PendingWrite, error: Data
     if state == "23514":
         return _violated(asking, table, name, known)
     if state == "23503":
-        missing = values.missing_row()
+        missing = column_values.missing_row()
         for column in table.columns.values():
             if name == table_models.foreign_key_name(table.name, column.name) and column.name in known:
                 return ValidationFailed.of(column.name, missing.code, missing.message)
@@ -217,7 +219,7 @@ def _violated(asking: QueryContext, table: Table, name: str, known: set[str]) ->
             return ValidationFailed.of(WHOLE_BODY, "check_failed", "The row does not meet a check of its table.")
     for column in table.columns.values():
         if name == table_models.check_name(table.name, column.name) and column.name in known:
-            problem = values.misfit(column)
+            problem = column_values.misfit(column)
             return ValidationFailed.of(column.name, problem.code, problem.message)
     return ValidationFailed.of(WHOLE_BODY, "invalid", "A value that the rules set does not fit its column.")
 
@@ -248,7 +250,7 @@ def unknown_users(asking: QueryContext, table: Table, cells: body_parsing.Cells)
     if not named:
         return []
     unknown = {user for user in set(named.values()) - {own} if _USER.first(asking.place.pool_id, user) is None}
-    missing = values.missing_user()
+    missing = column_values.missing_user()
     return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
 
 

@@ -11,9 +11,9 @@ from django.db import DatabaseError, OperationalError
 from platform_site.postgres.sqlstates import TOO_LONG_FOR_AN_INDEX, sqlstate
 from rows.query.context import QueryContext
 from rows.query.service import RowAnswer
-from rows.write import statements
 from rows.write.pending_write import PendingWrite, announce_recorded, answer_of
-from rows.write.statements import InsertShape
+from rows.write.statements import conditions, writes
+from rows.write.statements.shapes import InsertShape
 
 
 class NotInOneTrip(Exception):
@@ -24,7 +24,7 @@ def is_possible(context: QueryContext, attempt: PendingWrite) -> bool:
     """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
     assert isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
     role_view = context.environment.open_role_view(context.role_key)
-    return not statements.uses_old_row(role_view, attempt.table.name, attempt.shape)
+    return not conditions.uses_old_row(role_view, attempt.table.name, attempt.shape)
 
 
 def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[RowAnswer]:
@@ -36,7 +36,7 @@ def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) 
     current = [attempt.with_events(wants(attempt.table.name, "insert")) for attempt in attempts]
     try:
         results = context.write_all(
-            [(context.statement(attempt.shape, statements.insert), attempt.named) for attempt in current]
+            [(context.statement(attempt.shape, writes.insert), attempt.named) for attempt in current]
         )
     except DatabaseError as error:
         if isinstance(error, OperationalError) and sqlstate(error) != TOO_LONG_FOR_AN_INDEX:

@@ -11,12 +11,12 @@ from typing import Any, Literal
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.identity.signals import row_written
-from platform_site.postgres.prepared import Row
+from platform_site.postgres.libpq import Row
 from rows.query.context import QueryContext
 from rows.query.service import RowAnswer, etag_of
-from rows.rules.rules import Access
+from rows.rules.access import Access
 from rows.schema.model import Table
-from rows.write.statements import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape
+from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape
 from rows.write.update_operators import GROWING, Change
 
 Named = dict[Any, bytes | None]

@@ -18,12 +18,12 @@ from platform_site.postgres import sqlstates
 from rows.models import PendingUserDeletion
 from rows.outbox.models import EventInterest
 from rows.query.context import QueryContext, run
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema import values
 from rows.schema.model import Column, Table
-from rows.write import statements
 from rows.write.pending_write import Named, announce, event_values
-from rows.write.statements import ChildrenShape, DeleteWithEventsShape, EventIds, Ids, ReleaseShape
+from rows.write.statements import referrers
+from rows.write.statements.shapes import ChildrenShape, DeleteWithEventsShape, EventIds, Ids, ReleaseShape
 
 MAX_CASCADE: Final = 10_000
 """Rows that one delete may take with it or change."""
@@ -97,7 +97,7 @@ def _held() -> Conflict:
 
 def _referring(asking: QueryContext, table: Table, column: Column, targets: Sequence[str], most: int) -> list[str]:
     """The rows of `table` whose `column` holds one of `targets`, locked."""
-    statement = asking.statement(ChildrenShape(table.name, column.name, most), statements.children)
+    statement = asking.statement(ChildrenShape(table.name, column.name, most), referrers.children)
     rows = asking.write(statement, {Ids(): values.wire("text[]", tuple(targets))})
     return [(cell or b"").decode() for (cell,) in rows]
 
@@ -114,7 +114,7 @@ def _free(asking: QueryContext, table: str, column: str, rows: list[str], depth:
     if not rows:
         return
     wants = asking.environment.wants_events(table, "update")
-    statement = asking.statement(ReleaseShape(table, column, wants), statements.release)
+    statement = asking.statement(ReleaseShape(table, column, wants), referrers.release)
     try:
         asking.write(statement, event_values(depth) | rows_and_events(0, rows))
     except IntegrityError as error:
@@ -132,7 +132,7 @@ def _remove(asking: QueryContext, going: Mapping[str, list[str]], depth: int) ->
     named: Named = event_values(depth)
     for number, (name, _) in enumerate(parts):
         named |= rows_and_events(number, going[name])
-    asking.write(asking.statement(DeleteWithEventsShape(parts), statements.delete_with_events), named)
+    asking.write(asking.statement(DeleteWithEventsShape(parts), referrers.delete_with_events), named)
     for name, wants in parts:
         if wants:
             for row_id in going[name]:

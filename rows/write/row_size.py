@@ -19,11 +19,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rows.query.sql import ALWAYS, Sql, boolean, joined
-from rows.query.sql_conditions import CURRENT_ROW
+from rows.query.sql.conditions import CURRENT_ROW
+from rows.query.sql.expressions import ALWAYS, Sql, boolean, joined
 from rows.rules.conditions import FALSE
+from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import Table
-from rows.schema.values import LONG_TYPES, MAX_ROW_BYTES
 
 if TYPE_CHECKING:
     from rows.query.role_view import RoleView

@@ -6,39 +6,28 @@ reason any more because of a concurrent change, the write is tried again. `rows.
 else a deletion changes. Contract section 4.8.
 """
 
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, Final
 
-from django.db import DatabaseError, transaction
+from django.db import transaction
 
 from platform_site.http.errors import Conflict, FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
-from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres.prepared import Row
-from rows.query import select
 from rows.query.context import MAX_RUNS, QueryContext, run
-from rows.query.select import MAX_ANSWER_BYTES, ROW_ID, Cell, ReadShape
 from rows.query.service import RowAnswer
-from rows.rules.rules import Access, Principal
-from rows.schema import values
-from rows.schema.model import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
-from rows.write import body_parsing, insert_pipeline, referential_actions, row_size, statements
-from rows.write.errors import (
-    WriteRefused,
-    error_after_write,
-    error_of,
-    error_of_constraint,
-    probed,
-    too_large,
-    unknown_users,
-    unseen_references,
-)
-from rows.write.insert_pipeline import NotInOneTrip, insert_in_one_trip
-from rows.write.pending_write import Named, PendingWrite, announce_recorded, answer_of
-from rows.write.statements import ETAGS, DeleteShape, InsertShape, LockShape, OldCell, UpdateShape
+from rows.query.sql import select
+from rows.query.sql.select import ReadShape
+from rows.query.sql.statement import ROW_ID, Cell
+from rows.rules.principal import Principal
+from rows.schema import column_values, values
+from rows.write import body_parsing, referential_actions
+from rows.write.attempts import persist, read_back
+from rows.write.errors import WriteRefused, error_after_write, error_of, probed, unknown_users, unseen_references
+from rows.write.inserts import insert, insert_many, is_large
+from rows.write.pending_write import Named, PendingWrite, answer_of
+from rows.write.statements import conditions, writes
+from rows.write.statements.shapes import ETAGS, DeleteShape, LockShape, OldCell, UpdateShape
 
 MAX_BATCH: Final = 100
 """Rows in one insert."""
@@ -57,7 +46,7 @@ def insert_rows(
 ) -> list[RowAnswer]:
     """1 to MAX_BATCH new rows, all or none. Fields of errors begin with the row's number: `3.title`."""
     check_count(bodies)
-    return run(place, principal, lambda asking: _insert(asking, table, bodies, depth, numbered=True))
+    return run(place, principal, lambda asking: insert_many(asking, table, bodies, depth, numbered=True))
 
 
 def check_count(bodies: Sequence[Any]) -> None:
@@ -102,217 +91,13 @@ def delete_row(
     run(place, principal, lambda asking: delete(asking, table, row_id, matches, depth))
 
 
-# ── What all writes share ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _persist(asking: QueryContext, attempt: PendingWrite, compile: Callable[..., select.Statement]) -> Row:
-    """Run the statement that `compile` makes of the attempt until it wrote a row, which it answers, or a probe says why
-    it cannot.
-
-    Raises what the probe found, or Conflict if others kept changing the row.
-    """
-    for _ in range(MAX_RUNS):
-        wants = asking.environment.wants_events(attempt.table.name, attempt.action)
-        current = attempt.with_events(wants)
-        try:
-            rows = asking.write(asking.statement(current.shape, compile), current.named)
-        except DatabaseError as error:
-            if refusal := error_of_constraint(asking, attempt, error):
-                raise refusal from error
-            raise
-        if rows:
-            announce_recorded(asking, current, rows[0])
-            return rows[0]
-        asking.verify()
-        refusal = error_of(asking, current)
-        if refusal is not None:
-            raise refusal
-    raise Conflict
-
-
-def _read_back(asking: QueryContext, table: str, row_id: str) -> RowAnswer:
-    rows = asking.read(asking.statement(ReadShape(table), select.read), {ROW_ID: row_id.encode()})
-    return answer_of(row_id, rows[0][0] if rows else None)
-
-
-# ── Insert ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def insert(asking: QueryContext, name: str, body: Any, depth: int) -> RowAnswer:
-    """As `insert_row`, in the current transaction."""
-    [made] = _insert(asking, name, [body], depth, numbered=False)
-    return made
-
-
-def _insert(asking: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool) -> list[RowAnswer]:
-    attempts = new_rows(asking, name, bodies, depth, numbered=numbered)
-    made = insert_all(asking, dict(enumerate(attempts)), numbered=numbered)
-    return [made[number] for number in range(len(attempts))]
-
-
-def new_rows(
-    asking: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
-) -> list[PendingWrite]:
-    """The inserts that `body_parsing` ask for, none of them made yet. Raises NotFound, and ValidationFailed with the
-    errors of all of them, which begin with the row's number if they are `numbered`."""
-    table, access = asking.table(name)
-    if access.insert is None:
-        raise WriteRefused(f"You may insert no rows into {name}.")
-    attempts: list[PendingWrite] = []
-    errors: list[FieldError] = []
-    size = 0
-    for number, body in enumerate(bodies):
-        if len(errors) >= MAX_ERRORS:
-            break
-        try:
-            attempts.append(attempt := _new_row(asking, table, access, body, depth))
-            size += _size(table, attempt.named)
-        except ValidationFailed as error:
-            errors += of_row(error, number, numbered=numbered).fields
-        if size > MAX_ANSWER_BYTES:
-            message = f"The rows of one insert hold at most {MAX_ANSWER_BYTES >> 20} MB. Send fewer at once."
-            raise ValidationFailed.of(WHOLE_BODY, "too_large", message)
-    if errors:
-        raise ValidationFailed(fields=errors)
-    return attempts
-
-
-def insert_all(asking: QueryContext, attempts: Mapping[int, PendingWrite], *, numbered: bool) -> dict[int, RowAnswer]:
-    """The rows, made in one transaction, by their number."""
-    if len(attempts) == 1:
-        [(number, attempt)] = attempts.items()
-        return {number: _insert_one(asking, attempt, number, numbered=numbered)}
-    turns = _turns(attempts)
-    if all(insert_pipeline.is_possible(asking, attempt) for attempt in attempts.values()):
-        try:
-            with transaction.atomic(using=asking.environment.alias):
-                made = insert_in_one_trip(asking, [attempts[number] for number in turns])
-            return dict(zip(turns, made, strict=True))
-        except NotInOneTrip:
-            pass  # one by one says which is refused, and why
-    with transaction.atomic(using=asking.environment.alias):
-        return {number: _insert_one(asking, attempts[number], number, numbered=numbered) for number in turns}
-
-
-def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:
-    """The error as one of the row `number` of several: `3.title`; as it is, if they are not `numbered`."""
-    if not numbered:
-        return error
-    return ValidationFailed(fields=[replace(field, field=f"{number}.{field.field}") for field in error.fields])
-
-
-def _turns(attempts: Mapping[int, PendingWrite]) -> list[int]:
-    """In which order a batch is inserted: by id, so that two batches with ids in common wait for each other and do not
-    deadlock; but a row that others of the batch refer to before these. Rows in a circle come last, to be refused."""
-    numbers = {attempt.named[ROW_ID]: number for number, attempt in attempts.items()}
-    waits_for = {
-        number: {
-            numbers[cell]
-            for column in attempt.table.columns.values()
-            if column.references == attempt.table.name and (cell := attempt.named.get(Cell(column.name))) in numbers
-        }
-        for number, attempt in attempts.items()
-    }
-    waiting = sorted(waits_for, key=lambda number: attempts[number].named[ROW_ID] or b"")
-    turns: list[int] = []
-    done: set[int] = set()
-    while waiting:
-        ready = [number for number in waiting if waits_for[number] <= done] or waiting
-        turns += ready
-        done.update(ready)
-        waiting = [number for number in waiting if number not in done]
-    return turns
-
-
-def _new_row(asking: QueryContext, table: Table, access: Access, body: Any, depth: int) -> PendingWrite:
-    """The insert that `body` asks for. Raises ValidationFailed."""
-    rule = access.insert
-    assert rule is not None  # noqa: S101 - asked by the caller
-
-    def further(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
-        found = unknown_users(asking, table, cells)
-        if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in values.RESERVED_IDS:
-            found.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
-        if errors or found:
-            whole: Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
-            found += unseen_references(asking, PendingWrite(table, access, InsertShape(table.name), whole))
-        return found
-
-    given = body_parsing.read_insert(
-        table, body, writable=rule.columns, readable=asking.resolver.columns(table.name), further=further
-    )
-    named: Named = {}
-    stamped: list[str] = []
-    for column in table.columns.values():
-        if column.name in rule.set:
-            continue
-        if column.name in given:
-            named[Cell(column.name)] = given[column.name]
-        elif column.default == NOW and column.type in ("date", "timestamp"):
-            stamped.append(column.name)
-        else:
-            named[Cell(column.name)] = _default(column)
-    named[ROW_ID] = given.get(ROW_ID) or f"{table.id_prefix}{ids.suffix()}".encode()
-    role_view = asking.environment.open_role_view(asking.role_key)
-    if not row_size.new_fits(role_view, table, _lengths(table, named), rule.columns):
-        raise too_large(row_size.shares(role_view, table, rule.columns))
-    return PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
-
-
-def _lengths(table: Table, named: Named) -> dict[str, int]:
-    """Bytes of the texts, arrays and JSON that a write brings in, as stored, by column."""
-    return {
-        key.column: values.stored_size(column, cell)
-        for key, cell in named.items()
-        if cell is not None
-        and isinstance(key, Cell)
-        and (column := table.columns[key.column]).type in values.LONG_TYPES
-    }
-
-
-def _size(table: Table, named: Named) -> int:
-    return sum(_lengths(table, named).values())
-
-
-def is_large(table: Table, named: Named) -> bool:
-    """Whether an update brings in so much that the row's size must be looked at."""
-    return _size(table, named) > row_size.LARGE_WRITE
-
-
-def _default(column: Column) -> bytes | None:
-    """What a column holds that was not sent."""
-    if column.default is None:
-        return None
-    if column.type == "uuid" and column.default == RANDOM:
-        return str(uuid.uuid4()).encode()
-    type_ = SQL_TYPES[column.type]
-    return values.wire(type_, values.read_cell(column, column.default))
-
-
-def _insert_one(asking: QueryContext, attempt: PendingWrite, number: int, *, numbered: bool) -> RowAnswer:
-    try:
-        if insert_pipeline.is_possible(asking, attempt):
-            row = _persist(asking, attempt, statements.insert)
-            return answer_of((row[1] or b"").decode(), row[0])
-        with transaction.atomic(using=asking.environment.alias):
-            row = _persist(asking, attempt, statements.insert)
-            refusal = error_after_write(asking, attempt, {})
-            if refusal is not None:
-                raise refusal
-            return _read_back(asking, attempt.table.name, (row[1] or b"").decode())
-    except ValidationFailed as error:
-        raise of_row(error, number, numbered=numbered) from error
-
-
 # ── Update ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def update(
     asking: QueryContext, name: str, row_id: str, body: Any, depth: int, matches: Sequence[str] | None = None
 ) -> RowAnswer:
     """As `update_row`, in the current transaction."""
     table, access = asking.table(name)
-    if access.read is None or access.update is None or not values.ROW_ID.fullmatch(row_id):
+    if access.read is None or access.update is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused
     rule = access.update
 
@@ -339,16 +124,16 @@ def update(
         attempt = attempt.computing(changes)
     if not cells:
         return _unchanged(asking, attempt, row_id)
-    if not statements.uses_old_row(asking.environment.open_role_view(asking.role_key), name, shape):
-        row = _persist(asking, attempt, statements.update)
+    if not conditions.uses_old_row(asking.environment.open_role_view(asking.role_key), name, shape):
+        row = persist(asking, attempt, writes.update)
         return answer_of(row_id, row[0])
     with transaction.atomic(using=asking.environment.alias):
         old = _lock(asking, attempt)
-        _persist(asking, attempt, statements.update)
+        persist(asking, attempt, writes.update)
         refusal = error_after_write(asking, attempt, old)
         if refusal is not None:
             raise refusal
-        return _read_back(asking, name, row_id)
+        return read_back(asking, name, row_id)
 
 
 def _lock(asking: QueryContext, attempt: PendingWrite) -> Named:
@@ -356,8 +141,8 @@ def _lock(asking: QueryContext, attempt: PendingWrite) -> Named:
     would tell how long they are. Raises what keeps it from being changed."""
     assert isinstance(attempt.shape, UpdateShape)  # noqa: S101 - for the type checker
     role_view = asking.environment.open_role_view(asking.role_key)
-    columns = statements.compared_with(role_view, attempt.table, attempt.shape)
-    rows = asking.write(asking.statement(LockShape(attempt.shape, columns), statements.locked), attempt.named)
+    columns = conditions.compared_with(role_view, attempt.table, attempt.shape)
+    rows = asking.write(asking.statement(LockShape(attempt.shape, columns), writes.locked), attempt.named)
     if rows:
         return {OldCell(column): cell for column, cell in zip(columns, rows[0][1:], strict=True)}
     asking.verify()
@@ -378,19 +163,17 @@ def _unchanged(asking: QueryContext, attempt: PendingWrite, row_id: str) -> RowA
 
 
 # ── Delete ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def delete(asking: QueryContext, name: str, row_id: str, matches: Sequence[str] | None, depth: int) -> None:
     """As `delete_row`, in the current transaction."""
     table, access = asking.table(name)
-    if access.read is None or access.delete is None or not values.ROW_ID.fullmatch(row_id):
+    if access.read is None or access.delete is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused
     named: Named = {ROW_ID: row_id.encode()}
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
     attempt = PendingWrite(table, access, DeleteShape(name, matches is not None), named, depth)
     if not referential_actions.referring_columns(asking, name):
-        _persist(asking, attempt, statements.delete)
+        persist(asking, attempt, writes.delete)
         return
     with transaction.atomic(using=asking.environment.alias):
         _lock_for_delete(asking, attempt)
@@ -401,7 +184,7 @@ def _lock_for_delete(asking: QueryContext, attempt: PendingWrite) -> None:
     """Hold the row until the transaction ends. Raises what keeps it from being deleted."""
     assert isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
     for _ in range(MAX_RUNS):
-        if asking.write(asking.statement(LockShape(attempt.shape), statements.locked), attempt.named):
+        if asking.write(asking.statement(LockShape(attempt.shape), writes.locked), attempt.named):
             return
         asking.verify()
         refusal = error_of(asking, attempt.with_events(True))

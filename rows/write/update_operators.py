@@ -17,10 +17,11 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, Final, Literal
 
-from rows.query.select import Cell
-from rows.query.sql import ALWAYS, Parameter, Sql, boolean
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean
+from rows.query.sql.statement import Cell
+from rows.schema.column_values import read_cell, read_unbounded
 from rows.schema.model import SQL_TYPES, Column, ColumnType
-from rows.schema.values import MAX_INTEGER, MIN_INTEGER, InvalidValue, read_cell, read_unbounded, wire
+from rows.schema.values import MAX_INTEGER, MIN_INTEGER, InvalidValue, wire
 
 Operator = Literal["$inc", "$append", "$add", "$remove"]
 

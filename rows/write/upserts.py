@@ -14,18 +14,20 @@ from django.db import transaction
 
 from platform_site.http.errors import Conflict, FieldError, NotFound, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
-from rows.query import select
 from rows.query.context import MAX_RUNS, QueryContext, run
 from rows.query.params import DEFAULT_ORDER
-from rows.query.select import LIMIT, ROW_ID, Cell, ReadShape
 from rows.query.service import RowAnswer
+from rows.query.sql import select
+from rows.query.sql.select import ReadShape
+from rows.query.sql.statement import LIMIT, ROW_ID, Cell
 from rows.rules.conditions import Compare, Condition, Operand, Path, Slot, all_of
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema.model import ID, SQL_TYPES
+from rows.write import inserts, update_operators
 from rows.write import service as write_service
-from rows.write import statements, update_operators
 from rows.write.pending_write import PendingWrite
-from rows.write.statements import ChosenShape
+from rows.write.statements import writes
+from rows.write.statements.shapes import ChosenShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def _upsert(
     asking: QueryContext, name: str, bodies: Sequence[Any], key: str, depth: int, *, numbered: bool
 ) -> list[Upserted]:
     columns = _key_columns(asking, name, key)
-    attempts = write_service.new_rows(asking, name, bodies, depth, numbered=numbered)
+    attempts = inserts.new_rows(asking, name, bodies, depth, numbered=numbered)
     _refuse_computed(attempts, bodies, columns, numbered=numbered)
     return _Upsert(asking, name, columns, bodies, attempts, depth, numbered).run()
 
@@ -94,7 +96,7 @@ def _refuse_computed(
         for name in key:
             if attempt.table.all_columns[name].type in update_operators.OPERATORS and isinstance(body.get(name), dict):
                 error = FieldError(name, "misplaced", "A row is found by this value: send it as it is.")
-                raise write_service.of_row(ValidationFailed(fields=[error]), number, numbered=numbered)
+                raise inserts.of_row(ValidationFailed(fields=[error]), number, numbered=numbered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ class _Upsert:
             return True
         where, wires = key
         shape = ChosenShape(attempt.table.name, "update", where, after=False)
-        rows = self.asking.write(self.asking.statement(shape, statements.chosen), {LIMIT: b"1"}, wires)
+        rows = self.asking.write(self.asking.statement(shape, writes.chosen), {LIMIT: b"1"}, wires)
         return rows == [(row_id.encode(),)]
 
     def _key_of(self, attempt: PendingWrite) -> tuple[Condition, list[bytes]] | None:
@@ -185,7 +187,7 @@ class _Upsert:
     def _write(self, there: Mapping[int, str]) -> list[Upserted]:
         new = {number: attempt for number, attempt in enumerate(self.attempts) if number not in there}
         with transaction.atomic(using=self.asking.environment.alias):
-            made = write_service.insert_all(self.asking, new, numbered=self.numbered)
+            made = inserts.insert_all(self.asking, new, numbered=self.numbered)
             # By id, so that two batches with rows in common wait for each other and do not deadlock.
             for row_id, number in sorted((row_id, number) for number, row_id in there.items()):
                 made[number] = self._update(number, row_id)
@@ -201,6 +203,6 @@ class _Upsert:
         try:
             return write_service.update(self.asking, self.name, row_id, changes, self.depth)
         except ValidationFailed as error:
-            raise write_service.of_row(error, number, numbered=self.numbered) from error
+            raise inserts.of_row(error, number, numbered=self.numbered) from error
         except NotFound as error:
             raise refusal from error

@@ -1,11 +1,11 @@
-"""Which pages may read which answers. `platform_site.http.cors` says why."""
+"""Which pages may read which answers. `platform_site.http.middleware.cors` says why."""
 
 from collections.abc import Iterator, Sequence
 
 import pytest
 from django.conf import LazySettings
 
-from platform_site.http import cors
+from platform_site.http.middleware import cors
 from platform_site.identity.callers import Caller
 from tests.api.urls import CALLERS, place
 from tests.support.client import Answer, Api

@@ -14,7 +14,7 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.validation import validate_schema
 from jsonschema import Draft202012Validator
 
-from platform_site.http.openapi import _codes, _document
+from platform_site.http.openapi.description import _codes, _document
 from platform_site.http.views import ApiViewSet
 from tests.support.client import Api
 from tests.support.openapi import METHODS, OPEN, description, filled, name, operations

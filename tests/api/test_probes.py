@@ -16,7 +16,7 @@ import pytest
 from django.conf import LazySettings
 from django.db import connections
 
-from platform_site.http import health
+from platform_site.http.site import health
 from platform_site.observability import metrics
 from tests.support.client import Api
 from tests.support.metrics import read_metrics

@@ -14,6 +14,7 @@ import pytest
 
 from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
 from platform_site.redis import client as redis_client
+from platform_site.redis import round_trip
 from platform_site.redis.client import BREAKER_SECONDS, Store
 from tests.support.valkey import Refusal
 from tests.support.valkey_server import BUDGET, SLACK, RedisServer, until
@@ -103,7 +104,7 @@ def test_a_fill_never_replaces_and_a_mark_always_does(server: RedisServer) -> No
     server.store.fill("who:1", b"a reader of the old state comes late")
     server.store.fill("who:2", b"a reader of the old state comes late")
     assert value(server.store, "who:1") == value(server.store, "who:2") == b"!"
-    assert redis_client.RECORD_TTL < server.client.ttl("who:1") <= redis_client.MARKER_TTL
+    assert round_trip.RECORD_TTL < server.client.ttl("who:1") <= redis_client.MARKER_TTL
     assert server.store.put({"who:1": b"put"}, 5)
     assert value(server.store, "who:1") == b"put"
     assert server.store.mark({}), "nothing to mark is no question"

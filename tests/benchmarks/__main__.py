@@ -139,7 +139,7 @@ def webhook(on: Stage, seconds: float) -> Iterator[Figures]:
 def _listed(on: Stage) -> int:
     from django.db import connections
 
-    from platform_site.postgres.prepared import row_access
+    from platform_site.postgres.row_access import row_access
 
     with row_access(), connections[on.setting.place.cluster].cursor() as cursor:
         cursor.execute(f'SELECT count(*) FROM "{on.setting.place.environment_id}".lists')  # noqa: S608

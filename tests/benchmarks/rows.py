@@ -95,7 +95,7 @@ def build() -> Setting:
     from accounts.models import User
     from accounts.users import service as services
     from platform_site.identity import ids
-    from platform_site.postgres.prepared import row_access
+    from platform_site.postgres.row_access import row_access
     from projects.directory.environments import place_of
     from rows.migrate import service as schema_service
     from tests.projects.conftest import environment_of, key_for, make_project, token_of
@@ -152,11 +152,12 @@ def request(
 def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]:
     """What is asked, and the shape of the statement that answers it (None where there is none)."""
     from rows import services
-    from rows.query import params, select
+    from rows.query import params
     from rows.query import where as query_where
     from rows.query.schema_cache import compiled_schema
-    from rows.rules.rules import Principal
-    from rows.write import statements
+    from rows.query.sql import select
+    from rows.rules.principal import Principal
+    from rows.write.statements import shapes, writes
 
     known = compiled_schema(setting.place)
     user, everyone = known.open_role_view("user"), known.open_role_view("all")
@@ -221,12 +222,12 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         "update": (
             [request(port, "PATCH", f"/v1/rows/tasks/{task}", token, {"priority": number % 7})
              for number, (token, _, task) in enumerate(of_owners)],
-            (statements.update(user, statements.UpdateShape("tasks", ("priority",))), None),
+            (writes.update(user, shapes.UpdateShape("tasks", ("priority",))), None),
         ),
         "insert": (
             [request(port, "POST", "/v1/rows/tasks", token, {"title": "New", "list_id": f"lst_{1 + number}"})
              for number, token in enumerate(lists_of(setting))],
-            (statements.insert(user, statements.InsertShape("tasks")), None),
+            (writes.insert(user, shapes.InsertShape("tasks")), None),
         ),
         "batch of 10 inserts": ([request(port, "POST", "/v1/batch", token, BATCH) for token in setting.tokens], None),
     }  # fmt: skip
@@ -236,7 +237,7 @@ def lists_of(setting: Setting) -> list[str]:
     """For each of the first lists the token of its owner (the n-th list is the n-th owner's)."""
     from django.db import connections
 
-    from platform_site.postgres.prepared import row_access
+    from platform_site.postgres.row_access import row_access
 
     with row_access(), connections[setting.place.cluster].cursor() as cursor:
         lists = f'"{setting.place.environment_id}".lists'
@@ -256,8 +257,8 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
     from django.db import connections
 
     from rows.query.schema_cache import compiled_schema
-    from rows.query.select import After, Cell
-    from rows.rules.rules import Principal
+    from rows.query.sql.statement import After, Cell
+    from rows.rules.principal import Principal
 
     binary = embedded_postgres.binaries() / "pgbench"
     if not binary.exists():

@@ -31,7 +31,7 @@ from projects.directory.environments import place_of
 from projects.models import Environment
 from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
 from rows.outbox import subscriptions
-from rows.transfer import backup
+from rows.transfer import backup_content
 from rows.transfer.backup_file import Archive, DamagedArchive, Writer
 from tests.branches.conftest import Branch, address, row, rows
 from tests.projects.conftest import environment_of, make_project, schemas_in
@@ -331,7 +331,7 @@ def test_a_backup_is_one_moment_while_rows_are_written(tracker: Tracker, file: P
         for _ in range(5):
             run("backup", tracker.environment_id, "--to", str(file), "--replace")
             with Archive(file) as archive:
-                content = backup.verified(archive)
+                content = backup_content.verified(archive)
                 (lists,) = [table for table in content.archive.manifest["tables"] if table["name"] == "lists"]
                 assert lists["rows"] % 2 == 1
                 assert b"".join(archive.read("rows/lists.copy")).count(b"\n") == lists["rows"]
@@ -378,7 +378,7 @@ def test_a_damaged_file_is_refused_before_anything_is_changed(full: Tracker, fil
         _written(file, bytes(broken))
         try:
             with Archive(file) as archive:
-                backup.verified(archive)
+                backup_content.verified(archive)
                 # What is let through is what was written: the flipped bit says nothing, as a time stamp does.
                 assert {name: b"".join(archive.read(name)) for name in archive.members} == expected
         except DamagedArchive:

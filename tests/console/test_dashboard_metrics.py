@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from functions.models import Run
 from platform_site.console import rollups
-from platform_site.console.dashboard import quantile
+from platform_site.console.figures import quantile
 from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric, Sample
 from platform_site.observability import metrics
 from platform_site.observability.traffic import Traffic

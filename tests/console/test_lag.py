@@ -11,7 +11,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from platform_site.console import rollups
-from platform_site.http import health
+from platform_site.http.site import health
 from platform_site.models import RegionMetric, Sample
 from platform_site.observability import lag
 from platform_site.tasks import measure_control

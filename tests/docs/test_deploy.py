@@ -14,7 +14,7 @@ from django.core.management import load_command_class
 
 from platform_site.embedded.data_dir import REGIONS, region_variable
 from platform_site.identity.plans import PLANS
-from platform_site.postgres.prepared import PREPARED_PER_CONNECTION
+from platform_site.postgres.libpq import PREPARED_PER_CONNECTION
 from tests.support.service import ROOT
 
 DEPLOY = ROOT / "docs" / "deploy"

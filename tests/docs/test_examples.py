@@ -10,7 +10,7 @@ import pytest
 
 from platform_site import demo
 from platform_site.embedded.data_dir import Layout
-from platform_site.http import openapi_examples
+from platform_site.http.openapi import examples as openapi_examples
 from tests.support.client import Api
 from tests.support.openapi import operations
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from functions.runtime.pool import Pool, Program
-from functions.runtime.process import Call, HostError, Outcome
+from functions.runtime.calls import Call, HostError, Outcome
+from functions.runtime.pool import Pool
+from functions.runtime.programs import Program
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import place_of
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture

@@ -12,7 +12,8 @@ from django.core import checks
 from functions.checks import check_runtime
 from functions.runtime import launch, sandbox
 from functions.runtime.errors import StartFailed
-from functions.runtime.pool import Pool, Program
+from functions.runtime.pool import Pool
+from functions.runtime.programs import Program
 
 
 def test_missing_sandbox_layer_is_an_error_if_required(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:

@@ -9,7 +9,7 @@ from django.db import DataError, OperationalError, connections, transaction
 
 from functions.runs.statement_batching import MOST, StatementBatcher
 from platform_site.fastpath.libpq import own_connection
-from platform_site.postgres.prepared import Row
+from platform_site.postgres.libpq import Row
 from tests.support.service import wait_for
 
 REGION = "us-east-1"

@@ -14,7 +14,7 @@ from functions.models import Run
 from functions.runtime.channel import MAX_FRAME_BYTES
 from platform_site import outbound
 from platform_site.identity import call_depth
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
 from tests.support.concurrency import waiting_for_locks

@@ -13,9 +13,11 @@ import psutil
 import pytest
 
 from functions.execution import executor
+from functions.runtime.calls import Call
 from functions.runtime.errors import LoadFailed
-from functions.runtime.pool import Busy, Pool, Program
-from functions.runtime.process import Call, Process
+from functions.runtime.pool import Pool
+from functions.runtime.process import Process
+from functions.runtime.programs import Busy, Program
 from tests.functions.conftest import RecordingHost, RunCode
 from tests.support.timing import within
 

@@ -15,9 +15,10 @@ import psutil
 import pytest
 
 from functions.runtime import launch, process, scratch
+from functions.runtime.calls import Call, Outcome
 from functions.runtime.errors import LoadFailed, StartFailed
 from functions.runtime.pool import Pool
-from functions.runtime.process import Call, Outcome, Process
+from functions.runtime.process import Process
 from tests.functions.conftest import RecordingHost, RunCode
 from tests.support.service import wait_for
 from tests.support.timing import within

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from functions.runtime.launch import deno
-from platform_site.http.client_script import DIST
+from platform_site.http.site.client_script import DIST
 from tests.support.doc_examples import fenced
 from tests.support.service import Up
 

@@ -13,7 +13,7 @@ import pytest
 from django.core.management import call_command
 
 from functions.runtime.launch import deno
-from platform_site.http.client_script import DIST
+from platform_site.http.site.client_script import DIST
 from rows.codegen.role_tables import RoleTables, tables_for
 from rows.codegen.typescript import types_module
 from rows.rules.rules import Ruleset

@@ -28,7 +28,7 @@ from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import ENVIRONMENT_SCOPES
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from platform_site.redis import client as redis_client
 from projects import services, tasks
 from projects.errors import NoSuchProject

@@ -12,7 +12,7 @@ from django.db import transaction
 from platform_site.http.errors import NotFound, ValidationFailed
 from platform_site.postgres import prepared
 from rows import services
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from tests.support.aggregates import DOCUMENT
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, REGION, VISITOR, Tenant
 

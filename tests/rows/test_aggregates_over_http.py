@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from platform_site.postgres import prepared
+from platform_site.postgres import prepared, row_access
 from tests.rows.conftest import Tracker
 from tests.support.aggregates import DOCUMENT
 from tests.support.tenants import REGION
@@ -16,7 +16,7 @@ THINGS: dict[str, Any] = {"tables": {"things": {"columns": {"name": {"type": "te
 
 
 def fill(tracker: Tracker, number: int) -> None:
-    with prepared.row_access(), connections[REGION].cursor() as cursor:
+    with row_access.row_access(), connections[REGION].cursor() as cursor:
         cursor.execute(
             f'INSERT INTO "{tracker.environment_id}".things (id, name)'  # noqa: S608
             " SELECT 'n' || n, repeat('ab', 100) || n FROM generate_series(1, %s) n",

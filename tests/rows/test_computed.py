@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from platform_site.http.errors import ValidationFailed
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows.models import EventInterest, OutboxEvent
 from rows.schema.model import Column
-from rows.write import statements, update_operators
+from rows.write import update_operators
 from rows.write.row_size import LARGE_WRITE
-from rows.write.statements import UpdateShape
+from rows.write.statements import writes
+from rows.write.statements.shapes import UpdateShape
 from rows.write.update_operators import MAX_TEXTS, OPERATORS, Operator
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
@@ -713,7 +714,7 @@ def test_texts_are_looked_for_by_hashing(operator: Operator) -> None:
     plan is made."""
     tenant = Tenant(DOCUMENT)
     viewer = tenant.environment.open_role_view(tenant.environment.rules.role_key(KEY))
-    statement = statements.update(viewer, UpdateShape("things", ("tags",), computed=(("tags", operator),)))
+    statement = writes.update(viewer, UpdateShape("things", ("tags",), computed=(("tags", operator),)))
     with row_access(), connections[REGION].cursor() as cursor:
         cursor.execute(f"EXPLAIN (GENERIC_PLAN) {statement.sql.decode()}")
         assert "hashed SubPlan" in str(cursor.fetchall())

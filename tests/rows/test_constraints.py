@@ -13,7 +13,7 @@ from django.db import IntegrityError, connections
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rows.query.table_models import COLLATION
+from rows.query.tables.table_models import COLLATION
 from rows.schema.formats import FORMATS
 from rows.schema.model import InvalidDocument
 from tests.rows.conftest import Tracker

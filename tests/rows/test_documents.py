@@ -8,7 +8,7 @@ import pytest
 
 from rows.migrate import planner
 from rows.migrate import service as schema_service
-from rows.schema import parser
+from rows.schema import parser, table_parser
 from rows.schema.identifiers import SYSTEM_COLUMNS
 from rows.schema.model import DEFAULT_ID_PREFIX, MAX_ERRORS, IndexKey, InvalidDocument, Relation, Schema, digest
 from rows.schema.parser import parse
@@ -276,11 +276,11 @@ def test_limits_of_size_hold_at_their_edge() -> None:
         return parse({"tables": {f"t{n}": {"columns": many} for n in range(tables)}})
 
     of_size(parser.MAX_TABLES, 1)
-    of_size(1, parser.MAX_COLUMNS)
+    of_size(1, table_parser.MAX_COLUMNS)
     assert errors_of({"tables": {f"t{n}": {"columns": {}} for n in range(parser.MAX_TABLES + 1)}}) == {
         "tables": "too_many"
     }
-    too_wide = {f"c{n}": {"type": "boolean"} for n in range(parser.MAX_COLUMNS + 1)}
+    too_wide = {f"c{n}": {"type": "boolean"} for n in range(table_parser.MAX_COLUMNS + 1)}
     assert errors_of(table(too_wide)) == {"tables.t.columns": "too_many"}
     assert errors_of(column(type="json", default="x" * parser.MAX_BYTES)) == {"tables": "too_long"}
 

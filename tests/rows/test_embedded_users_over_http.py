@@ -22,14 +22,14 @@ def app(make_tracker: Any) -> App:
 
 def test_one_query_reads_the_users_of_a_page_and_none_without_them(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    run: Callable[..., Any] = prepared._run
+    run: Callable[..., Any] = prepared.execute
 
     def counting(wrapper: Any, *rest: Any) -> Any:
         asked.append(wrapper.alias)
         return run(wrapper, *rest)
 
     app.get("alice", "cards?with=owner")
-    monkeypatch.setattr(prepared, "_run", counting)
+    monkeypatch.setattr(prepared, "execute", counting)
     region = app.tracker.project.cluster
     for path, expected in (
         ("cards", [region]),

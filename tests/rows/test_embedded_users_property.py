@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from accounts.api.serializers import user as user_json
 from accounts.models import User
 from platform_site.http.errors import ValidationFailed
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema.user_fields import USER_FIELDS
 from tests.support import random_documents
 from tests.support.documented_rules import Documented, Reading, Unknown

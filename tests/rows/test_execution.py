@@ -10,7 +10,7 @@ import pytest
 from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connections, transaction
 from psycopg import sql
 
-from platform_site.postgres import prepared
+from platform_site.postgres import libpq, prepared, row_access
 from tests.support.unavailable import terminate_own_backend
 
 REGION = "us-east-1"
@@ -27,7 +27,7 @@ def numbers() -> Iterator[None]:
         cursor.execute("DROP TABLE platform.numbers")
 
 
-def put(n: int) -> list[prepared.Row]:
+def put(n: int) -> list[libpq.Row]:
     return prepared.run(
         REGION, b"INSERT INTO platform.numbers VALUES ($1::bigint) RETURNING n::text", [str(n).encode()]
     )
@@ -147,7 +147,7 @@ def test_lost_prepared_statement_in_a_transaction_fails_it_once() -> None:
 
 
 def test_the_least_recently_used_statement_is_deallocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "PREPARED_PER_CONNECTION", 2)
+    monkeypatch.setattr(libpq, "PREPARED_PER_CONNECTION", 2)
     for text in (b"SELECT 1", b"SELECT 2", b"SELECT 1", b"SELECT 3"):
         for _ in range(2):
             prepared.run(REGION, text, [])
@@ -208,7 +208,7 @@ def test_connection_that_saw_many_tables_is_replaced_after_the_request(settings:
 def test_tables_that_a_cursor_meets_count_too(settings: Any) -> None:
     settings.TABLES_PER_CONNECTION = 3
     first = _backend()
-    with prepared.row_access(), connections[REGION].cursor() as cursor:
+    with row_access.row_access(), connections[REGION].cursor() as cursor:
         for table in range(4):
             cursor.execute(f'SELECT FROM "{ENVIRONMENT}"."t{table}"')
     connections[REGION].close_if_unusable_or_obsolete()
@@ -293,9 +293,9 @@ STRANGERS = [
 
 @pytest.mark.parametrize("text", [text.format(TENANT_TABLE) for text in STRANGERS])
 def test_sql_over_tenant_tables_is_refused_at_the_cursor(text: str) -> None:
-    with pytest.raises(prepared.RowsClosed), connections[REGION].cursor() as cursor:
+    with pytest.raises(row_access.RowsClosed), connections[REGION].cursor() as cursor:
         cursor.execute(text)
-    with prepared.row_access(), pytest.raises(ProgrammingError), connections[REGION].cursor() as cursor:
+    with row_access.row_access(), pytest.raises(ProgrammingError), connections[REGION].cursor() as cursor:
         cursor.execute(text)  # gets as far as PostgreSQL, which has no such table
 
 
@@ -310,7 +310,7 @@ def test_sql_over_tenant_tables_is_refused_at_the_cursor(text: str) -> None:
     ],
 )
 def test_sql_put_together_of_pieces_or_sent_as_bytes_is_refused_too(statement: object) -> None:
-    with pytest.raises(prepared.RowsClosed), connections[REGION].cursor() as cursor:
+    with pytest.raises(row_access.RowsClosed), connections[REGION].cursor() as cursor:
         cursor.execute(statement)  # type: ignore[arg-type]
 
 
@@ -321,7 +321,7 @@ def test_schemas_are_created_and_dropped_without_row_access() -> None:
         cursor.execute('DROP SCHEMA "env_01k6zzzzzzzzzzzzzzzzzzzzzz" CASCADE')
 
 
-def note(n: int) -> prepared.Statement:
+def note(n: int) -> libpq.Statement:
     return b"INSERT INTO platform.numbers VALUES ($1::bigint) RETURNING n", [b"%d" % n]
 
 
@@ -339,7 +339,7 @@ def test_failed_commit_affects_only_its_own_statement() -> None:
             "ALTER TABLE platform.numbers ADD of bigint REFERENCES platform.numbers DEFERRABLE INITIALLY DEFERRED"
         )
 
-    def referring(n: int, of: int) -> prepared.Statement:
+    def referring(n: int, of: int) -> libpq.Statement:
         return b"INSERT INTO platform.numbers VALUES ($1::bigint, $2::bigint) RETURNING n", [b"%d" % n, b"%d" % of]
 
     for _ in range(2):  # the second time they are prepared
@@ -371,12 +371,12 @@ def test_a_trip_without_prepared_statements(settings: Any) -> None:
 
 def test_a_trip_with_more_than_the_socket_takes_at_once() -> None:
     long = b"x" * 3_000_000
-    echo: prepared.Statement = (b"SELECT $1::text, length($1::text)", [long])
+    echo: libpq.Statement = (b"SELECT $1::text, length($1::text)", [long])
     assert prepared.run_each(connections[REGION], [echo] * 4) == [[(long, b"3000000")]] * 4
 
 
 def test_a_trip_whose_connection_dies_says_so_and_the_next_has_another() -> None:
-    fatal: prepared.Statement = (b"SELECT pg_terminate_backend(pg_backend_pid())", [])
+    fatal: libpq.Statement = (b"SELECT pg_terminate_backend(pg_backend_pid())", [])
     with pytest.raises(OperationalError):
         prepared.run_each(connections[REGION], [note(1), fatal, note(2)])
     assert prepared.run_each(connections[REGION], [note(3)]) == [[(b"3",)]]

@@ -36,7 +36,8 @@ from rows.rules.conditions import (
     operands,
 )
 from rows.rules.evaluator import Facts, holds
-from rows.rules.grammar import MAX_LIST, read_record
+from rows.rules.grammar import read_record
+from rows.rules.operand_reader import MAX_LIST
 from rows.rules.operators import ALL_OPERATORS, MAX_PATTERN, MAX_WORDS, OPERATORS
 from rows.rules.rules import Ruleset
 from tests.support.tracker import tracker
@@ -972,7 +973,7 @@ def test_a_record_filter_compares_with_the_old_record() -> None:
     ],
 )
 def test_a_record_filter_knows_its_record_and_nothing_else(document: Any) -> None:
-    from rows.rules.grammar import InvalidCondition
+    from rows.rules.name_resolver import InvalidCondition
 
     with pytest.raises(InvalidCondition):
         read_record(document, "tasks", ALL)

@@ -37,7 +37,7 @@ from rows.models import PendingUserReferences
 from rows.outbox.models import EventInterest, OutboxEvent
 from rows.schema.parser import parse
 from rows.schema.values import InvalidValue
-from rows.transfer import csv_reader, importer
+from rows.transfer import copy_lines, csv_reader, import_report, importer
 from rows.transfer.csv_reader import EndlessRecord, InvalidRecord
 from rows.transfer.file_formats import RecordFile
 from rows.write import deleted_users
@@ -515,7 +515,7 @@ class TestAmongOthers:
                 self.other.close()
                 checked.set()
 
-        with pytest.raises(importer.ChangedDuringImport):
+        with pytest.raises(import_report.ChangedDuringImport):
             importer.import_rows(place, "tasks", Slow())
         assert checked.wait(5)
         assert tasks(place) == [("b", "Mine")]
@@ -666,7 +666,7 @@ class TestAmongOthers:
                 schema_service.change(place, changed, actor=audit.SYSTEM)
                 connections.close_all()
 
-        with pytest.raises(importer.ChangedDuringImport):
+        with pytest.raises(import_report.ChangedDuringImport):
             importer.import_rows(place, "tasks", Meanwhile())
         assert tasks(place) == []
         assert schema_service.current(place).version == 2
@@ -770,10 +770,10 @@ EVERY_COLUMN = parse(
 @example([-(2**63) - 1, -(2**63), 2**63 - 1, 2**63])
 def test_the_quick_spelling_of_a_cell_is_the_careful_one(several: list[Any]) -> None:
     for column in EVERY_COLUMN.all_columns.values():
-        quick = importer._quick(EVERY_COLUMN, column)
+        quick = copy_lines._quick(EVERY_COLUMN, column)
         for value in [*several, *several]:  # a second time from memory
             try:
-                careful: bytes | str = importer._cell(EVERY_COLUMN, column, value)
+                careful: bytes | str = copy_lines._cell(EVERY_COLUMN, column, value)
             except InvalidValue as error:
                 careful = error.code
             try:

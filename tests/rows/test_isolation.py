@@ -11,7 +11,7 @@ import pytest
 from django.db import DatabaseError, connections, transaction
 from psycopg import sql
 
-from platform_site.postgres import prepared, sqlstates
+from platform_site.postgres import prepared, row_access, sqlstates
 from rows.query.context import forget_statements
 from tests.rows.conftest import Tracker
 from tests.support.service import wait_for
@@ -134,7 +134,7 @@ def test_reads_go_on_while_connections_are_terminated(make_tracker: Any) -> None
 def test_runaway_filter_is_cancelled_with_a_hint_and_next_request_works(make_tracker: Any) -> None:
     """With a shorter limit than production's."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
-    with prepared.row_access(), connections[REGION].cursor() as cursor:
+    with row_access.row_access(), connections[REGION].cursor() as cursor:
         cursor.execute(
             f'INSERT INTO "{tracker.environment_id}".notes (id, body)'  # noqa: S608
             " SELECT 'n' || n, repeat('ab', 500) FROM generate_series(1, 40000) n"
@@ -158,7 +158,7 @@ def test_a_locked_table_makes_a_fast_503_and_then_rows_again(make_tracker: Any) 
 
     def hold() -> None:
         try:
-            with transaction.atomic(using=REGION), prepared.row_access(), connections[REGION].cursor() as cursor:
+            with transaction.atomic(using=REGION), row_access.row_access(), connections[REGION].cursor() as cursor:
                 cursor.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(tracker.environment_id, "notes")))
                 locked.set()
                 assert over.wait(60)

@@ -13,10 +13,10 @@ from django.db.models import Count
 from django.shortcuts import get_object_or_404
 
 from platform_site.identity import ids
-from platform_site.postgres.prepared import RowsClosed
+from platform_site.postgres.row_access import RowsClosed
 from rows.query import schema_cache
-from rows.query.dynamic_models import RowModel
-from rows.query.managers import PrincipalRequired, ReadOnly
+from rows.query.tables.dynamic_models import RowModel
+from rows.query.tables.managers import PrincipalRequired, ReadOnly
 from rows.schema.model import IMPLICIT
 from tests.support.tenants import ALICE, BOB, OPERATOR, REGION, Tenant
 from tests.support.tracker import DOCUMENT

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from platform_site.http.errors import ApiError, NotFound, ValidationFailed
 from rows import services
-from rows.query import aggregate_request
-from rows.rules.rules import Principal
+from rows.query.aggregates import request as aggregate_request
+from rows.rules.principal import Principal
 from tests.support import random_documents
 from tests.support.documented_rules import Documented, Reading, Unknown
 from tests.support.random_documents import RELATIONS, TABLES, Conditions, order_text

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
+from rows.rules.access import Access
 from rows.rules.conditions import (
     FALSE,
     TRUE,
@@ -30,7 +31,8 @@ from rows.rules.conditions import (
 from rows.rules.evaluator import Facts, holds
 from rows.rules.grammar import read_rule
 from rows.rules.operators import ALL_OPERATORS
-from rows.rules.rules import Access, InvalidRule, Principal, Ruleset, bind, resolve, validate
+from rows.rules.principal import Principal, bind, resolve
+from rows.rules.rules import InvalidRule, Ruleset, validate
 from rows.schema.model import InvalidDocument, Schema
 from tests.support.missing_operands import CLAIMS, uses
 from tests.support.tracker import tracker

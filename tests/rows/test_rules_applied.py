@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from platform_site.http.errors import ApiError, NotFound
 from rows import services
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__")

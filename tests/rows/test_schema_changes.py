@@ -22,7 +22,7 @@ from rows.migrate import concurrent_indexes
 from rows.migrate import service as schema_service
 from rows.migrate.service import TablesBusy, Unconfirmed, VersionMoved
 from rows.models import CurrentVersion, SchemaVersion
-from rows.query import table_models
+from rows.query.tables import table_models
 from rows.schema.model import InvalidDocument
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account

@@ -14,10 +14,10 @@ from platform_site.postgres.prepared import retry_if_lost
 from rows import services
 from rows.query import context
 from rows.query import service as query_service
-from rows.query.select import MAX_EMBEDDED
-from rows.schema import identifiers, values
+from rows.query.sql.row_json import MAX_EMBEDDED
+from rows.schema import column_values, identifiers, values
+from rows.schema.column_values import MAX_ROW_BYTES
 from rows.schema.model import Column
-from rows.schema.values import MAX_ROW_BYTES
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, REGION, VIEWER, Tenant
 from tests.support.tracker import DOCUMENT
 
@@ -411,7 +411,7 @@ def test_the_size_of_a_number_in_json_is_what_postgresql_makes_of_it(number: flo
         cursor.execute("SELECT octet_length(%s::jsonb::text)", [cell.decode()])
         stored = cursor.fetchone()[0]
     blanks = 2  # after the colon and the comma
-    assert values.stored_size(Column("a", "a", "json"), cell) + blanks == stored
+    assert column_values.stored_size(Column("a", "a", "json"), cell) + blanks == stored
 
 
 def test_counts_are_opt_in(tenant: Tenant, homes: tuple[str, str]) -> None:

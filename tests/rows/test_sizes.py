@@ -7,7 +7,7 @@ import pytest
 
 from platform_site.http.errors import ValidationFailed
 from rows import services
-from rows.schema.values import MAX_ROW_BYTES
+from rows.schema.column_values import MAX_ROW_BYTES
 from rows.write.bulk import BulkQuery
 from tests.support.tenants import ALICE, OPERATOR, Tenant
 

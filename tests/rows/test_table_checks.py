@@ -22,14 +22,14 @@ from platform_site.http.errors import Conflict
 from projects.directory.environments import place_of
 from rows.migrate import planner
 from rows.migrate import service as schema_service
-from rows.query import table_checks
+from rows.query.tables import table_checks
 from rows.rules import checks
 from rows.rules.evaluator import Facts, holds
-from rows.rules.grammar import InvalidCondition
+from rows.rules.name_resolver import InvalidCondition
 from rows.rules.rules import Ruleset
+from rows.schema.column_values import encode_cell
 from rows.schema.model import SQL_TYPES, InvalidDocument, Schema
 from rows.schema.parser import parse
-from rows.schema.values import encode_cell
 from rows.write import referential_actions
 from tests.rows.conftest import Tracker
 from tests.support import catalog, random_documents

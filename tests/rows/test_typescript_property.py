@@ -16,7 +16,8 @@ from platform_site.http.errors import ValidationFailed
 from rows.codegen.role_tables import RoleTables, tables_for
 from rows.codegen.typescript import types_module
 from rows.query.params import order_key
-from rows.rules.grammar import InvalidCondition, read_filter
+from rows.rules.grammar import read_filter
+from rows.rules.name_resolver import InvalidCondition
 from rows.rules.rules import Ruleset
 from rows.schema.parser import parse
 from tests.support import random_documents

@@ -20,9 +20,9 @@ from rows.migrate import concurrent_unique_indexes, planner
 from rows.migrate import service as schema_service
 from rows.migrate.apply import TookTooLong
 from rows.migrate.service import TablesBusy, Unconfirmed, VersionMoved
-from rows.query import table_models
+from rows.query.tables import table_models
 from rows.schema.model import InvalidDocument, Table
-from rows.transfer import importer
+from rows.transfer import import_report, importer
 from tests.projects.conftest import make_account as make_account
 from tests.rows.conftest import Tracker
 from tests.support import catalog
@@ -440,7 +440,7 @@ def test_who_writes_what_it_will_not_allow_is_asked_to_try_again(make_tracker: A
         assert refused.headers["Retry-After"] == "1"
         assert "a unique" not in str(refused.json)
         assert tracker.post("alice", "/rows/tasks", {"title": "b"}).status == 201
-        with pytest.raises(importer.ChangedDuringImport):
+        with pytest.raises(import_report.ChangedDuringImport):
             importer.import_rows(place, "tasks", OneRecord({"title": "a"}))
         assert schema_service.current(place).version == 1
     assert changing.result().json["version"] == 2

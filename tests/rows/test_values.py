@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from platform_site.identity import ids
 from platform_site.postgres import prepared
+from rows.schema.column_values import read_cell, read_operand
 from rows.schema.model import SQL_TYPES, Column
 from rows.schema.types import Type
-from rows.schema.values import ARRAYS, InvalidValue, read, read_cell, read_operand, wire
+from rows.schema.values import ARRAYS, InvalidValue, read, wire
 
 REGION = "us-east-1"
 

@@ -18,7 +18,7 @@ from accounts.oauth import proofs
 from accounts.registration import email_outbox, pool_settings
 from platform_site import demo
 from platform_site.embedded.data_dir import Layout
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from projects.directory.environments import place_of
 from tests.accounts.conftest import _mail_server, postbox  # noqa: F401 - fixtures
 from tests.accounts.oauth.conftest import s256

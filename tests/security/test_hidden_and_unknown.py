@@ -159,7 +159,7 @@ def planted(tracker: Tracker) -> dict[str, str]:
 def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The text of every statement that runs within, whichever way it goes to PostgreSQL."""
     seen: list[str] = []
-    run = prepared._run
+    run = prepared.execute
 
     def watched(wrapper: Any, sql: bytes, values: Any) -> Any:
         seen.append(sql.decode())
@@ -170,7 +170,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return execute(sql, params, many, context)
 
     with monkeypatch.context() as patch, ExitStack() as stack:
-        patch.setattr(prepared, "_run", watched)
+        patch.setattr(prepared, "execute", watched)
         for connection in connections.all():
             stack.enter_context(connection.execute_wrapper(wrapper))
         yield seen

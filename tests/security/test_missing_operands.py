@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from rows.rules.operators import ALL_OPERATORS
-from rows.rules.rules import Principal, validate
+from rows.rules.principal import Principal
+from rows.rules.rules import validate
 from rows.schema.parser import parse
 from tests.support.missing_operands import CLAIMS, uses
 from tests.support.tenants import ALICE, Tenant

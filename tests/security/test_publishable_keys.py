@@ -20,7 +20,8 @@ from platform_site.identity.callers import PUBLISHABLE_SCOPES, SCOPES
 from platform_site.identity.plans import PLANS
 from platform_site.redis import client as redis_client
 from projects.models import Environment, Project
-from rows.rules.rules import Principal, Ruleset
+from rows.rules.principal import Principal
+from rows.rules.rules import Ruleset
 from tests.projects.conftest import environment_of, key_for, publishable_key_for, token_of
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
 from tests.support.client import Answer, Api

@@ -21,7 +21,7 @@ from projects.models import Environment, Project
 from rows import services as rows
 from rows.migrate import service as schema_service
 from rows.query.service import ListQuery
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from webhooks.delivery import signing
 from webhooks.models import Webhook
 

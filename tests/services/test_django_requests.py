@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from platform_site.server import incoming, rsgi_app
+from platform_site.server import incoming, request_checks
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of, meta_name
 
 
@@ -136,12 +136,12 @@ def test_the_body_is_read_once_or_twice_as_django_promises() -> None:
 
 def test_what_is_long_is_not_remembered() -> None:
     """Anybody can send names of 60 KB, and no two alike."""
-    names, hosts = incoming._usual_name.cache_info().currsize, rsgi_app._is_usual.cache_info().currsize
+    names, hosts = incoming._usual_name.cache_info().currsize, request_checks._is_usual.cache_info().currsize
     for number in range(20):
         long = f"x-{number}-" + "a" * 60_000
         meta: dict[str, Any] = {"SERVER_PROTOCOL": "HTTP/1.1"}
         headers_into(meta, [(long, "1")])
         assert meta[meta_name(long) or ""] == "1"
-        rsgi_app._check_host(long, {**meta, "HTTP_HOST": long})
+        request_checks.check_host(long, {**meta, "HTTP_HOST": long})
     assert incoming._usual_name.cache_info().currsize == names
-    assert rsgi_app._is_usual.cache_info().currsize == hosts
+    assert request_checks._is_usual.cache_info().currsize == hosts

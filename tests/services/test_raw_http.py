@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from platform_site.server import rsgi_app
+from platform_site.server import request_checks, rsgi_app
 from tests.support.raw_http import HOST, connect, talk
 from tests.support.service import Up, start_up
 from tests.support.timing import within
@@ -153,7 +153,7 @@ def test_a_head_that_is_too_large_is_refused(served: Up) -> None:
     assert answers.closed
 
 
-@pytest.mark.parametrize("size", [rsgi_app.BODY_LIMIT + 1, 2_000_000])
+@pytest.mark.parametrize("size", [request_checks.BODY_LIMIT + 1, 2_000_000])
 def test_body_over_1_mb_is_413_whole_or_chunked_and_reaches_the_client(served: Up, size: int) -> None:
     body = b"a" * size
     for content in (body, iter([body[:600_000], body[600_000:]])):

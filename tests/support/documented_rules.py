@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from rows.rules.evaluator import encloses, is_like, is_same_json, lower
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 
 Json = Any
 Row = dict[str, Any]

@@ -4,7 +4,7 @@ import json
 from functools import cache
 from typing import Any
 
-from platform_site.http.openapi import _document
+from platform_site.http.openapi.description import _document
 
 METHODS = ("get", "post", "put", "patch", "delete")
 

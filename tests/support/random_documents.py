@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VISITOR
 
 Json = Any

@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, Phase, settings
 from psycopg import sql
 
 from platform_site.http.errors import ApiError
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows import services
-from rows.rules.rules import Principal, validate
+from rows.rules.principal import Principal
+from rows.rules.rules import validate
 from rows.schema.model import SQL_TYPES
 from rows.schema.parser import parse
 from tests.support import random_documents

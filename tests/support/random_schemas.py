@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema.model import SQL_TYPES, Column, Schema, Table
 from rows.schema.user_fields import USER_FIELDS
 from tests.support.tenants import ALICE, BOB

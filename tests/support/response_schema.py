@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema_rs
 from django.conf import settings
 
-from platform_site.http.openapi import _document
+from platform_site.http.openapi.description import _document
 
 URLCONF = "platform_site.urls"
 TOLD = ("ETag", "Idempotency-Replayed", "Location", "X-Request-Id")

@@ -13,11 +13,11 @@ from django.db import connections, transaction
 from accounts.models import User
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres.prepared import row_access
+from platform_site.postgres.row_access import row_access
 from rows import services
 from rows.models import CurrentVersion, SchemaVersion
 from rows.query import schema_cache
-from rows.rules.rules import Principal
+from rows.rules.principal import Principal
 from rows.schema.model import EMPTY, Schema
 from rows.schema.parser import parse
 from tests.support import catalog

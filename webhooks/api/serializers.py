@@ -15,7 +15,8 @@ from rows.outbox import event_types
 from rows.outbox.fields import EventsField
 from rows.query import schema_cache
 from rows.rules import grammar
-from rows.rules.rules import SERVER
+from rows.rules.name_resolver import InvalidCondition
+from rows.rules.principal import SERVER
 from webhooks.models import Attempt, Delivery, Webhook
 
 NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
@@ -124,7 +125,7 @@ def _filter_errors(filter: dict[str, Any], patterns: list[str], tables: list[str
             grammar.read_record(filter, table, resolver)
             if not must_all:
                 return []
-        except grammar.InvalidCondition as error:
+        except InvalidCondition as error:
             path = f"filter.{error.path}" if error.path else "filter"
             failures.append(FieldError(path, error.code, f"Of table {table}: {error.message}"))
     if not candidates and not failures:

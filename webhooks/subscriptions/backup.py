@@ -16,7 +16,7 @@ _FIELDS: Final = ("url", "events", "filter", "columns", "ordering", "description
 
 
 class Subscriptions:
-    """Implements `rows.transfer.backup.Part`."""
+    """Implements `rows.transfer.backup_content.Part`."""
 
     def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
         return {"webhooks": self._records(place)}

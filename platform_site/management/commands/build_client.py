@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from functions.runtime.launch import deno
-from platform_site.http.client_script import DIST
+from platform_site.http.site.client_script import DIST
 
 SOURCES: Final = DIST.parent
 MODULES: Final = ("errors", "connection", "auth", "changes", "rows", "client")

@@ -16,7 +16,7 @@ from accounts.management.terminal import ENVIRONMENT, place_named
 from rows.transfer import exporter
 from rows.transfer.exporter import NoSuchColumn
 from rows.transfer.file_formats import FORMATS, format_of
-from rows.transfer.importer import NoSuchTable
+from rows.transfer.import_report import NoSuchTable
 from rows.transfer.partial_file import open_partial_file
 
 

@@ -12,9 +12,9 @@ from tqdm import tqdm
 from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site.cli.argument_types import whole_number
 from platform_site.cli.base import CommandWithExamples
-from rows.transfer import importer
+from rows.transfer import import_report, importer
 from rows.transfer.file_formats import FORMATS, InvalidFile, RecordFile, format_of
-from rows.transfer.importer import BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
+from rows.transfer.import_report import BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
 
 _EPILOG: Final = """
 The file is UTF-8, plain or gzipped (.gz). CSV begins with a header of column names; an empty cell is null (or the
@@ -46,7 +46,7 @@ class Command(CommandWithExamples):
         parser.add_argument("--dry-run", action="store_true", help="check everything and import nothing")
         parser.add_argument(
             "--show",
-            type=whole_number(0, importer.SHOWN),
+            type=whole_number(0, import_report.SHOWN),
             default=20,
             metavar="N",
             help="bad lines to print (default 20)",
@@ -112,7 +112,7 @@ class Command(CommandWithExamples):
         for bad in report.bad[:most]:
             self.stderr.write(str(bad).encode("unicode_escape").decode(), lambda text: text)
         if len(report.bad) > most or report.bad_lines > len(report.bad):
-            further = f" (--show {min(most * 10 or 20, importer.SHOWN)})" if most < importer.SHOWN else ""
+            further = f" (--show {min(most * 10 or 20, import_report.SHOWN)})" if most < import_report.SHOWN else ""
             self.stderr.write(f"… and more, {_lines(report.bad_lines)} bad in all{further}", lambda text: text)
 
 

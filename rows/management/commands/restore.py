@@ -17,9 +17,10 @@ from projects.api.serializers import NewBranch
 from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject
 from rows.migrate.apply import LockNotWon
 from rows.migrate.service import TablesQuotaReached
-from rows.transfer import backup
-from rows.transfer.backup import Content, NotEmpty, Summary
+from rows.transfer import backup_content, restore
+from rows.transfer.backup_content import Content, Summary
 from rows.transfer.backup_file import Archive, DamagedArchive, UnsupportedFormat
+from rows.transfer.restore import NotEmpty
 
 _EPILOG: Final = """
 The whole file is read and held to its checksums before anything is changed. Then all of it comes back, or nothing.
@@ -60,7 +61,7 @@ class Command(CommandWithExamples):
         try:
             with Archive(path) as archive:
                 with self._bar(archive.size, "checking", options) as bar:
-                    content = backup.verified(archive, bar.update)
+                    content = backup_content.verified(archive, bar.update)
                 if options["check"]:
                     self._say(f"{path} is whole: version {content.version}, {len(content.schema.tables)} tables, "
                               f"taken {content.taken_at:%Y-%m-%d %H:%M:%S} UTC of {content.source_id}.")  # fmt: skip
@@ -78,11 +79,11 @@ class Command(CommandWithExamples):
         try:
             if options["into"]:
                 place = place_named(options["into"])
-                summary = backup.restore_into(
+                summary = restore.restore_into(
                     content, place, replace=options["replace"], actor=audit.SYSTEM, progress=progress
                 )
             else:
-                place, summary = backup.restore_as_branch(
+                place, summary = restore.restore_as_branch(
                     content, options["branch_of"], options["name"], actor=audit.SYSTEM, progress=progress
                 )
         except NotEmpty:

@@ -1,6 +1,6 @@
 """Example bodies and parameters for the API description, which `/docs` fills in.
 
-`openapi_examples.json` has them by operation, in an order in which they work one after the other on the demo, as
+`examples.json` has them by operation, in an order in which they work one after the other on the demo, as
 tests/docs/test_examples.py does.
 """
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from django.db.models import Exists, Expression, F, OuterRef, Subquery
 
-from rows.query.sql import ALWAYS, NEVER, Sql, boolean, joined
+from rows.query.sql.expressions import ALWAYS, NEVER, Sql, boolean, joined
 from rows.rules.conditions import (
     OLD,
     Always,
@@ -39,11 +39,11 @@ from rows.rules.conditions import (
     parts,
     paths_of,
 )
+from rows.schema.column_values import LONG_TYPES, is_indexed
 from rows.schema.model import ID, Column, Schema, Table
-from rows.schema.values import LONG_TYPES, is_indexed
 
 if TYPE_CHECKING:
-    from rows.query.managers import RowQuerySet
+    from rows.query.tables.managers import RowQuerySet
 
 _INFIX: Final = {
     "eq": " = ",

@@ -18,7 +18,7 @@ from rows.query import params
 from rows.query import where as query_where
 from rows.query.params import MAX_ORDER, OrderKey
 from rows.rules.conditions import Filter, Hop, Path
-from rows.rules.grammar import NameResolver, shown
+from rows.rules.name_resolver import NameResolver, shown
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import SQL_TYPES, Column, ColumnType
 

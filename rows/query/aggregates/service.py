@@ -11,15 +11,16 @@ from platform_site.http import cursors
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
-from platform_site.postgres.prepared import Row
+from platform_site.postgres.libpq import Row
 from platform_site.postgres.replicas import Freshness
-from rows.query import aggregate_request
-from rows.query.aggregate_request import MAX_GROUPS, MEMBERS, AggregateRequest
-from rows.query.aggregate_select import TIME_ZONE, AggregateShape, HavingValue, aggregated
+from rows.query.aggregates import request as aggregate_request
+from rows.query.aggregates.request import MAX_GROUPS, MEMBERS, AggregateRequest
+from rows.query.aggregates.statement import TIME_ZONE, AggregateShape, HavingValue, aggregated
 from rows.query.context import QueryContext, run
-from rows.query.select import LIMIT, MAX_ANSWER_BYTES, After
 from rows.query.service import Page
-from rows.rules.rules import Principal
+from rows.query.sql.row_json import MAX_ANSWER_BYTES
+from rows.query.sql.statement import LIMIT, After
+from rows.rules.principal import Principal
 
 _KIND: Final = "aggregate"
 _OVERFLOW: Final = "22003"

@@ -7,8 +7,8 @@ from django.db import models
 from django.db.models.expressions import RawSQL
 from psycopg import sql
 
-from rows.query.sql import Sql
-from rows.query.sql_conditions import ConditionCompiler
+from rows.query.sql.conditions import ConditionCompiler
+from rows.query.sql.expressions import Sql
 from rows.rules.conditions import Condition, Constant, Operand
 from rows.schema import identifiers
 from rows.schema.model import SQL_TYPES, Schema, Table

@@ -7,7 +7,7 @@ so no form of access is left open. Its querysets carry a `RuledQuery`, and only 
 tables: `prepared.forbid_unruled_statements` stops everything built without the managers (`QuerySet(model)`,
 `instance.delete()`). Querysets only read; `rows.write` writes.
 
-`rows.query.select` compiles these querysets into the statements of the API.
+`rows.query.sql.select` compiles these querysets into the statements of the API.
 """
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -16,8 +16,8 @@ from django.db import models
 from django.db.models.sql import Query
 from django.db.models.sql.compiler import SQLCompiler
 
-from platform_site.postgres.prepared import row_access
-from rows.rules.rules import Principal
+from platform_site.postgres.row_access import row_access
+from rows.rules.principal import Principal
 
 if TYPE_CHECKING:
     from rows.query.role_view import RoleView
@@ -72,7 +72,7 @@ class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[mis
     def visible_to(self, principal: "Principal | RoleView") -> RowQuerySet:
         """The rows that `principal` may read, by the read rules of its role; without a rule, none. No query.
 
-        These rows still hold the cells that it may not read: a `Viewer` says which, and `rows.query.select` asks it.
+        These rows still hold the cells that it may not read: a `RoleView` says which, and `rows.query.sql` asks it.
         """
         role_view = self._role_view(principal)
         return self._rows(role_view).filter(role_view.may_read(self.model.TABLE.name))

@@ -17,23 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from platform_site.http import cursors
-from rows.query import json_rendering, select
-from rows.query.aggregate_request import AVERAGE_DIGITS, Output, result_column
+from rows.query.aggregates.request import AVERAGE_DIGITS, Output, result_column
 from rows.query.params import OrderKey
-from rows.query.select import (
-    AS_TEXT,
-    LIMIT,
-    After,
-    ReadShape,
-    Statement,
-    Writer,
-    assign_parameter_numbers,
-    combine,
-    held,
-    listed,
-)
-from rows.query.sql import ALWAYS, NEVER, Parameter, Piece, boolean, joined
-from rows.query.sql_conditions import CURRENT_ROW, AliasedRow, ConditionCompiler, RowSource
+from rows.query.sql import json_rendering, pages, select, statement
+from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler, RowSource
+from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Piece, boolean, joined
+from rows.query.sql.row_json import held
+from rows.query.sql.select import ReadShape
+from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, Writer, assign_parameter_numbers, combine, listed
 from rows.rules.conditions import TRUE, Condition, Operand, Slot
 from rows.schema.model import Column, Schema, Table
 
@@ -76,7 +67,7 @@ def aggregated(role_view: "RoleView", shape: AggregateShape) -> Statement:
     if shape.after is not None:
         page += [" AND ", writer.expression(_behind(shape.order, shape.after), table.name)]
     if shape.order:
-        page.append(" ORDER BY " + ", ".join(f'_g."{key.path.column}"{select.direction(key)}' for key in shape.order))
+        page.append(" ORDER BY " + ", ".join(f'_g."{key.path.column}"{pages.direction(key)}' for key in shape.order))
     page += [" LIMIT ", ("%s::bigint", [Parameter(LIMIT, "bigint")])]
     keys = [f'left(_a."{key.path.column}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for key in shape.order]
     texts = [f"_o{number}" for number in range(len(keys))]
@@ -91,7 +82,7 @@ def aggregated(role_view: "RoleView", shape: AggregateShape) -> Statement:
             ") _a CROSS JOIN LATERAL (SELECT ",
             listed([_shown(table, output, columns[output.name]) for output in shape.outputs]),
             ") _q WHERE ",
-            writer.expression(select.is_current(), table.name),
+            writer.expression(statement.is_current(), table.name),
             " OFFSET 0) _s (",
             listed(["_j", *texts]),
             ")",

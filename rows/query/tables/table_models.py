@@ -1,7 +1,7 @@
 """A `Schema` as Django's migrations see one: the `ProjectState` that the autodetector compares and the editor builds.
 
 These models exist for DDL only: bare table names (the transaction's `search_path` says which environment), real foreign
-keys, every unique, index and check a named object. Rows are read through other models (`rows.query.dynamic_models`).
+keys, every unique, index and check a named object. Rows are read through other models (`dynamic_models`).
 Why it is so, and what broke otherwise: docs/adr/0002-schema-changes.md.
 """
 
@@ -20,7 +20,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Abs, Length, Now
 from django.db.models.lookups import GreaterThanOrEqual, LessThan, LessThanOrEqual
 
-from rows.query import table_checks
+from rows.query.tables import table_checks
 from rows.rules.checks import read_all
 from rows.rules.conditions import Condition
 from rows.rules.rules import Ruleset

@@ -85,7 +85,7 @@ def _is_listed(origin: str, allowed: Sequence[str]) -> bool:
     return f"{_PORT.sub('', origin)}:*" in allowed
 
 
-check_request_enabled.connect(_is_permitted, dispatch_uid="platform_site.http.cors")
+check_request_enabled.connect(_is_permitted, dispatch_uid="platform_site.http.middleware.cors")
 
 
 def is_preflight(request: HttpRequest) -> bool:

@@ -20,8 +20,9 @@ from django.urls.exceptions import Resolver404
 
 from platform_site.fastpath import routes
 from platform_site.fastpath.settings_cache import cached_settings
-from platform_site.http import cors, exception_handler
+from platform_site.http import exception_handler
 from platform_site.http.errors import InvalidRequest, NotFound
+from platform_site.http.middleware import cors
 from platform_site.http.requests import close_request, current_request_id, open_request
 from platform_site.identity import call_depth
 from platform_site.observability import logs, metrics

@@ -3,7 +3,7 @@
 They live in registries of their own (never in Django's) and are made when a statement is to be compiled: nothing
 remembers them. They have no relation fields: a reference is the text column that it is in PostgreSQL, so
 that a join which no rule has passed cannot even be written; every hop is a subquery over a queryset that the row
-manager made. The default and the base manager are closed (`rows.query.managers`).
+manager made. The default and the base manager are closed (`rows.query.tables.managers`).
 """
 
 import threading
@@ -17,10 +17,11 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Expression
 
-from rows.query.managers import RowManager, UnruledManager
 from rows.query.role_view import RoleView, bound_operand
+from rows.query.tables.managers import RowManager, UnruledManager
 from rows.rules.conditions import Operand
-from rows.rules.rules import Principal, RoleKey, Ruleset
+from rows.rules.principal import Principal, RoleKey
+from rows.rules.rules import Ruleset
 from rows.schema.model import Column, Schema, Table
 
 LABEL: Final = "tenant"
@@ -141,7 +142,7 @@ def _model(table: Table, environment_id: str, siblings: RowModels) -> type[RowMo
 
 
 def _field(column: Column) -> "models.Field[Any, Any]":
-    """What Django needs to name and read the column; what may stand in it is decided by `rows.schema.values` and
+    """What Django needs to name and read the column; what may stand in it is decided by `rows.schema.column_values` and
     PostgreSQL."""
     facts: dict[str, Any] = {"null": column.null, "blank": column.null}
     match column.type:

@@ -1,0 +1,62 @@
+"""One call of a function: what it is given, the host that answers its questions, and what comes of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from functions.runtime.errors import Reason
+
+
+class Host(Protocol):
+    """What a call may do to the outside, decided as the caller of that call."""
+
+    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
+        """The reply to one request of the code (`rows.list`, …, `fetch`), both as JSON text; the call has `seconds`
+        left. For a network request the result is a function that obtains the reply, to be called in its own thread.
+        `arguments` is untrusted. Both raise HostError for a refusal."""
+
+    def interrupt(self) -> None:
+        """The call is over while answers are still made for it in other threads: give up. May come more than once."""
+
+
+class HostError(Exception):
+    """A refusal that the code sees as an exception with `name`, `message`, `code` and `fields`."""
+
+    def __init__(
+        self, message: str, *, code: str = "error", name: str = "Error", fields: list[Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.value = {"name": name, "message": message, "code": code, "fields": fields}
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    at: float
+    """Unix seconds."""
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One invocation. `input` is JSON text; `timeout` in seconds, `max_output` in bytes of JSON."""
+
+    input: str
+    run_id: str
+    caller: Mapping[str, Any]
+    secrets: Mapping[str, str]
+    timeout: float
+    max_output: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a call ended. `output` is JSON text where `reason` is None, else None; `duration` in seconds."""
+
+    duration: float
+    output: str | None = None
+    reason: Reason | None = None
+    error: dict[str, Any] | None = None
+    logs: list[LogLine] = field(default_factory=list)
+    sandbox_layers: tuple[str, ...] = ()
+    """The sandbox layers around the code (`functions.runtime.sandbox`)."""

@@ -1,0 +1,62 @@
+"""Row isolation: SQL over tenant tables that reaches a region's cursor without the row manager is refused."""
+
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from django.conf import settings
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.sql import Composable
+
+from platform_site.postgres.libpq import note_tables, prepared_on
+
+
+class RowsClosed(RuntimeError):
+    """SQL over a tenant's tables that did not come from the row manager. A programming error, never a client's."""
+
+
+_row_access_allowed: ContextVar[bool] = ContextVar("rows_door_is_open", default=False)
+_TENANT_TABLE: Final = re.compile(r'\benv_[0-9a-z]{26}"?\s*\.')
+_DEFINES: Final = re.compile(r"\s*(?:CREATE|ALTER|DROP|COMMENT|GRANT|REVOKE)\b", re.IGNORECASE)
+
+
+@contextmanager
+def row_access() -> Generator[None]:
+    """For the row manager's own queries, and for DDL that must read or fill what it changes (`rows.migrate.apply`)."""
+    token = _row_access_allowed.set(True)
+    try:
+        yield
+    finally:
+        _row_access_allowed.reset(token)
+
+
+def forbid_unruled_statements(
+    execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
+) -> Any:
+    """Execute wrapper of every region connection. Raises RowsClosed for tenant tables outside of `row_access`.
+
+    Definitions (CREATE SCHEMA, DROP TABLE) pass: they show no rows, and `projects`, a lower layer, creates and drops
+    the schemas.
+    """
+    text = sql if isinstance(sql, str) else _spelled(sql)
+    if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
+        if not _row_access_allowed.get():
+            raise RowsClosed("rows are reached through the row manager: visible_to(principal), or unruled")
+        wrapper = context["connection"]
+        note_tables(wrapper, prepared_on(wrapper.connection), text.encode())
+    return execute(sql, params, many, context)
+
+
+def _spelled(statement: Any) -> str:
+    """A statement that came as bytes or put together of psycopg's pieces, as it will be sent."""
+    if isinstance(statement, Composable):
+        return statement.as_string()
+    return statement.decode(errors="replace") if isinstance(statement, bytes) else str(statement)
+
+
+def guard_connection(sender: object, connection: BaseDatabaseWrapper, **_: object) -> None:
+    """Receiver of `connection_created`: installs the check in a region's connection, once per wrapper."""
+    if connection.alias in settings.REGION_DATABASES and forbid_unruled_statements not in connection.execute_wrappers:
+        connection.execute_wrappers.append(forbid_unruled_statements)

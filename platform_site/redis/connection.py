@@ -1,0 +1,91 @@
+"""One connection to Redis: made by redis-py, used through hiredis under a deadline."""
+
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import hiredis
+import redis
+from redis.connection import parse_url
+
+_CONNECT_SECONDS: Final = 2.0
+_TAKES_NO_WRITES: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
+"""How the refusals begin that are no matter of the command or its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoConnection:
+    """What came of connecting instead of a line."""
+
+    error: Exception
+    at: float
+
+
+class Connection:
+    """One connection on which a trip goes and comes back."""
+
+    def __init__(self, url: str) -> None:
+        options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
+        kind = options.pop("connection_class", redis.Connection)
+        self._connection = kind(
+            **options,
+            socket_timeout=_CONNECT_SECONDS,
+            socket_connect_timeout=_CONNECT_SECONDS,
+            protocol=2,  # nothing comes that was not asked for
+            driver_info=None,  # saves two round trips when connecting
+        )
+        self._connection.connect()
+        self._socket: socket.socket = self._connection._sock  # connected and signed in; from here on it is ours
+        self._reader = hiredis.Reader()
+        # Python's timeouts make three system calls of each, the kernel's one. TLS knows Python's alone.
+        self._kernel_waits = type(self._socket) is socket.socket
+        self._patience = 0.0
+        """Seconds that a call on the socket may take, as it is set now."""
+        if self._kernel_waits:
+            self._socket.settimeout(None)
+        self.is_new = True
+        """Whether nothing was asked on it yet."""
+
+    def exchange(self, packed: bytes, expected: int, deadline: float) -> list[Any]:
+        """Send, and read `expected` replies (errors among them as hiredis.ReplyError). Raises OSError, or ReadOnlyError
+        where no writes are taken; then the line is of no more use."""
+        line, reader = self._socket, self._reader
+        replies: list[Any] = []
+        try:
+            self._wait_until(deadline)
+            line.sendall(packed)
+            while True:
+                self._wait_until(deadline)
+                read = line.recv(65536)
+                if not read:
+                    raise ConnectionResetError("Redis closed the connection")
+                reader.feed(read)
+                while (reply := reader.gets()) is not False:
+                    if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_TAKES_NO_WRITES):
+                        raise redis.ReadOnlyError(str(reply))
+                    replies.append(reply)
+                    if len(replies) == expected:
+                        return replies
+        except BlockingIOError:  # how the kernel says that it waited long enough
+            raise TimeoutError("Redis is late") from None
+
+    def _wait_until(self, deadline: float) -> None:
+        """Set the timeout of the next socket call, unless the last value differs by less than a twentieth of the usual
+        budget, since a round trip is two calls and setting it would be two more."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("Redis is late")
+        if abs(left - self._patience) < 0.01:
+            return
+        self._patience = left
+        if self._kernel_waits:
+            limit = struct.pack("ll", int(left), max(1, int(left % 1 * 1_000_000)))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        else:
+            self._socket.settimeout(left)
+
+    def close(self) -> None:
+        self._connection.disconnect()

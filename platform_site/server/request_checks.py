@@ -1,0 +1,53 @@
+"""What a request must be before Django sees it: one host, one length, a method and a path."""
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from platform_site.http import errors
+
+BODY_LIMIT: Final = 1024 * 1024
+
+_METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
+
+
+def is_too_large(stated: str) -> bool:
+    """Whether a Content-Length is beyond the limit; it may have any number of digits and of zeros before them."""
+    digits = stated.lstrip("0")
+    return len(digits) > len(str(BODY_LIMIT)) or int(digits or "0") > BODY_LIMIT
+
+
+def check_host(named: str | None, meta: dict[str, Any]) -> None:
+    """HTTP/1.1 names its host, by a header even where the first line names it too, and a port is one of 65535 (RFC
+    9112, 3.2). Which hosts are ours is Django's to say. Raises ApiError."""
+    if named is None and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
+        raise errors.InvalidRequest("The request has no Host.")
+    host = meta.get("HTTP_HOST")
+    if host is not None and not (_is_usual(host) if len(host) <= 255 else _may_be_host(host)):
+        raise errors.InvalidRequest("The Host is empty, or its port is none.")
+
+
+def _may_be_host(host: str) -> bool:
+    name, colon, port = host.rpartition(":")
+    if not colon or port.endswith("]"):  # no port, or the end of an IPv6 address
+        return host != ""
+    return name != "" and (not port.isdigit() or (len(port) < 6 and int(port) < 65536))
+
+
+_is_usual: Final = lru_cache(maxsize=512)(_may_be_host)
+
+
+def check_request(meta: dict[str, Any], path: str, repeated: frozenset[str]) -> None:
+    """Refuse what Django should not have to interpret. Raises ApiError."""
+    if not path.startswith("/"):
+        raise errors.InvalidRequest("The request target must be a path.")
+    if "\0" in path or "�" in path:
+        raise errors.NotFound
+    if not _METHOD.fullmatch(meta["REQUEST_METHOD"]):
+        raise errors.MethodNotAllowed
+    if repeated & {"host", "content-length", "content-type", "transfer-encoding"}:
+        raise errors.InvalidRequest("A header that may occur once came twice.")
+    if "CONTENT_LENGTH" in meta and "HTTP_TRANSFER_ENCODING" in meta:
+        raise errors.InvalidRequest("The length of the body is given twice, by Content-Length and Transfer-Encoding.")
+    if meta.get("HTTP_TRANSFER_ENCODING", "chunked").strip().lower() != "chunked":
+        raise errors.InvalidRequest("The one Transfer-Encoding that is read here is chunked.")

@@ -1,0 +1,196 @@
+"""A row as JSON: its cells as the caller may see them, and the relations that are embedded in it."""
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db.models import QuerySet
+
+from rows.query import embedded_users
+from rows.query.params import With, WithUser
+from rows.query.sql import json_rendering
+from rows.query.sql.conditions import AliasedRow, RowSource
+from rows.query.sql.expressions import Piece, Sql
+from rows.query.sql.statement import Writer, combine, listed
+from rows.rules.conditions import Condition, Hop
+from rows.schema.model import Table
+
+if TYPE_CHECKING:
+    from rows.query.role_view import RoleView
+
+
+MAX_EMBEDDED: Final = 100
+"""Rows of a to-many relation that are embedded in one row."""
+MAX_ANSWER_BYTES: Final = 16 * 2**20
+"""Of the rows of one answer. PostgreSQL leaves out what is beyond: without a bound some few requests for long texts, or
+for relations of relations, each leading to a hundred rows, would take all the memory that it or our process has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedRow:
+    """A row under an alias, which records the columns that are used, so that no others are read."""
+
+    alias: str
+    asked: set[str] = field(default_factory=set)
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        self.asked.add(name)
+        return AliasedRow(self.alias).column(name, depth)
+
+
+def cells(
+    role_view: "RoleView",
+    table: Table,
+    source: RowSource,
+    masked: Callable[[Condition], Any] | None = None,
+    chosen: Collection[str] | None = None,
+) -> list[Any]:
+    """The select list that makes a row's JSON: each readable cell of the row at `source`, through `json_rendering`.
+
+    `masked` gives the expression of a condition under which a cell may be read; `chosen` names the columns to show,
+    `id` among them, None all.
+    """
+    ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
+    made: list[Any] = []
+    for column in role_view.columns(table.name):
+        if chosen is not None and column.name not in chosen:
+            continue
+        before, after = json_rendering.fragment(column)
+        mask = role_view.mask(table.name, column.name)
+        spelled: list[Any] = [before, source.column(column.name), after]
+        if mask is not None:
+            spelled = ["CASE WHEN ", ask(mask), " THEN ", *spelled, " END"]
+        made += [*spelled, f' AS "{column.name}"', ", "]
+    return made[:-1]
+
+
+def whole_row(table: Table, source: RowSource) -> list[Any]:
+    """As `cells`, for the whole row, whoever looks: what events carry."""
+    made: list[Any] = []
+    for column in table.all_columns.values():
+        before, after = json_rendering.fragment(column)
+        made += [before, source.column(column.name), after, f' AS "{column.name}"', ", "]
+    return made[:-1]
+
+
+def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
+    """The SHA-256, in hex, of the row's JSON as this role_view sees it, without `with`."""
+    return Sql(
+        "(SELECT encode(sha256(convert_to(row_to_json(_q)::text, 'UTF8')), 'hex') FROM (SELECT ",
+        *cells(role_view, table, source),
+        ") _q)",
+    )
+
+
+def shown(
+    writer: Writer, table: Table, source: RowSource, chosen: Collection[str] | None = None
+) -> tuple[Piece, Piece]:  # fmt: skip
+    """`cells` of the row at `source`, and what must be joined for them."""
+    role_view = writer.role_view
+    masks: dict[Condition, int] = {}
+    flags = f"_m{writer.number()}"
+
+    def flag(mask: Condition) -> Sql:
+        return Sql(f"{flags}._m{masks.setdefault(mask, len(masks))}")
+
+    select = writer.expression(Sql(*cells(role_view, table, source, flag, chosen)), table.name)
+    if not masks:
+        return select, ("", [])
+    asked = [
+        combine(writer.expression(role_view.rules.condition(mask, table.name, source), table.name), f" AS _m{number}")
+        for mask, number in masks.items()
+    ]
+    # OFFSET 0 keeps the planner from copying each condition into each cell that asks for it.
+    return select, combine(" CROSS JOIN LATERAL (SELECT ", listed(asked), f" OFFSET 0) {flags}")
+
+
+def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowSource) -> Piece:
+    """What `one` puts under its name into the JSON of the row at `source`."""
+    if isinstance(one, WithUser):
+        user_id = writer.role_view.reading.cell(table, one.column, source)
+        found = writer.expression(embedded_users.mark(user_id), table)
+    else:
+        found = embedded(writer, one, table, source)
+    return combine(found, f' AS "{one.name}"')
+
+
+def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
+    """The JSON of relation `one` of the row at `source`: the far row or null, or an array of at most MAX_EMBEDDED.
+
+    Where there are more, the array has one more element, between two tabs: the values of a cursor (CONTINUATION).
+
+    An array of more than MAX_ANSWER_BYTES is never put together: in its place is a text that is longer than that, so
+    that whatever it becomes a part of is left out as well.
+    """
+    far = writer.role_view.schema.tables[one.hop.table]
+    seen, guard = writer.role_view.reading.linked(one.hop, table, source)
+    number = writer.number()
+    row, made = TrackedRow(f"_r{number}"), f"_q{number}"
+    select, joins = shown(writer, far, row, one.columns)
+    inside = [relation_json(writer, inner, far.name, row) for inner in one.inside]
+    rows: QuerySet[Any, Any] = seen.values_list(*needed_columns(far, row, one.columns))
+    if one.hop.many:
+        near = writer.role_view.schema.tables[table]
+        is_taken = f"{one.hop.relation}_next" in {*near.all_columns, *near.relations}
+        rows = rows.order_by("id")[: MAX_EMBEDDED if is_taken else MAX_EMBEDDED + 1]
+    found = combine(
+        "(SELECT ",
+        f"row_to_json({made}) AS _j" + (f', {row.alias}."id" AS _id' if one.hop.many else ""),
+        " FROM (",
+        writer.queryset(rows),
+        f") {row.alias}",
+        joins,
+        " CROSS JOIN LATERAL (SELECT ",
+        listed([select, *inside]),
+        f") {made}",
+        " OFFSET 0)" if one.hop.many else ")",
+    )
+    if one.hop.many:
+        found = combine(
+            "(SELECT CASE WHEN count(_b._j) < count(*) THEN ",
+            _TOO_LARGE,
+            " ELSE coalesce(array_to_json(array_agg(_b._j)), '[]'::json) END FROM (SELECT ",
+            f"CASE WHEN row_number() OVER () <= {MAX_EMBEDDED} THEN ",
+            held("_a._j", "pg_column_size(_a._j)"),
+            " ELSE ",
+            writer.expression(_continuation(one.hop, source), table),
+            " END AS _j FROM ",
+            found,
+            " _a) _b)",
+        )
+    if guard is None:
+        return found
+    return combine("CASE WHEN ", writer.expression(guard, table), " THEN ", found, " END")
+
+
+def _continuation(hop: Hop, source: RowSource) -> Sql:
+    """The element after the last embedded row of `_a`. PostgreSQL writes no tab into JSON by itself, and escapes those
+    of texts, so that no cell can look like it."""
+    names = f"'{hop.relation}', '{hop.table}', '{hop.column}', "
+    values = [names, source.column("id"), ", lag(_a._id) OVER ()"]
+    return Sql("(chr(9) || json_build_array(", *values, ")::text || chr(9))::json")
+
+
+CONTINUATION: Final = re.compile(rb",\t(\[[^\t]*\])\t\]")
+"""In JSON: where an array of `embedded` rows goes on, up to its end. The group is an array of the texts relation, far
+table, its column, the id in it, and the id of the last row."""
+
+
+def needed_columns(table: Table, row: TrackedRow, chosen: Collection[str] | None) -> list[str]:
+    """The columns that the innermost select has to have, once everything above it was written: all of them, or, where
+    some were chosen, what was asked of `row` for these and for the rules and relations that lean on others."""
+    return [name for name in table.all_columns if chosen is None or name in row.asked]
+
+
+_TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES} + 0 * count(*)::int))"
+"""Of a constant length PostgreSQL would make the text as it plans: 50 ms, and 16 MB in each plan that it keeps."""
+_EARLIER: Final = "OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+
+
+def held(json: str, size: str) -> str:
+    """`json`, but null once the rows before it have more than MAX_ANSWER_BYTES. `size` is an expression of one row's.
+
+    Written for a query around the one that makes the JSON, so that each is made once.
+    """
+    return f"CASE WHEN coalesce(sum({size}) {_EARLIER}, 0) <= {MAX_ANSWER_BYTES} THEN {json} END"

@@ -1,0 +1,148 @@
+"""A statement as it is prepared: its text, the keys of its parameters, and the writer that puts it together."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import connections
+from django.db.models import F, QuerySet
+from django.db.models.sql import Query
+
+from rows.query.sql.expressions import Parameter, Piece, Sql, boolean
+from rows.query.tables import table_models
+from rows.rules.conditions import Variable
+from rows.rules.principal import Principal, bind
+
+if TYPE_CHECKING:
+    from rows.query.role_view import RoleView
+
+
+AS_TEXT: Final = f'::text COLLATE "{table_models.COLLATION}"'
+"""Behind a column that a statement answers with. The answer's types and collations are then those of before when the
+column's type changes; PostgreSQL refuses a prepared statement whose are not, and its text may be the same."""
+
+ENVIRONMENT: Final = "environment"
+VERSION: Final = "version"
+ROW_ID: Final = "id"
+LIMIT: Final = "limit"
+Key = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """The value of order key `index` at the place where the page before ended."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The new value of a column."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One text, and what its parameters take: a constant (bytes), the number of a filter's value (int), a rule's
+    `Variable`, or a name (`After`, `Cell`, one of this module's words) that the request looks up."""
+
+    sql: bytes
+    keys: tuple[Key, ...]
+
+    def bind(
+        self, named: Mapping[Key, bytes | None], wires: Sequence[bytes], principal: Principal
+    ) -> list[bytes | None]:
+        """The values in order. Raises KeyError for a name that the request does not know: a null would not do."""
+        values: list[bytes | None] = []
+        for key in self.keys:
+            match key:
+                case int():
+                    values.append(wires[key])
+                case bytes():
+                    values.append(key)
+                case Variable():
+                    values.append(bind(key, principal))
+                case _:
+                    values.append(named[key])
+        return values
+
+
+def assign_parameter_numbers(sql: str, params: Iterable[Any]) -> Statement:
+    """The finished statement: `%s` becomes `$n`, one number for each (key, type) however often it occurs."""
+    numbers: dict[tuple[Key, str], int] = {}
+    spelled: list[str] = []
+    for param in params:
+        if isinstance(param, Parameter):
+            key = param.wire if param.wire is not None else param.key
+            number = numbers.setdefault((key, param.sql_type), len(numbers) + 1)
+            spelled.append(f"${number}")
+        elif isinstance(param, int) and not isinstance(param, bool):
+            spelled.append(str(int(param)))  # Django's own: EXISTS(SELECT 1 …)
+        else:
+            raise TypeError(f"a value got into a statement: {param!r}")
+    return Statement((sql % tuple(spelled)).encode(), tuple(key for key, _ in numbers))
+
+
+class Writer:
+    """Puts a statement together: texts of this module, and what Django compiles."""
+
+    def __init__(self, role_view: "RoleView") -> None:
+        self.role_view = role_view
+        self.connection = connections[role_view.alias]
+        self._numbers = count()
+
+    def number(self) -> int:
+        """A number for aliases, fresh in this statement."""
+        return next(self._numbers)
+
+    def queryset(self, rows: "QuerySet[Any, Any]") -> Piece:
+        return self.query(rows.query)
+
+    def query(self, query: Query) -> Piece:
+        sql, params = query.get_compiler(connection=self.connection).as_sql()
+        return sql, list(params)
+
+    def expression(self, expression: Any, table: str) -> Piece:
+        """An expression outside of any queryset: it only refers to aliases and parameters."""
+        query = Query(self.role_view.models[table])
+        compiler = query.get_compiler(connection=self.connection)
+        sql, params = compiler.compile(expression.resolve_expression(query))
+        return sql, list(params)
+
+
+def combine(*parts: "str | Piece") -> Piece:
+    """One piece of several."""
+    texts: list[str] = []
+    params: list[Any] = []
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+        else:
+            texts.append(part[0])
+            params += part[1]
+    return "".join(texts), params
+
+
+def listed(pieces: Iterable["str | Piece"], separator: str = ", ") -> Piece:
+    parts: list[str | Piece] = []
+    for piece in pieces:
+        parts += [piece, separator]
+    return combine(*parts[:-1])
+
+
+def is_current() -> Sql:
+    """Whether the environment still is at the version that the statement was compiled for.
+
+    Evaluated once, before any row is read; in the same snapshot as the rows.
+    """
+    return boolean(
+        "(SELECT version = ", Parameter(VERSION, "integer"), ' FROM "platform"."rows_currentversion"'
+        " WHERE environment_id = ", Parameter(ENVIRONMENT, "text"), ")",
+    )  # fmt: skip
+
+
+def is_row() -> Sql:
+    """The condition that the current row is the one that the request addresses."""
+    return boolean("(", F("id"), " = ", Parameter(ROW_ID, "text"), ")")

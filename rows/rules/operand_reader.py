@@ -1,0 +1,111 @@
+"""Reads the operands of conditions: literals, variables and other columns, each checked against the column's type."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rows.rules.conditions import Constant, Form, Operand, OtherCell, Path, Slot, Variable
+from rows.rules.name_resolver import InvalidCondition, NameResolver, Use, refuse_unknown
+from rows.rules.operators import shape_operand, type_of_operand
+from rows.rules.variables import read_literal, read_variable
+from rows.schema.column_values import read_operand
+from rows.schema.model import ID, SQL_TYPES, Column
+from rows.schema.types import Type
+from rows.schema.values import InvalidValue, read, wire
+
+MAX_LIST: Final = 1_000
+
+
+class OperandReader:
+    """What a condition compares with. A filter's values are numbered into slots, and a text that begins with `$` is the
+    text it is; the other uses bind literals as constants and know variables."""
+
+    __slots__ = ("base", "resolver", "table", "use", "values", "wires")
+
+    def __init__(self, resolver: NameResolver, table: str, use: Use) -> None:
+        self.resolver = resolver
+        self.base = table
+        self.table = table
+        """The table of the column that is being read, unless a path leads on from there."""
+        self.use = use
+        self.wires: list[bytes] = []
+        self.values: list[Any] = []
+
+    def comparable(self, cell: Path, column: Column, value: Any, path: str) -> Operand:
+        """An operand that stands for one cell of `column`."""
+        type_ = SQL_TYPES[column.type]
+        if isinstance(value, Mapping) and value.keys() == {"$column"} and column.type != "json":
+            return self.other_cell(cell, type_, value["$column"], path)
+        if (variable := self.variable(type_, value, path)) is not None:
+            return variable
+        if column.type == "text[]":
+            self.check_list(value, path)
+        return self.bind(type_, self.literal(column, value, path))
+
+    def other_cell(self, cell: Path, type_: Type, name: Any, path: str) -> OtherCell:
+        """The operand `{"$column": name}`: a column of the table at the end of the path of `cell`."""
+        table = cell.hops[-1].table if cell.hops else self.table
+        if not isinstance(name, str):
+            raise InvalidCondition(path, "wrong_type", "$column must be the name of a column.")
+        column = self.resolver.column(table, name)
+        if column is None:
+            refuse_unknown(path, name, self.resolver.names(table))
+        if SQL_TYPES[column.type] != type_:
+            raise InvalidCondition(path, "wrong_type", f"{name} is of type {column.type}, which does not fit.")
+        return OtherCell(name, type_)
+
+    def literal(self, column: Column, value: Any, path: str) -> Any:
+        if self.use == "filter" and isinstance(value, str) and value.startswith("$") and _holds_ids(column):
+            # No id begins with `$`: the caller means a rule's variable and would take an empty list for a correct
+            # answer.
+            message = 'is no id: variables such as "$user.id" stand in rules only, a filter gives the value itself.'
+            raise InvalidCondition(path, "invalid", message)
+        self.check_email(column, value, path)
+        try:
+            return read_operand(column, self.unescaped(value, path))
+        except InvalidValue as error:
+            raise InvalidCondition(path, error.code, error.continued) from None
+
+    def operand(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Operand:
+        if (variable := self.variable(type_of_operand(type_, form), value, path, form)) is not None:
+            return variable
+        try:
+            literal = read(type_, self.unescaped(value, path))
+            shaped = shape_operand(form, literal)
+            if self.use != "filter" and form not in ("plain", "one", "exact") and not (literal and shaped):
+                raise InvalidValue("invalid", "Must not be empty: it would match everything.")
+            return self.bind(type_of_operand(type_, form), shaped)
+        except InvalidValue as error:
+            raise InvalidCondition(path, error.code, error.continued) from None
+
+    def unescaped(self, value: Any, path: str) -> Any:
+        return value if self.use == "filter" else read_literal(value, path)
+
+    def check_email(self, column: Column, value: Any, path: str) -> None:
+        """Refuse a filter for an email with a space: it would find nothing, because a URL turned a plus into it."""
+        if self.use == "filter" and column.format == "email" and isinstance(value, str) and " " in value:
+            message = 'must be an email, which has no space. In a URL, "+" means a space: write "%2B".'
+            raise InvalidCondition(path, "invalid", message)
+
+    def check_list(self, value: Any, path: str) -> None:
+        if not isinstance(value, list):
+            raise InvalidCondition(path, "wrong_type", "must be a list.")
+        if len(value) > MAX_LIST:
+            raise InvalidCondition(path, "too_many", f"must have at most {MAX_LIST} values.")
+
+    def bind(self, type_: Type, value: Any) -> Operand:
+        encoded = wire(type_, value)
+        self.values.append(value)
+        if self.use != "filter":
+            return Constant(encoded, type_, value)
+        self.wires.append(encoded)
+        return Slot(len(self.wires) - 1, type_)
+
+    def variable(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Variable | None:
+        """The variable that `value` names, typed by what it is compared with; None for a literal."""
+        if self.use == "filter" or not isinstance(value, str) or not value.startswith("$") or value.startswith("$$"):
+            return None
+        return read_variable(self.resolver, self.base, value[1:], type_, form, path, self.use)
+
+
+def _holds_ids(column: Column) -> bool:
+    return column.is_reference or column.is_user or column is ID

@@ -1,0 +1,80 @@
+"""Variables and literals in rules: `$user.id`, `$old.done`, and `$$` for a text that begins with `$`."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rows.rules.conditions import OLD, Form, Variable
+from rows.rules.name_resolver import InvalidCondition, NameResolver, Use, join_path
+from rows.schema.model import SQL_TYPES
+from rows.schema.types import Type
+
+_TEXT_VARIABLES: Final = frozenset({"user.id", "user.email", "user.role", "key.id"})
+_CLAIM: Final = re.compile(r"user\.claims(\.[A-Za-z0-9_-]{1,64}){1,5}", re.ASCII)
+
+
+def read_literal(value: Any, path: str) -> Any:
+    """A rule's literal, in which `$$` at the beginning of a text stands for `$`, at any depth.
+
+    Raises InvalidCondition for a text that begins with a single `$`: its author meant a variable, which is not
+    allowed there.
+    """
+    if isinstance(value, str) and value.startswith("$"):
+        if not value.startswith("$$"):
+            message = 'a variable cannot stand inside of a value; write "$$" for a text that begins with "$".'
+            raise InvalidCondition(path, "invalid", message)
+        return value[1:]
+    if isinstance(value, list):
+        return [read_literal(item, join_path(path, index)) for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {key: read_literal(item, join_path(path, key)) for key, item in value.items()}
+    return value
+
+
+def read_variable(
+    resolver: NameResolver, table: str, name: str, type_: Type, form: Form, path: str, use: Use = "rule"
+) -> Variable:
+    """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if there is none such, or if
+    it can never have a value of that type. What a claim holds is only known, and checked, when it is bound.
+    """
+    if name.startswith(OLD) and use in ("check", "record"):
+        column = resolver.column(table, name.removeprefix(OLD))
+        if column is None:
+            raise InvalidCondition(path, "unknown", f"there is no column for ${name}.")
+        if form != "plain":
+            raise InvalidCondition(path, "invalid", f"${name} cannot be used with this operator.")
+        if SQL_TYPES[column.type] != type_:
+            raise InvalidCondition(path, "wrong_type", f"${name} is of type {column.type}, which does not fit.")
+        return Variable(name, type_, form)
+    if use == "record":
+        raise InvalidCondition(path, "unknown", "the only variables here are $old.<column>.")
+    if name == "now":
+        if type_ not in ("timestamptz", "date"):
+            raise InvalidCondition(path, "wrong_type", "$now only fits dates and timestamps.")
+    elif name in _TEXT_VARIABLES:
+        if type_ != "text" and not (type_ == "text[]" and form in ("one", "words")):
+            raise InvalidCondition(path, "wrong_type", f"${name} is a text, which does not fit.")
+    elif not _CLAIM.fullmatch(name):
+        raise InvalidCondition(
+            path,
+            "unknown",
+            "there is no such variable here: $user.id, $user.email, $user.role, $user.claims.<name>, $key.id and $now "
+            'are, and $old.<column> in a check; write "$$" for a text that begins with "$".',
+        )
+    return Variable(name, type_, form)
+
+
+NO_CONDITION: Final = "there is no condition of this name that can be used here."
+
+
+def without_variables(document: Any, path: str) -> Any:
+    """A named condition as a caller would write it: `$$` is one dollar sign. Raises InvalidCondition for a variable."""
+    if isinstance(document, str) and document.startswith("$"):
+        if not document.startswith("$$"):
+            raise InvalidCondition(path, "unknown", NO_CONDITION)
+        return document[1:]
+    if isinstance(document, Mapping):
+        return {key: without_variables(value, path) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [without_variables(value, path) for value in document]
+    return document

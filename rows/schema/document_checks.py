@@ -1,0 +1,100 @@
+"""Reads the values of a schema document and collects the errors, each with its path."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from platform_site.http.errors import FieldError
+from rows.schema import identifiers
+from rows.schema.model import Errors
+
+
+def _shown(name: object) -> str:
+    """A key as it may stand in a path: itself where it is short and plain, else quoted and cut."""
+    text = str(name)
+    return text if re.fullmatch(r"[\w$*-]{1,64}", text) else json.dumps(text)[:64]
+
+
+class DocumentPath:
+    """The current path; `/` goes deeper."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+
+    def __truediv__(self, part: object) -> "DocumentPath":
+        return DocumentPath(f"{self.text}.{_shown(part)}" if self.text else _shown(part))
+
+
+class DocumentChecks:
+    """Checks of one document; `errors` grows with each that fails."""
+
+    def __init__(self) -> None:
+        self.errors = Errors()
+
+    def fail(self, path: DocumentPath, code: str, message: str) -> None:
+        self.errors.append(FieldError(path.text or "tables", code, message))
+
+    def mapping(self, path: DocumentPath, raw: object) -> dict[str, Any]:
+        """`raw` if it is an object; otherwise an error and an empty one."""
+        if isinstance(raw, dict):
+            return raw
+        self.fail(path, "invalid", "must be an object")
+        return {}
+
+    def entries(self, path: DocumentPath, raw: object, most: int) -> list[Any]:
+        if not isinstance(raw, list):
+            self.fail(path, "invalid", "must be a list")
+            return []
+        if len(raw) > most:
+            self.fail(path, "too_many", f"must have at most {most} entries, not {len(raw)}")
+            return []
+        return raw
+
+    def known_keys(self, path: DocumentPath, raw: Mapping[str, Any], allowed: Iterable[str], what: str) -> None:
+        allowed = tuple(allowed)
+        for key in raw:
+            if key not in allowed:
+                self.fail(path / key, "unknown", f"{what} has no such setting{identifiers.did_you_mean(key, allowed)}")
+
+    def name(self, path: DocumentPath, name: object) -> bool:
+        if problem := identifiers.problem(name):
+            self.fail(path, "reserved" if problem == "is reserved" else "invalid", f"the name {problem}")
+            return False
+        return True
+
+    def one_of(self, path: DocumentPath, raw: object, options: Iterable[str]) -> str | None:
+        options = tuple(options)
+        if isinstance(raw, str) and raw in options:
+            return raw
+        self.fail(path, "invalid", f"must be one of {', '.join(options)}{identifiers.did_you_mean(raw, options)}")
+        return None
+
+    def whole(self, path: DocumentPath, raw: object, least: int, most: int) -> int | None:
+        if isinstance(raw, int) and not isinstance(raw, bool) and least <= raw <= most:
+            return raw
+        self.fail(path, "invalid", f"must be a whole number from {least} to {most}")
+        return None
+
+    def unique_sources(self, path: DocumentPath, sources: Mapping[str, str | None], what: str) -> None:
+        """No two may come from one."""
+        taken: dict[str, str] = {}
+        for name, source in sources.items():
+            if source is None:
+                continue
+            if source in taken:
+                self.fail(
+                    path / name / "renamed_from", "taken", f'{what} "{taken[source]}" is renamed from "{source}" too'
+                )
+            taken.setdefault(source, name)
+
+    def renamed_from(self, path: DocumentPath, raw: Mapping[str, Any], what: str) -> str | None:
+        name = raw.get("renamed_from")
+        if name is None:
+            return None
+        if isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,50}", name):
+            return name
+        self.fail(path / "renamed_from", "invalid", f"must be the {what}'s name before")
+        return None

@@ -1,0 +1,150 @@
+"""What a backup file holds: its members, the parts of other apps, and the check of all it says of itself."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from django.core.exceptions import ValidationError
+from django.utils.dateparse import parse_datetime
+
+from platform_site.identity.callers import EnvironmentRef
+from rows.migrate import service as schema_service
+from rows.models import SchemaVersion
+from rows.schema.model import EMPTY, InvalidDocument, Schema, Table
+from rows.transfer.backup_file import Archive, DamagedArchive, Progress
+
+SCHEMA: Final = "schema.json"
+VERSIONS: Final = "versions.ndjson"
+VERSION_FIELDS: Final = (
+    "version", "document_text", "source_digest", "renames", "operations", "author_kind", "author_id", "reverts_to",
+    "request_id",
+)  # fmt: skip
+
+
+class Part(Protocol):
+    """What an app above keeps of an environment in the region, as JSON objects. Called in the region's transaction."""
+
+    def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+        """Everything worth keeping, never a secret: members of the file by name, each of records that begin with what
+        tells them apart. A record is read as one piece, so what can be many (versions, say) has a member of its own."""
+
+    def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
+        """Make them anew in an environment that has none, from the records of each member; none of one that the backup
+        does not have. Returns how many. Raises QuotaExceeded; may stumble (KeyError, TypeError, ValueError,
+        AttributeError) over records that `dump` never wrote."""
+
+    def is_empty(self, place: EnvironmentRef) -> bool:
+        """Whether the environment has none."""
+
+
+registered_parts: Final[dict[str, Part]] = {}
+
+
+def register_part(name: str, part: Part) -> None:
+    """Let `part` go along into backups. Called once by its app, at start."""
+    registered_parts[name] = part
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a backup holds, or what came back from one."""
+
+    schema_version: int
+    rows: Mapping[str, int]
+    """By table."""
+    parts: Mapping[str, int]
+    """Of a backup by member, of a restore by part; those that were left out are not there."""
+    is_ready: bool = True
+    """False for a restored branch that becomes ready at the next periodic job and is not reachable before."""
+
+
+def describe_invalid_row(table: Table, row_id: str, column: str) -> str:
+    return f"the row {row_id!a} of {table.name} holds what its column {column} cannot"
+
+
+def member_of(table: Table) -> str:
+    return f"rows/{table.name}.copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A verified backup."""
+
+    archive: Archive
+    schema: Schema
+    version: int
+    taken_at: datetime
+    source_id: str
+    parts: frozenset[str]
+    """Members of apps above."""
+
+
+def verified(archive: Archive, progress: Progress = lambda count: None) -> Content:
+    """Read the whole file and hold it to what it says of itself. Nothing is changed anywhere. Raises Damaged."""
+    archive.verify(progress)
+    return read_content(archive)
+
+
+def read_content(archive: Archive) -> Content:
+    """What the file says, all but the rows: read by the same means as a restore reads it. Raises Damaged."""
+    manifest = archive.manifest
+    try:
+        version = int(manifest["schema_version"])
+        schema = schema_service.read(archive.json(SCHEMA)) if version else EMPTY
+        taken_at = parse_datetime(manifest["taken_at"])
+        source_id = str(manifest["environment"]["id"])
+        tables = {table["name"]: (list(table["columns"]), int(table["rows"])) for table in manifest["tables"]}
+        parts = {str(name): int(count) for name, count in manifest["parts"].items()}
+    except InvalidDocument as error:
+        raise DamagedArchive(f"its schema is not valid here: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedArchive("its manifest is not complete") from error
+    if taken_at is None or taken_at.tzinfo is None:
+        raise DamagedArchive("its manifest is not complete")
+    if {name: list(table.all_columns) for name, table in schema.tables.items()} != {
+        name: columns for name, (columns, _) in tables.items()
+    }:
+        raise DamagedArchive("its tables are not those of its schema")
+    latest = None
+    for number, record in enumerate(archive.json_lines(VERSIONS), 1):
+        latest = version_of(record, number)
+    last = (latest.version, latest.document) if latest else (0, EMPTY.document)
+    if last != (version, schema.document):
+        raise DamagedArchive("its schema is not the last of its versions")
+    for name, count in parts.items():
+        if sum(1 for _ in archive.json_lines(f"{name}.ndjson")) != count:
+            raise DamagedArchive(f"{name}.ndjson does not hold as many lines as the manifest says")
+    return Content(archive, schema, version, taken_at, source_id, frozenset(parts))
+
+
+def version_of(record: Mapping[str, Any], number: int) -> SchemaVersion:
+    """The version that a record describes, for no environment yet. Raises Damaged unless it is version `number`."""
+    try:
+        made = SchemaVersion(
+            **{name: _cell_of(SchemaVersion._meta.get_field(name), record[name]) for name in VERSION_FIELDS},
+            applied_at=_cell_of(SchemaVersion._meta.get_field("applied_at"), record["applied_at"]),
+        )
+        is_whole = (
+            made.version == number
+            and isinstance(made.document["tables"], dict)
+            and all(isinstance(each["operation"], str) for each in made.operations)
+            and all(isinstance(was, str) for was in made.renames["tables"].values())
+            and all(isinstance(was, str) for moved in made.renames["columns"].values() for was in moved.values())
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, ValidationError, RecursionError) as error:
+        raise DamagedArchive(f"{VERSIONS} cannot be read") from error
+    if not is_whole:
+        raise DamagedArchive(f"{VERSIONS} does not have each version once, in order")
+    return made
+
+
+def _cell_of(field: Any, value: Any) -> Any:
+    """`value` as the model field takes it. Raises ValidationError, TypeError."""
+    if value is None and field.null:
+        return None
+    cell = field.to_python(value)
+    if cell is None:
+        raise TypeError
+    field.run_validators(cell)
+    return cell

@@ -1,0 +1,218 @@
+"""Restores a backup: into a new preview branch, or into an environment, whose tables it replaces at the end.
+
+One transaction. For operators: no rules are applied and no events recorded.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.db import DatabaseError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import sql
+
+from accounts.audit import Actor
+from platform_site.background.periodic import log_failures
+from platform_site.http.requests import current_request_id
+from platform_site.identity import ids, signals
+from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.postgres import limits, sqlstates
+from platform_site.postgres.row_access import row_access
+from projects import services as projects
+from rows.changes import watched_tables
+from rows.migrate import apply
+from rows.migrate import service as schema_service
+from rows.models import CurrentVersion, PendingUserReferences, SchemaVersion
+from rows.outbox import audit as audit_outbox
+from rows.query import schema_cache
+from rows.schema import model as schema_model
+from rows.schema.model import EMPTY, Schema, Table
+from rows.transfer import branch_copy
+from rows.transfer.backup_content import (
+    VERSIONS,
+    Content,
+    Summary,
+    describe_invalid_row,
+    member_of,
+    registered_parts,
+    version_of,
+)
+from rows.transfer.backup_file import Archive, DamagedArchive, Progress
+from rows.write import deleted_users
+
+
+class NotEmpty(Exception):
+    """The environment has tables, and replacing them was not confirmed."""
+
+
+def restore_as_branch(
+    content: Content, project_id: str, name: str, *, actor: Caller | Actor, progress: Progress = lambda count: None
+) -> tuple[EnvironmentRef, Summary]:
+    """A new preview branch of the project's production with everything in the backup: all of it, or no branch.
+
+    Users who were deleted since are let go of, as far as other rows allow. Raises Damaged, TablesQuotaReached,
+    QuotaExceeded (of a part), and what `projects.filled_branch` raises.
+    """
+    origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
+    with projects.filled_branch(project_id, name=name, actor=actor, **origin) as place:
+        schema_service.hold_to_plan(place, EMPTY, content.schema)
+        connection = connections[place.cluster]
+        rows, indexes_due = _build(connection, place.environment_id, content, progress)
+        if content.version:
+            _restore_versions(place, content, indexes_due)
+        parts = {name: _load_part(place, name, content) for name in registered_parts}
+        deleted_users.delete_references(place, content.taken_at)
+    is_ready = False
+    with log_failures(f"whether {place.environment_id} is ready"):
+        is_ready = projects.is_ready(place.environment_id)
+    return place, Summary(content.version, rows, parts, is_ready)
+
+
+def restore_into(
+    content: Content,
+    place: EnvironmentRef,
+    *,
+    replace: bool = False,
+    actor: Caller | Actor,
+    progress: Progress = lambda count: None,
+) -> Summary:
+    """Make the backup's tables and rows those of the environment, as its next schema version.
+
+    Everything is loaded beside the living tables, which are exchanged at the end: readers wait for an instant only.
+    Users who were deleted since are let go of, as far as other rows allow. Webhooks and functions come back only where
+    the environment has none. Raises NotEmpty unless `replace`, Damaged, TablesQuotaReached, QuotaExceeded (of a
+    part), LockNotWon (tables in use; try again), DatabaseError.
+    """
+    try:
+        summary, due = _restore_into(content, place, replace, actor, progress)
+    except BaseException:
+        schema_cache.evict(place.environment_id)  # which may know the version that was taken back
+        raise
+    with log_failures(f"users who are gone, in {place.environment_id}"):
+        deleted_users.settle(place, due)
+    return summary
+
+
+def _restore_into(
+    content: Content, place: EnvironmentRef, replace: bool, actor: Caller | Actor, progress: Progress
+) -> tuple[Summary, PendingUserReferences]:
+    began = deleted_users.now()
+    connection = connections[place.cluster]
+    beside = f"restore_{ids.suffix()}"
+    with transaction.atomic(using=place.cluster):
+        with connection.cursor() as cursor:
+            limits.lift(cursor)
+            cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
+        if schema_service.current(place).schema.tables and not replace:
+            raise NotEmpty
+        rows, indexes_due = _build(connection, beside, content, progress)
+        row = schema_service.locked_version(place)
+        old = schema_service.current(place).schema
+        if old.tables and not replace:
+            raise NotEmpty
+        schema_service.hold_to_plan(place, old, content.schema)
+        apply.exchange(connection, place.environment_id, old, beside, content.schema)
+        version = _next_version(place, row, old, content, actor, indexes_due)
+        deleted_users.delete_references(place, content.taken_at)
+        parts = {
+            name: _load_part(place, name, content) for name, part in registered_parts.items() if part.is_empty(place)
+        }
+        due = deleted_users.schedule(place, began)
+        watched_tables.renew(place.environment_id, place.cluster)
+        audit_outbox.record(
+            place,
+            "environment.restored",
+            actor=actor,
+            target_id=place.environment_id,
+            source=content.source_id,
+            taken_at=content.taken_at.isoformat(),
+            version=version,
+        )
+    return Summary(version, rows, parts), due
+
+
+def _build(
+    connection: BaseDatabaseWrapper, into: str, content: Content, progress: Progress
+) -> tuple[dict[str, int], bool]:
+    """The backup's tables, rows and indexes in the empty PostgreSQL schema `into`. How many rows by table, and whether
+    an index could not be made."""
+    counted: dict[str, int] = {}
+
+    def fill() -> None:
+        for table in content.schema.tables.values():
+            counted[table.name] = _load_rows(connection, into, table, content.archive, progress)
+        for table in content.schema.tables.values():
+            if strange := apply.unreadable_cell(connection, table):
+                raise DamagedArchive(describe_invalid_row(table, *strange))
+        with connection.cursor() as cursor:
+            for table in content.schema.tables.values():
+                cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(into, table.name)))
+
+    try:
+        # COPY is psycopg's own: without the wrapper its errors would not be Django's.
+        with connection.wrap_database_errors, apply.inside(connection, into, limited=False), row_access():
+            built = apply.build(connection, content.schema, fill)
+    except DatabaseError as error:
+        if (sqlstates.sqlstate(error) or "").startswith(("22", "23")):
+            raise DamagedArchive("its rows do not fit its schema") from error
+        raise
+    expected = {table["name"]: table["rows"] for table in content.archive.manifest["tables"]}
+    if counted != expected:
+        raise DamagedArchive("it does not hold as many rows as it says")
+    return counted, built.indexes_due
+
+
+def _load_rows(connection: BaseDatabaseWrapper, into: str, table: Table, archive: Archive, progress: Progress) -> int:
+    copy = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(into, table.name), branch_copy.columns_of(table))
+    with connection.cursor() as cursor:
+        pending: Any = cursor
+        with pending.copy(copy) as writing:
+            for piece in archive.read(member_of(table), progress):
+                writing.write(piece)
+        return int(cursor.rowcount)
+
+
+def _restore_versions(place: EnvironmentRef, content: Content, indexes_due: bool) -> None:
+    for number, line in enumerate(content.archive.json_lines(VERSIONS), 1):
+        record = version_of(line, number)
+        record.environment_id = place.environment_id
+        record.save(using=place.cluster, force_insert=True)
+    CurrentVersion.objects.using(place.cluster).create(
+        environment_id=place.environment_id, version=content.version, indexes_due=indexes_due
+    )
+
+
+def _next_version(
+    place: EnvironmentRef, row: CurrentVersion, old: Schema, content: Content, actor: Caller | Actor, indexes_due: bool
+) -> int:
+    """Never a number again that the environment had: processes know schemas by them."""
+    name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
+    record = SchemaVersion.objects.using(place.cluster).create(
+        environment_id=place.environment_id,
+        version=row.version + 1,
+        document_text=json.dumps(content.schema.document, ensure_ascii=False),
+        source_digest=schema_model.digest(content.schema.document),
+        renames={"tables": {}, "columns": {}},
+        operations=[{"operation": name, "sql": [], "destructive": bool(old.tables)}],
+        author_kind=actor.kind,
+        author_id=actor.id,
+        request_id=current_request_id(),
+    )
+    CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
+        version=record.version, indexes_due=indexes_due
+    )
+    signals.schema_migrated.send(
+        sender=SchemaVersion, place=place, version=record.version, operations=[name], using=place.cluster
+    )
+    return record.version
+
+
+def _load_part(place: EnvironmentRef, name: str, content: Content) -> int:
+    def records(member: str) -> Iterator[Mapping[str, Any]]:
+        # One that is not there was made before there was such a member.
+        return content.archive.json_lines(f"{member}.ndjson") if member in content.parts else iter(())
+
+    try:
+        return registered_parts[name].load(place, records)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedArchive(f"its {name} cannot be read") from error

@@ -1,0 +1,45 @@
+"""Runs a write until it wrote a row, or a probe found the reason why it cannot; and reads the row back."""
+
+from collections.abc import Callable
+
+from django.db import DatabaseError
+
+from platform_site.http.errors import Conflict
+from platform_site.postgres.libpq import Row
+from rows.query.context import MAX_RUNS, QueryContext
+from rows.query.service import RowAnswer
+from rows.query.sql import select, statement
+from rows.query.sql.select import ReadShape
+from rows.query.sql.statement import ROW_ID
+from rows.write.errors import error_of, error_of_constraint
+from rows.write.pending_write import PendingWrite, announce_recorded, answer_of
+
+
+def persist(asking: QueryContext, attempt: PendingWrite, compile: Callable[..., statement.Statement]) -> Row:
+    """Run the statement that `compile` makes of the attempt until it wrote a row, which it answers, or a probe says why
+    it cannot.
+
+    Raises what the probe found, or Conflict if others kept changing the row.
+    """
+    for _ in range(MAX_RUNS):
+        wants = asking.environment.wants_events(attempt.table.name, attempt.action)
+        current = attempt.with_events(wants)
+        try:
+            rows = asking.write(asking.statement(current.shape, compile), current.named)
+        except DatabaseError as error:
+            if refusal := error_of_constraint(asking, attempt, error):
+                raise refusal from error
+            raise
+        if rows:
+            announce_recorded(asking, current, rows[0])
+            return rows[0]
+        asking.verify()
+        refusal = error_of(asking, current)
+        if refusal is not None:
+            raise refusal
+    raise Conflict
+
+
+def read_back(asking: QueryContext, table: str, row_id: str) -> RowAnswer:
+    rows = asking.read(asking.statement(ReadShape(table), select.read), {ROW_ID: row_id.encode()})
+    return answer_of(row_id, rows[0][0] if rows else None)

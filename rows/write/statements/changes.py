@@ -1,0 +1,113 @@
+"""The INSERT, UPDATE or DELETE inside a statement, together with the insert of its event into the outbox."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db.models.sql import DeleteQuery, UpdateQuery
+
+from rows.outbox.models import ANY
+from rows.query.sql.conditions import AliasedRow, RowSource
+from rows.query.sql.expressions import Parameter, Piece, Sql, boolean
+from rows.query.sql.row_json import whole_row
+from rows.query.sql.statement import ENVIRONMENT, VERSION, Writer, combine
+from rows.schema.model import Table
+from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, EventIds
+
+if TYPE_CHECKING:
+    from rows.query.tables.managers import RowQuerySet
+
+_OLD_PREFIX: Final = "_o_"
+
+
+def wanted(table: str, action: str) -> Sql:
+    """Whether `action` on `table` has subscribers in the environment."""
+    return boolean(
+        '(EXISTS (SELECT FROM "platform"."rows_eventinterest" WHERE environment_id = ', Parameter(ENVIRONMENT, "text"),
+        " AND table_name IN (", _constant(table), ", ", _constant(ANY), ") AND action IN (",
+        _constant(action), ", ", _constant(ANY), ")))",
+    )  # fmt: skip
+
+
+def _constant(text: str) -> Parameter:
+    return Parameter(text, "text", text.encode())
+
+
+def update_of(writer: Writer, rows: "RowQuerySet", cells: Mapping[str, Any]) -> Piece:
+    query: Any = rows.query.chain(UpdateQuery)
+    query.add_update_values(cells)
+    return writer.query(query)
+
+
+def delete_of(writer: Writer, rows: "RowQuerySet") -> Piece:
+    return writer.query(rows.query.chain(DeleteQuery))
+
+
+def with_event(
+    writer: Writer,
+    table: Table,
+    change: Piece,
+    action: str,
+    events: bool,
+    changed: tuple[str, ...],
+    *,
+    part: int | None = None,
+) -> Piece:
+    """`_w AS (the change), _e AS (its event)`, numbered where there are several parts, each of many rows.
+
+    `_w` has the columns of the row after (of a deleted one, before), and, where an event is to tell of it, under a
+    prefix those of the row before.
+    """
+    number = "" if part is None else str(part)
+    kept = "_o" if action == "delete" else "_n"
+    columns = [f'{kept}."{name}" AS "{name}"' for name in table.all_columns]
+    if events and action == "update":
+        columns += [f'_o."{name}" AS "{_OLD_PREFIX}{name}"' for name in table.all_columns]
+    work = combine(f"_w{number} AS (", change, " RETURNING WITH (OLD AS _o, NEW AS _n) ", ", ".join(columns), ")")
+    if not events:
+        return work
+    return combine(work, f", _e{number} AS (", _event(writer, table, action, changed, part), ")")
+
+
+def _event(writer: Writer, table: Table, action: str, changed: tuple[str, ...], part: int | None) -> Piece:
+    """The insert into the outbox, from `_w`. Inserts nothing if there are no subscribers any more."""
+    here, before = AliasedRow("_r"), AliasedRow("_r", _OLD_PREFIX if action == "update" else "")
+    none, nothing = "NULL::json", ""
+
+    def record(source: RowSource, alias: str) -> tuple[str | Piece, str | Piece]:
+        cells = writer.expression(Sql(*whole_row(table, source)), table.name)
+        return f"row_to_json({alias})", combine(" CROSS JOIN LATERAL (SELECT ", cells, f") {alias}")
+
+    new, new_join = (none, nothing) if action == "delete" else record(here, "_new")
+    old, old_join = (none, nothing) if action == "insert" else record(before, "_old")
+    names = "'{}'::text[]"
+    if action == "update":
+        differing = [
+            f"""CASE WHEN _r."{name}" IS DISTINCT FROM _r."{_OLD_PREFIX}{name}" THEN '{name}' END""" for name in changed
+        ]
+        names = f"array_remove(ARRAY[{', '.join(differing)}]::text[], NULL)"
+    event_id: list[Any] = [Parameter(EVENT_ID, "text")]
+    if part is not None:
+        event_id = ["(", Parameter(EventIds(part), "text[]"), ")[row_number() OVER ()]"]
+    about = Sql(
+        *event_id, ", ", Parameter(ENVIRONMENT, "text"), ", ", _constant(f"{table.name}.{action}"), ", ",
+        _constant(f"{table.name}/"), ' || _r."id", ', Parameter(VERSION, "integer"), ", ",
+        Parameter(REQUEST, "text"), ", ", Parameter(DEPTH, "smallint"),
+    )  # fmt: skip
+    return combine(
+        'INSERT INTO "platform"."rows_outboxevent" '
+        "(event_id, environment_id, type, subject, schema_version, request_id, depth, data) SELECT ",
+        writer.expression(about, table.name),
+        ", (SELECT row_to_json(_d)::text FROM (SELECT ",
+        writer.expression(Sql(_constant(table.name)), table.name),
+        ' AS "table", _r."id" AS "id", ',
+        new,
+        ' AS "record", ',
+        old,
+        ' AS "old_record", ',
+        names,
+        f' AS "changed") _d) FROM _w{"" if part is None else part} _r',
+        new_join,
+        old_join,
+        " WHERE ",
+        writer.expression(wanted(table.name, action), table.name),
+    )

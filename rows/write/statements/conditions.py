@@ -1,0 +1,149 @@
+"""The new cells of a row, and what must hold for them to be written: rules, references, If-Match, subscribers."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db.models import Exists, F
+
+from rows.query.sql.conditions import CURRENT_ROW, RowSource, hops_of
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, joined
+from rows.query.sql.row_json import etag
+from rows.query.sql.statement import ROW_ID, Cell
+from rows.rules.access import WriteRule
+from rows.rules.conditions import OLD, Variable, operands
+from rows.schema.model import SQL_TYPES, Column, Table
+from rows.write import update_operators
+from rows.write.statements.changes import wanted
+from rows.write.statements.shapes import ETAGS, Action, Ids, InsertShape, UpdateShape
+
+if TYPE_CHECKING:
+    from rows.query.role_view import RoleView
+    from rows.query.tables.managers import RowQuerySet
+
+STAMP: Final = Sql("statement_timestamp()")
+
+
+def cells_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShape) -> dict[str, Any]:
+    """The new cells by column: sent, forced by the rule, or stamped."""
+    rule = rule_of(role_view, table, shape)
+    if isinstance(shape, InsertShape):
+        sent: Iterable[str] = (name for name in table.columns if name not in shape.stamped)
+        made: dict[str, Any] = {ROW_ID: Parameter(ROW_ID, "text"), "created_at": STAMP, "updated_at": STAMP}
+        made |= {name: _stamp(table.columns[name]) for name in shape.stamped}
+    else:
+        sent, made = shape.columns, {"updated_at": STAMP}
+    made |= {name: _sent(table.columns[name]) for name in sent if name not in rule.set}
+    if isinstance(shape, UpdateShape):
+        made |= {
+            name: update_operators.cell(
+                table.columns[name], operator, role_view.reading.cell(table.name, name, CURRENT_ROW)
+            )
+            for name, operator in shape.computed
+        }
+    for name, operand in rule.set.items():
+        type_ = SQL_TYPES[table.columns[name].type]
+        made[name] = Sql(f"NULL::{type_}") if operand is None else role_view.operand(operand)
+    return made
+
+
+def _sent(column: Column) -> Parameter:
+    return Parameter(Cell(column.name), SQL_TYPES[column.type])
+
+
+def _stamp(column: Column) -> Sql:
+    return Sql("(statement_timestamp() AT TIME ZONE 'UTC')::date") if column.type == "date" else STAMP
+
+
+def rule_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShape) -> WriteRule:
+    access = role_view.access(table.name)
+    rule = access.insert if isinstance(shape, InsertShape) else access.update
+    if rule is None:
+        raise LookupError("there is no rule for this write")
+    return rule
+
+
+def references_of(role_view: "RoleView", table: Table, shape: InsertShape | UpdateShape) -> list[Column]:
+    """The references that the caller sends: each must lead to a row that it can see."""
+    if isinstance(shape, UpdateShape):
+        return [table.columns[name] for name in shape.columns if table.columns[name].is_reference]
+    writable = rule_of(role_view, table, shape).columns
+    return [column for column in table.columns.values() if column.is_reference and column.name in writable]
+
+
+def is_seen(role_view: "RoleView", table: Table, column: Column, cell: Any, before: RowSource | None) -> Sql:
+    """The reference is null, leads to a row that the caller can see, or stays what the caller sees it to be."""
+    seen = role_view.reading.far(column.references or "").filter(boolean("(", F("id"), " = ", cell, ")"))
+    unchanged: list[Any] = []
+    if before is not None:
+        unchanged = [" OR ", role_view.reading.cell(table.name, column.name, before), " = ", cell]
+    return boolean("(", cell, " IS NULL OR ", Exists(seen), *unchanged, ")")
+
+
+def is_computable_sql(role_view: "RoleView", table: Table, shape: UpdateShape) -> list[Any]:
+    """For each computed column, whether the caller may read the cell that it is computed from, and whether the result
+    fits."""
+    flags: list[Any] = []
+    for name, operator in shape.computed:
+        readable, seen = (
+            role_view.readable(table.name, name, CURRENT_ROW),
+            role_view.reading.cell(table.name, name, CURRENT_ROW),
+        )
+        flags += [
+            ALWAYS if readable is None else readable,
+            update_operators.fits(table.columns[name], operator, seen),
+        ]
+    return flags
+
+
+def uses_old_row(role_view: "RoleView", table: str, shape: InsertShape | UpdateShape) -> bool:
+    """Whether a rule that is asked of the row after the write walks back into its table.
+
+    One statement sees the table as it was before, so such a rule has to be asked afterwards, in a second one.
+    """
+    known = role_view.remembered.get(("looks back", table, type(shape)))
+    if known is None:
+        read = role_view.access(table).read
+        asked = [rule_of(role_view, role_view.schema.tables[table], shape).check]
+        if read is not None:
+            asked += [read.where, *read.partial.values()]
+        known = any(hop.table == table for condition in asked for hop in hops_of(condition))
+        role_view.remembered["looks back", table, type(shape)] = known
+    return bool(known)
+
+
+def compared_with(role_view: "RoleView", table: Table, shape: UpdateShape) -> tuple[str, ...]:
+    """The columns whose cells before the write its checks name as `$old`, sorted."""
+    rule = rule_of(role_view, table, shape)
+    found = {
+        operand.name.removeprefix(OLD)
+        for check in (rule.check, *(clause.condition for clause in rule.check_clauses))
+        for operand in operands(check)
+        if isinstance(operand, Variable) and operand.name.startswith(OLD)
+    }
+    return tuple(sorted(found))
+
+
+def is_among(column: str, ids: Ids) -> Sql:
+    return boolean("(", F(column), " = ANY (", Parameter(ids, "text[]"), "))")
+
+
+def under_request(
+    role_view: "RoleView", table: Table, rows: "RowQuerySet", action: Action, matches: bool, events: bool
+) -> "RowQuerySet":
+    """`rows` under the request's If-Match and, if no event is recorded, only without subscribers."""
+    if matches:
+        rows = rows.filter(of_changeable(role_view, table, action, [matches_etag(role_view, table)]))
+    if not events:
+        rows = rows.filter(boolean("(NOT ", wanted(table.name, action), ")"))
+    return rows
+
+
+def of_changeable(role_view: "RoleView", table: Table, action: Action, conditions: Sequence[Any]) -> Any:
+    """`conditions`, asked only of a row that may be changed: PostgreSQL asks first what it takes to be cheap, and what
+    takes as long as the row's cells are would tell of a hidden row."""
+    asked, may = joined(" AND ", conditions, ALWAYS), role_view.may_change(table.name, action)
+    return asked if may == ALWAYS else boolean("(CASE WHEN ", may, " THEN ", asked, " END)")
+
+
+def matches_etag(role_view: "RoleView", table: Table) -> Sql:
+    return boolean("(", etag(role_view, table, CURRENT_ROW), " = ANY (", Parameter(ETAGS, "text[]"), "))")

@@ -1,0 +1,120 @@
+"""Why a write came to nothing: the result of each of its conditions, asked one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rows.query.sql.conditions import CURRENT_ROW, RowSource, WrittenRow
+from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean
+from rows.query.sql.statement import Statement, Writer, assign_parameter_numbers, is_row
+from rows.schema.model import SQL_TYPES, Table
+from rows.write.row_size import fits
+from rows.write.statements.changes import wanted
+from rows.write.statements.conditions import cells_of, is_computable_sql, is_seen, matches_etag, references_of, rule_of
+from rows.write.statements.shapes import (
+    Action,
+    AfterwardsShape,
+    DeleteShape,
+    InsertShape,
+    OldCell,
+    ProbeShape,
+    UpdateShape,
+)
+
+if TYPE_CHECKING:
+    from rows.query.role_view import RoleView
+    from rows.query.tables.managers import RowQuerySet
+
+
+@dataclass(frozen=True, slots=True)
+class OldRow:
+    """The source of a row that is no more: its cells are OldCells."""
+
+    table: Table
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        return Parameter(OldCell(name), SQL_TYPES[self.table.all_columns[name].type])
+
+
+def probe(role_view: "RoleView", shape: ProbeShape) -> Statement:
+    """The result of each condition of a write that was not made: one row of booleans, or none if no changeable row has
+    that id, so that nothing about it is computed.
+
+    The booleans: If-Match fits (an insert: true); no event is missing; then, except for a delete, the conditions of the
+    row after the write (`_of_what_would_be`).
+    """
+    table = role_view.schema.tables[shape.write.table]
+    match shape.write:
+        case InsertShape() as write:
+            would_be = _of_what_would_be(role_view, table, write, None)
+            return _verdicts(role_view, table, [ALWAYS, _has_subscribers(table, "insert", write), *would_be])
+        case UpdateShape() as write:
+            would_be = _of_what_would_be(role_view, table, write, CURRENT_ROW)
+            rows = role_view.models[table.name].objects.changeable_by(role_view, "update")
+            return _verdicts_of_row(role_view, rows, [*_of_what_is(role_view, table, "update", write), *would_be])
+        case DeleteShape() as write:
+            rows = role_view.models[table.name].objects.changeable_by(role_view, "delete")
+            return _verdicts_of_row(role_view, rows, _of_what_is(role_view, table, "delete", write))
+
+
+def probe_afterwards(role_view: "RoleView", shape: AfterwardsShape) -> Statement:
+    """The verdicts of `_checks` on the row as a write has left it; what it was is known by its OldCells."""
+    table = role_view.schema.tables[shape.write.table]
+    rows = role_view.models[table.name].unruled.using(role_view.alias)
+    return _verdicts_of_row(role_view, rows, _checks(role_view, table, shape.write, CURRENT_ROW, OldRow(table)))
+
+
+def _of_what_is(role_view: "RoleView", table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
+    matches = matches_etag(role_view, table) if write.matches else ALWAYS
+    return [matches, _has_subscribers(table, action, write)]
+
+
+def _has_subscribers(table: Table, action: str, write: InsertShape | UpdateShape | DeleteShape) -> Sql:
+    """The write records its event, or there are no subscribers."""
+    return ALWAYS if write.events else boolean("(NOT ", wanted(table.name, action), ")")
+
+
+def _of_what_would_be(
+    role_view: "RoleView", table: Table, write: InsertShape | UpdateShape, before: RowSource | None
+) -> list[Any]:
+    """Of an update two for each computed column; for a large one, whether the row stays small enough; one for each of
+    `references_of`; then `_checks`."""
+    cells = cells_of(role_view, table, write)
+    computable = is_computable_sql(role_view, table, write) if isinstance(write, UpdateShape) else []
+    small = []
+    if isinstance(write, UpdateShape) and write.large:
+        small = [fits(role_view, table, cells, rule_of(role_view, table, write).columns)]
+    seen = [
+        is_seen(role_view, table, column, cells[column.name], before)
+        for column in references_of(role_view, table, write)
+    ]
+    return [*computable, *small, *seen, *_checks(role_view, table, write, WrittenRow(cells, before), before)]
+
+
+def _checks(
+    role_view: "RoleView", table: Table, write: InsertShape | UpdateShape, source: RowSource, before: RowSource | None
+) -> list[Any]:
+    """One for each clause of the rule's check, and the whole check. `source` is the row that it is asked of."""
+    rule, translator = rule_of(role_view, table, write), role_view.rules_with(before)
+    checks = [*(clause.condition for clause in rule.check_clauses), rule.check]
+    return [translator.condition(check, table.name, source) for check in checks]
+
+
+def _verdicts(role_view: "RoleView", table: Table, conditions: Sequence[Any]) -> Statement:
+    """Each condition by itself, of no row in particular."""
+    parts: list[Any] = ["SELECT "]
+    for condition in conditions:
+        parts += [_verdict(condition), ", "]
+    return assign_parameter_numbers(*Writer(role_view).expression(Sql(*parts[:-1]), table.name))
+
+
+def _verdicts_of_row(role_view: "RoleView", rows: "RowQuerySet", conditions: Sequence[Any]) -> Statement:
+    """Each condition by itself, of the row with the id, if it is among `rows`."""
+    named = {f"_f{index}": _verdict(condition) for index, condition in enumerate(conditions)}
+    return assign_parameter_numbers(
+        *Writer(role_view).queryset(rows.filter(is_row()).annotate(**named).values_list(*named))
+    )
+
+
+def _verdict(condition: Any) -> Sql:
+    return boolean("(", condition, " IS TRUE)")
