@@ -84,11 +84,11 @@ def work(
 ) -> None:
     """Serve until SIGTERM, take leave, and end what is in hand. The parameters are those of Granian's own functions."""
     stop = WorkerSignal()
-    _leave_on_signals(bridge, sock, loop, stop)
+    _leave_at_signals(bridge, sock, loop, stop)
     ended = asyncio.Event()
     stop.add_cb(lambda: loop.call_soon_threadsafe(ended.set))
     bridge.start(loop)
-    reporter, request_log = _start_reporting()
+    reporters = _start_reporters()
     make: Any = RSGIWorker  # its stub is of an older release
     worker = make(
         worker_id,
@@ -111,8 +111,8 @@ def work(
     getattr(worker, WORKERS_METHODS[runtime_mode][False])(_Scheduler(loop, bridge, None, None, None), loop, stop)
     loop.run_until_complete(ended.wait())
     bridge.stop()
-    reporter.stop()
-    request_log.stop()
+    for reporter in reporters:
+        reporter.stop()
     if multiprocessing.get_start_method() != "fork":
         # As a fork ends: with its interpreter Granian's threads would be ended half-way, and panic.
         sys.stdout.flush()
@@ -120,8 +120,8 @@ def work(
         os._exit(0)
 
 
-def _leave_on_signals(bridge: RsgiApplication, sock: Any, loop: asyncio.AbstractEventLoop, stop: Any) -> None:
-    """Take leave at SIGTERM and SIGINT, and set `stop` when that is done.
+def _leave_at_signals(bridge: RsgiApplication, sock: Any, loop: asyncio.AbstractEventLoop, stop: WorkerSignal) -> None:
+    """Let SIGTERM and SIGINT end the worker.
 
     Told to stop, Granian closes every connection that is idle at that moment, and a client whose request is on its way
     gets no response. So new connections are refused first, and busy ones are closed by their own response.
@@ -140,19 +140,18 @@ def _leave_on_signals(bridge: RsgiApplication, sock: Any, loop: asyncio.Abstract
         loop.add_signal_handler(number, leave)
 
 
-def _start_reporting() -> "tuple[Reporter, Writers]":
-    """Open this worker's metrics, and start what reports them and what writes the request log."""
+def _start_reporters() -> "tuple[Reporter, Writers]":
+    """Start what reports this process's requests: to the metrics and to the request log."""
     # Here, not above: without `--preload` a worker imports the application as it is at its own start.
     from platform_site.observability.metrics import open_metrics_file
     from platform_site.observability.traffic import Reporter
     from platform_site.request_log.writer import Writers
 
     open_metrics_file()
-    reporter = Reporter()
-    reporter.start()
-    request_log = Writers()
-    request_log.start()
-    return reporter, request_log
+    reporters = Reporter(), Writers()
+    for reporter in reporters:
+        reporter.start()
+    return reporters
 
 
 def _stop_accepting(descriptor: int) -> None:
