@@ -18,7 +18,10 @@ class SignUpMode(models.TextChoices):
 
 
 class PoolSettings(models.Model):
-    """How people come into one pool, and what its e-mails say. A pool without a row has the defaults."""
+    """How people come into one pool, and what its e-mails say. A pool without a row has the defaults.
+
+    A new development environment has a row: its sign-up is open.
+    """
 
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """The environment whose pool it is; null for platform accounts."""

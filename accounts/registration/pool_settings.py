@@ -87,6 +87,11 @@ def settings_of(pool_id: str | None) -> PoolSettings:
     return found or PoolSettings(environment_id=pool_id)
 
 
+def open_sign_up(pool_id: str) -> None:
+    """Open sign-up to the pool of a new environment, in the transaction that creates it."""
+    PoolSettings.objects.create(environment_id=pool_id, sign_up=SignUpMode.OPEN)
+
+
 def app_name(found: PoolSettings) -> str:
     """What to call the application, in the middle of a sentence."""
     if found.app_name:

@@ -216,13 +216,9 @@ def start_run(
     theirs = anonymous_slots(limit) if is_anonymous else limit
     may_take = theirs if is_async else slots_for(place, caller, anonymous)
     trigger = "call" if address_id is None else "inbound"
-    behind = 0
     input_bytes = input_text.encode()
-    if is_async and is_anonymous:
-        behind = _check_anonymous_quota(place, anonymous, len(input_bytes))
-    elif is_async:
-        queue_quotas.admit(place, caller, len(input_bytes), address_id=address_id)
-    # A queued one needs it until it ends.
+    delay = _admit_to_queue(place, caller, anonymous, len(input_bytes), address_id) if is_async else None
+    # A queued run needs its input until it ends.
     is_kept = is_async or stores_input(caller.kind, trigger, input_bytes)
     run_id, request_id = ids.new("run"), current_request_id()
     values = [
@@ -241,7 +237,7 @@ def start_run(
     ]
     origin = [
         None if anonymous is None else b"%d" % anonymous.network,
-        b"%f s" % (behind * TURN.total_seconds()) if behind else None,
+        delay,
         trigger.encode(),
         None if address_id is None else address_id.encode(),
     ]
@@ -252,10 +248,10 @@ def start_run(
     was_lost = False
     for _ in range(REACHES):
         start = int(random.random() * limit)  # noqa: S311 - not a secret
-        seated = [*values, _slots(limit, may_take, start), None if is_kept else b"{input}", *origin]
+        full_values = [*values, _slots(limit, may_take, start), None if is_kept else b"{input}", *origin]
         try:
             found = prepared.run(place.cluster, _FIND_RUN, [run_id.encode()]) if was_lost else []
-            found = found or batcher.run(place.cluster, seated)
+            found = found or batcher.run(place.cluster, full_values)
         except IntegrityError:  # the function was deleted before we could commit, or it is there by now: look again
             if connections[place.cluster].in_atomic_block:
                 raise
@@ -267,34 +263,60 @@ def start_run(
             continue
         if not found:
             raise NoSuchFunction
-        [(function_id, found_name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, had_slot, made, _)] = (
-            found
-        )
-        if made == b"t":
-            return Started(
-                run_id=run_id,
-                attempt=1,
-                environment_id=place.environment_id,
-                function_id=text_of(function_id),
-                function_name=text_of(found_name),
-                version=number_of(version),
-                source_hash=text_of(source_hash),
-                timeout_ms=number_of(timeout_ms),
-                memory_mb=number_of(memory_mb),
-                allowed_hosts=tuple(orjson.loads(hosts or b"[]")),
-                sealed_secrets=secrets_of(secrets),
-                input_text=input_text,
-                depth=depth,
-                is_async=is_async,
-                caller_kind=caller.kind,
-                caller_id=caller.id,
-                cluster=place.cluster,
-                trigger=trigger,
-                address_id=address_id,
-            )
+        *_, had_slot, was_made, _ = found[0]
+        if was_made == b"t":
+            return _started(found[0], run_id, place, caller, input_text, depth, is_async, trigger, address_id)
         if had_slot != b"t":
             break
     raise TooManyRuns(theirs, of_visitors=is_anonymous)
+
+
+def _admit_to_queue(
+    place: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | None, input_size: int, address_id: str | None
+) -> bytes | None:
+    """The delay of its turn behind other runs of its network; None for others. Raises TooManyAnonymousCalls,
+    TooManyQueued."""
+    if caller.kind != "anonymous":
+        queue_quotas.admit(place, caller, input_size, address_id=address_id)
+        return None
+    behind = _check_anonymous_quota(place, anonymous, input_size)
+    return b"%f s" % (behind * TURN.total_seconds()) if behind else None
+
+
+def _started(
+    row: prepared.Row,
+    run_id: str,
+    place: EnvironmentRef,
+    caller: Caller,
+    input_text: str,
+    depth: int,
+    is_async: bool,
+    trigger: str,
+    address_id: str | None,
+) -> Started:
+    """What to execute, by a row of `_START_RUN`."""
+    function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, *_ = row
+    return Started(
+        run_id=run_id,
+        attempt=1,
+        environment_id=place.environment_id,
+        function_id=text_of(function_id),
+        function_name=text_of(name),
+        version=number_of(version),
+        source_hash=text_of(source_hash),
+        timeout_ms=number_of(timeout_ms),
+        memory_mb=number_of(memory_mb),
+        allowed_hosts=tuple(orjson.loads(hosts or b"[]")),
+        sealed_secrets=secrets_of(secrets),
+        input_text=input_text,
+        depth=depth,
+        is_async=is_async,
+        caller_kind=caller.kind,
+        caller_id=caller.id,
+        cluster=place.cluster,
+        trigger=trigger,
+        address_id=address_id,
+    )
 
 
 # Of `run_turn_of_crowd` the limit's entries are looked at, and those of events that are queued, which are few. No input

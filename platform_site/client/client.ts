@@ -21,8 +21,13 @@ export type { Auth, Rows };
 /** The version of this module. */
 export const VERSION = "0.1.0";
 
-/** A client of one environment. `D` is the interface `Tables` of a generated `types.ts`. */
-export class PlatformClient<D extends TablesType<D> = AnyTables> {
+/**
+ * A client of one environment. `D` is the interface `Tables` of a generated `types.ts`.
+ *
+ * `in out` spares the compiler comparing two clients by all their types, which are too deep for it: a variable can be
+ * declared as `PlatformClient<Tables>`, also by JSDoc.
+ */
+export class PlatformClient<in out D extends TablesType<D> = AnyTables> {
   readonly auth: Auth;
   readonly functions: {
     /** Runs a function. A function that throws has the status `failed`, and `error` instead of `output`. */

@@ -109,10 +109,8 @@ export type Found<D extends TablesType<D>, T extends TableName<D>, W = never, C 
 /** `id`, or the columns of a unique. */
 export type UniqueKey<D extends TablesType<D>, T extends TableName<D>> = Column<D, T> | readonly Column<D, T>[];
 
-export interface ChangesQuery<D extends TablesType<D>, T extends TableName<D>, C> {
+export interface ChangesQuery<D extends TablesType<D>, T extends TableName<D>, W, C> extends GetQuery<W, C> {
   where?: FilterOf<D, T>;
-  /** The row's own columns to send besides `id`. Default: all. */
-  columns?: C | readonly C[];
 }
 /** `reset`: read the list again. `row`: insert or replace it. `gone`: remove it if it is there. */
 export type Change<R> = { type: "reset" } | { type: "row"; id: string; row: R } | { type: "gone"; id: string };

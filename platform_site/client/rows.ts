@@ -124,16 +124,13 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
    * What changes in the rows that match: `reset` (read the list again, first of all now), `row` and `gone`. Goes on
    * after a broken connection without a gap, until `signal` is aborted.
    */
-  changes<C extends Column<D, T> = never>(
-    query: ChangesQuery<D, T, C> = {},
+  changes<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
+    query: ChangesQuery<D, T, W, C> = {},
     options: { signal?: AbortSignal } = {},
-  ): AsyncGenerator<Change<Found<D, T, never, C>>, void> {
-    const { where, columns } = query as LooseQuery;
-    const subscription = { table: this.#table, where, columns: joined(columns) };
-    return changes(this.#connection, subscription, options.signal) as AsyncGenerator<
-      Change<Found<D, T, never, C>>,
-      void
-    >;
+  ): AsyncGenerator<Change<Found<D, T, W, C>>, void> {
+    const { where, ...others } = query as LooseQuery;
+    const subscription = { table: this.#table, where, ...texts(others) };
+    return changes(this.#connection, subscription, options.signal) as AsyncGenerator<Change<Found<D, T, W, C>>, void>;
   }
 
   #list(query: LooseQuery, options?: CallOptions): Promise<Reply["body"]> {

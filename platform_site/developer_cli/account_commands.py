@@ -1,13 +1,14 @@
 """`login`, `logout`, `init`, `link` and `open`."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from platform_site.developer_cli import output, session, store
-from platform_site.developer_cli.api import Api
+from platform_site.developer_cli.api import Answer, Api
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 
@@ -29,30 +30,37 @@ def login(
     url: Url = None,
     email: Annotated[str | None, typer.Option(help="Your account's email.")] = None,
     token: Annotated[bool, typer.Option("--token", help="Read a key or access token instead of a password.")] = False,
+    browser: Annotated[bool, typer.Option("--browser", help="Sign in in the browser. Default in a terminal.")] = False,
     json: Json = False,
 ) -> None:
-    """Sign in. The password or token is read from the terminal or from standard input."""
+    """Sign in, in the browser or with --email. A password or token is read from the terminal or standard input."""
     service = session.service_url(url)
     if token:
         found = store.Credentials(store.checked_token(secret_input("Token")))
         me = Api(service, found).get("/auth/me")
         found = store.Credentials(found.token, None, str(me["email"] or me["name"] or me["id"]))
+    elif email is None:
+        if not browser and not sys.stdin.isatty():
+            raise Failure(Exit.USAGE, "no_email", "Name your account with --email, or use --browser.")
+        from platform_site.developer_cli import browser_sign_in
+
+        found = _granted(Api(service, None), browser_sign_in.sign_in)
     else:
-        if email is None:
-            if not sys.stdin.isatty():
-                raise Failure(Exit.USAGE, "no_email", "Name your account with --email.")
-            email = str(typer.prompt("Email", err=True))
         grant = {"grant_type": "password", "email": email, "password": secret_input("Password")}
-        try:
-            tokens = Api(service, None).send("POST", "/auth/token", grant)
-        except Failure as error:
-            if error.code == "invalid_grant":
-                error.exit_code = Exit.CREDENTIALS
-            raise
-        found = store.Credentials(tokens["access_token"], tokens["refresh_token"], tokens["user"]["email"])
+        found = _granted(Api(service, None), lambda api: api.send("POST", "/auth/token", grant))
     with store.locked():
         store.save_credentials(service, found)
     output.result({"url": service, "name": found.name}, f"Signed in to {service} as {found.name}.")
+
+
+def _granted(api: Api, grant: Callable[[Api], Answer]) -> store.Credentials:
+    try:
+        tokens = grant(api)
+    except Failure as error:
+        if error.code == "invalid_grant":
+            error.exit_code = Exit.CREDENTIALS
+        raise
+    return store.Credentials(tokens["access_token"], tokens["refresh_token"], tokens["user"]["email"])
 
 
 def logout(url: Url = None, json: Json = False) -> None:
@@ -130,8 +138,12 @@ def open_page(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Open the service's console in your browser. In a pipe, only the URL is printed."""
-    page = session.service_url(url) + ("/docs" if docs else "/admin/")
+    """Open the linked environment in the service's console. In a pipe, only the URL is printed."""
+    service = session.service_url(url)
+    page = service + ("/docs" if docs else "/console/")
+    linked = store.find_link()
+    if not docs and linked is not None and store.normal_url(linked[1].url) == service:
+        page += f"{linked[1].project}/{linked[1].environment}/"
     output.result({"url": page}, page)
     if output.is_terminal():
         import webbrowser

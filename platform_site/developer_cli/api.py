@@ -61,6 +61,10 @@ class Api:
     def get(self, path: str, **params: Any) -> Answer:
         return self._object(self.request("GET", path, params=params))
 
+    def has_page(self, path: str) -> bool:
+        """Whether the service has a page of its console at `path`, open or behind its sign-in."""
+        return self._send_with_retries("GET", f"{self.url}{path}", {}, None, {}).status_code != 404
+
     def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
         """Every entry of a list that has pages."""
         while True:

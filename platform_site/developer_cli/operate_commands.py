@@ -1,7 +1,9 @@
 """`secrets`, `logs` and `branch`."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +23,8 @@ branch = typer.Typer(no_args_is_help=True, help="List, create, use and delete pr
 
 Function = Annotated[str, typer.Argument(help="The function.")]
 POLL_SECONDS = 1.0
+LATE_SECONDS = 30
+"""Entries are written in batches: one may appear this long after a later one."""
 
 
 @secrets.command("list")
@@ -52,16 +56,72 @@ def secrets_remove(function: Function, name: str, environment: Environment = Non
 
 
 def logs(
-    function: Function,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further runs, until Ctrl-C.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Runs to begin with.")] = 10,
-    status: Annotated[str | None, typer.Option(help="Only runs with this status, such as failed.")] = None,
+    function: Annotated[str | None, typer.Argument(help="Print the runs of this function instead of requests.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further ones, until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Requests or runs to begin with.")] = 10,
+    status: Annotated[str | None, typer.Option(help="Such as 404 or 4xx; for runs, such as failed.")] = None,
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Print a function's runs with their logs, oldest first. With --json, one JSON object on each line."""
+    """Print the environment's requests, or a function's runs with their logs, oldest first. With --json, one JSON
+    object on each line."""
     api = session.environment_api(environment)
-    path = f"/functions/{path_part(function)}/runs"
+    if function is None:
+        _print_requests(api, follow, limit, status)
+    else:
+        _print_runs(api, f"/functions/{path_part(function)}/runs", follow, limit, status)
+
+
+def _print_requests(api: "Api", follow: bool, limit: int, status: str | None) -> None:
+    listed = list(islice(api.pages("/logs", limit=limit, status=status), limit))
+    passed: set[tuple[str, str]] = set()
+    since = _late(listed)
+    if follow and since:
+        passed = {_key(each) for each in api.pages("/logs", limit=100, status=status, since=since)}
+        passed -= {_key(each) for each in listed}
+    while True:
+        for each in reversed(listed):
+            if _key(each) not in passed:
+                _print_request(each)
+        if not follow:
+            return
+        passed = {key for key in passed | set(map(_key, listed)) if key[0] >= (since or "")}
+        time.sleep(POLL_SECONDS)
+        listed = list(api.pages("/logs", limit=100, status=status, since=since))
+        since = _late(listed) or since
+
+
+def _key(entry: dict[str, Any]) -> tuple[str, str]:
+    return str(entry["at"]), str(entry["request_id"])
+
+
+def _late(listed: list[dict[str, Any]]) -> str | None:
+    """The time, by the service's clock, of requests whose entries may still appear."""
+    if not listed:
+        return None
+    newest = datetime.fromisoformat(max(str(each["at"]) for each in listed))
+    return (newest - timedelta(seconds=LATE_SECONDS)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _print_request(entry: dict[str, Any]) -> None:
+    if output.is_json():
+        output.print_json(entry, indent=None)
+        return
+    subject = entry["table"] or entry["function"] or ""
+    error = " ".join(filter(None, [entry["code"], *(entry["field_codes"] or ())]))
+    parts = [
+        entry["at"],
+        entry["method"],
+        entry["route"],
+        subject,
+        entry["status"],
+        f"{entry['duration_ms']} ms",
+        error,
+    ]
+    print(output.plain(" ".join(str(part) for part in [*parts, entry["request_id"]] if part)), flush=True)
+
+
+def _print_runs(api: "Api", path: str, follow: bool, limit: int, status: str | None) -> None:
     listed = api.get(path, limit=100, status=status)["data"]
     passed = {each["id"] for each in listed[limit:]}
     while True:

@@ -108,6 +108,11 @@ def note(text: str) -> None:
         print(plain(text), file=sys.stderr)
 
 
+def say(value: dict[str, Any], text: str) -> None:
+    """What the user needs to go on, on standard error: `value` with `--json`, else `text`."""
+    print(json.dumps(value) if _State.json else plain(text), file=sys.stderr, flush=True)
+
+
 def failure(error: Failure) -> None:
     if _State.json:
         print(json.dumps(error.as_json()), file=sys.stderr)

@@ -36,6 +36,10 @@ SECTIONS: Final = (
     Section("home", "Home"),
     Section("tables", "Tables"),
     Section("schema", "Schema"),
+    Section("auth", "Auth"),
+    Section("functions", "Functions"),
+    Section("webhooks", "Webhooks"),
+    Section("logs", "Logs"),
     Section("settings", "Settings"),
 )
 
@@ -110,7 +114,13 @@ def page(section: str) -> Callable[[Callable[..., HttpResponse]], Page]:
         def wrapped(
             request: HttpRequest, client: ApiClient, project_id: str, environment_id: str, **kwargs: Any
         ) -> HttpResponse:
-            return view(_open(request, client, section, project_id, environment_id), **kwargs)
+            console = _open(request, client, section, project_id, environment_id)
+            try:
+                return view(console, **kwargs)
+            except Refused as refusal:
+                if refusal.status != 403:
+                    raise
+                return console.render("console/not_allowed.html", {"refusal": refusal}, 403)
 
         return wrapped
 
@@ -159,32 +169,41 @@ def _refused(request: HttpRequest, refusal: Refused) -> HttpResponse:
 
 @signed_in_page
 def start(request: HttpRequest, client: ApiClient) -> HttpResponse:
-    """`/console/`: the newest project's development environment; without a project, the form that creates one."""
+    """`/console/`: the newest project; without a project, the form that creates one."""
     context: dict[str, Any] = {}
     status = 200
     if request.method == "POST":
         try:
             body = {"name": request.POST.get("name", ""), "region": request.POST.get("region", "")}
             made = client.call("POST", "/v1/projects", body).data
-            return redirect(_home_of(made))
+            return redirect(_home_of(client, made))
         except Refused as refusal:
             context, status = {"refusal": refusal, "asked": request.POST}, refusal.status
     elif "new" not in request.GET:
         newest = client.call("GET", "/v1/projects", query={"limit": "1"}).data["data"]
         if newest:
-            return redirect(_home_of(client.call("GET", f"/v1/projects/{newest[0]['id']}").data))
+            return redirect(_home_of(client, client.call("GET", f"/v1/projects/{newest[0]['id']}").data))
     return render(request, "console/new_project.html", context, status=status)
 
 
 @signed_in_page
 def open_project(request: HttpRequest, client: ApiClient, project_id: str) -> HttpResponse:
-    """`/console/{project_id}`: its development environment."""
+    """`/console/{project_id}`: one of its environments."""
     if not ids.matches("prj", project_id):
         raise Refused(404, {"code": "not_found", "message": "There is no such project."})
-    return redirect(_home_of(client.call("GET", f"/v1/projects/{project_id}").data))
+    return redirect(_home_of(client, client.call("GET", f"/v1/projects/{project_id}").data))
 
 
-def _home_of(project: Mapping[str, Any]) -> str:
-    environments = {each["name"]: each["id"] for each in project["environments"]}
-    chosen = environments.get("development") or next(iter(environments.values()))
-    return reverse("developer_console:home", args=[project["id"], chosen])
+def _home_of(client: ApiClient, project: Mapping[str, Any]) -> str:
+    """The page of the first environment that has tables, looked for in development first; else of development."""
+    environments = sorted(project["environments"], key=lambda each: each["name"] != "development")
+    chosen = next((each for each in environments if _has_tables(client, each["id"])), environments[0])
+    return reverse("developer_console:home", args=[project["id"], chosen["id"]])
+
+
+def _has_tables(client: ApiClient, environment_id: str) -> bool:
+    try:
+        schema = client.call("GET", "/v1/schema", environment=environment_id).data
+    except Refused:  # the environment is not ready, or its region is unavailable
+        return False
+    return bool(schema["document"]["tables"])

@@ -9,6 +9,7 @@ from django.urls import reverse
 from platform_site.developer_console import keys
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import WRITERS, Console, go_to, page
+from platform_site.templatetags.developer_console import isolated
 
 ROLES: Final = ("owner", "developer", "viewer")
 
@@ -70,8 +71,8 @@ def _add_member(console: Console) -> dict[str, Any]:
     body = {"email": asked.get("email", "").strip(), "role": asked.get("role", "")}
     answer = console.api("POST", f"{_project(console)}/members", body)
     if answer.status == 202:
-        return {"notice": f"{body['email']} is invited by email."}
-    return {"notice": f"{body['email']} is a member now."}
+        return {"notice": f"{isolated(body['email'])} is invited by email."}
+    return {"notice": f"{isolated(body['email'])} is a member now."}
 
 
 def _change_role(console: Console) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rows.transfer.csv_reader import InvalidRecord
 
 MOST_ROWS: Final = 10_000
 _AT_ONCE: Final = 100
+_SET_BY_PLATFORM: Final = frozenset({"created_at", "updated_at"})
 
 
 @require_safe
@@ -54,6 +55,8 @@ class Report:
     """Line numbers and reasons."""
     stopped: str | None = None
     """Why the rest of the file was not tried."""
+    skipped: list[str] = field(default_factory=list)
+    """Columns of the file that the platform sets itself."""
 
 
 @require_POST
@@ -73,6 +76,9 @@ def _import(console: Console, table: str, columns: list[Column]) -> Report:
         records = csv_reader.read(_lines(console.request))
         _, header = next(records, (1, []))
         known = {column.key: column for column in columns}
+        report.skipped = (
+            [name for name in header if name and name in _SET_BY_PLATFORM] if isinstance(header, list) else []
+        )
         unknown = [str(name) for name in header if name not in known] if isinstance(header, list) else ["?"]
         if not header or unknown or isinstance(header, InvalidRecord):
             report.stopped = f"The first line must name columns of the table. Unknown: {', '.join(unknown) or 'all'}."
@@ -83,8 +89,8 @@ def _import(console: Console, table: str, columns: list[Column]) -> Report:
             elif len(record) != len(header):
                 report.rejected.append((number, f"{len(record)} cells instead of {len(header)}"))
             else:
-                cells = zip(header, record, strict=True)
-                rows.append((number, {str(key): from_csv(known[str(key)], text) for key, text in cells}))
+                cells = {str(key): text for key, text in zip(header, record, strict=True) if key not in report.skipped}
+                rows.append((number, {key: from_csv(known[key], text) for key, text in cells.items()}))
     except InvalidRecord as error:
         report.stopped = f"Line {error.number}: {error.message}"
         return report

@@ -2,18 +2,54 @@
 
 from django.urls import path
 
-from platform_site.developer_console import frame, home, schema, settings, sign_in, table_files, tables
+from platform_site.developer_console import (
+    command_line,
+    frame,
+    home,
+    logs,
+    schema,
+    search,
+    settings,
+    table_files,
+    tables,
+)
+from platform_site.developer_console import sign_in as member_sign_in
+from platform_site.developer_console.auth import providers, sign_up, users
+from platform_site.developer_console.functions import pages as functions
+from platform_site.developer_console.functions import runs as function_runs
+from platform_site.developer_console.functions import settings as function_settings
+from platform_site.developer_console.webhooks import deliveries as webhook_deliveries
+from platform_site.developer_console.webhooks import pages as webhooks
 
 app_name = "developer_console"
 _ENVIRONMENT = "<str:project_id>/<str:environment_id>/"
 urlpatterns = [
     path("", frame.start, name="start"),
-    path("sign-in", sign_in.sign_in, name="sign-in"),
-    path("sign-in/code", sign_in.code, name="code"),
-    path("sign-out", sign_in.sign_out, name="sign-out"),
+    path("sign-in", member_sign_in.sign_in, name="sign-in"),
+    path("sign-in/code", member_sign_in.code, name="code"),
+    path("command-line", command_line.command_line, name="command-line"),
+    path("sign-out", member_sign_in.sign_out, name="sign-out"),
     path("<str:project_id>", frame.open_project, name="project"),
     path(_ENVIRONMENT, home.home, name="home"),
     path(f"{_ENVIRONMENT}schema", schema.schema, name="schema"),
+    path(f"{_ENVIRONMENT}auth/", users.users, name="auth"),
+    path(f"{_ENVIRONMENT}auth/users/<str:user_id>", users.user, name="user"),
+    path(f"{_ENVIRONMENT}auth/invitations", users.invitations, name="user-invitations"),
+    path(f"{_ENVIRONMENT}auth/sign-up", sign_up.sign_up, name="sign-up"),
+    path(f"{_ENVIRONMENT}auth/providers", providers.providers, name="providers"),
+    path(f"{_ENVIRONMENT}auth/providers/<str:provider_id>", providers.provider, name="provider"),
+    path(f"{_ENVIRONMENT}functions/", functions.functions, name="functions"),
+    path(f"{_ENVIRONMENT}functions/<str:name>", functions.function, name="function"),
+    path(f"{_ENVIRONMENT}functions/<str:name>/runs", function_runs.runs, name="function-runs"),
+    path(f"{_ENVIRONMENT}functions/<str:name>/runs/<str:run_id>", function_runs.run, name="function-run"),
+    path(f"{_ENVIRONMENT}functions/<str:name>/versions", function_runs.versions, name="function-versions"),
+    path(f"{_ENVIRONMENT}functions/<str:name>/settings", function_settings.settings, name="function-settings"),
+    path(f"{_ENVIRONMENT}webhooks/", webhooks.webhooks, name="webhooks"),
+    path(f"{_ENVIRONMENT}webhooks/<str:webhook_id>", webhooks.webhook, name="webhook"),
+    path(f"{_ENVIRONMENT}webhooks/<str:webhook_id>/deliveries", webhook_deliveries.deliveries, name="deliveries"),
+    path(f"{_ENVIRONMENT}logs", logs.logs, name="logs"),
+    path(f"{_ENVIRONMENT}logs/audit", logs.audit, name="audit"),
+    path(f"{_ENVIRONMENT}search", search.search, name="search"),
     path(f"{_ENVIRONMENT}settings", settings.settings, name="settings"),
     path(f"{_ENVIRONMENT}tables/", tables.tables, name="tables"),
     path(f"{_ENVIRONMENT}tables/<str:table>", tables.table, name="table"),

@@ -309,7 +309,8 @@ class OriginsForm(AsOpened):
     allowed_origins = forms.CharField(
         required=False,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
-        help_text="One origin a line, such as https://app.example.com; * alone admits every page; empty admits none.",
+        help_text="One origin a line, such as https://app.example.com. http://localhost:* admits every port of it,"
+        " * alone every page. Empty admits none.",
     )
 
     class Meta:

@@ -1,4 +1,7 @@
-"""Web origins as an environment's CORS list holds them (RFC 6454): `https://app.example.com`, or `*` alone. Pure."""
+"""Web origins as an environment's CORS list holds them (RFC 6454): `https://app.example.com`, or `*` alone. Pure.
+
+On this machine, a `*` in place of the port stands for every port: `http://localhost:*`.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,6 +10,10 @@ from urllib.parse import urlsplit
 EVERY: Final = "*"
 MOST: Final = 50
 LONGEST: Final = 200
+OF_DEVELOPMENT: Final = ("http://localhost:*", "http://127.0.0.1:*")
+"""What a new `development` environment admits."""
+_LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
+_EVERY_PORT: Final = ":*"
 
 
 class NotAnOrigin(ValueError):
@@ -30,8 +37,9 @@ def _normalised(text: str) -> str:
     text = text.strip()
     if text == EVERY:
         return text
+    every_port = text.endswith(_EVERY_PORT)
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(text.removesuffix(_EVERY_PORT))
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
@@ -44,9 +52,15 @@ def _normalised(text: str) -> str:
         or "#" in text
         or "*" in host
         or len(text) > LONGEST
+        or (every_port and (host not in _LOOPBACK or port is not None or parts.path))
     ):
-        raise NotAnOrigin("An origin is a scheme and a host, such as https://app.example.com or http://localhost:5173.")
+        raise NotAnOrigin(
+            "An origin is a scheme and a host, such as https://app.example.com or http://localhost:5173."
+            " Every port (http://localhost:*) is possible for localhost, 127.0.0.1 and [::1] only."
+        )
     if ":" in host:
         host = f"[{host}]"
+    if every_port:
+        return f"{parts.scheme}://{host}{_EVERY_PORT}"
     usual = {"http": 80, "https": 443}[parts.scheme]
     return f"{parts.scheme}://{host}" + (f":{port}" if port not in (None, usual) else "")

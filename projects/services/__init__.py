@@ -16,7 +16,7 @@ from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.models.registration import AccountEmail
-from accounts.registration import email_outbox, one_time_links, sign_up
+from accounts.registration import email_outbox, one_time_links, pool_settings, sign_up
 from accounts.users import passwords
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
@@ -47,7 +47,8 @@ from projects.provisioning import branching, failpoints, schemas, suspension
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning.branching import place_of
 
-FIRST_ENVIRONMENTS: Final = ("development", "production")
+DEVELOPMENT: Final = "development"
+FIRST_ENVIRONMENTS: Final = (DEVELOPMENT, "production")
 
 
 def create_project(
@@ -55,6 +56,7 @@ def create_project(
 ) -> Project:
     """Create a project with its `development` and `production` environments and their schemas, owned by the account.
 
+    Development admits pages of the developer's own machine and open sign-up; production neither until configured.
     Everything exists when this returns and its transaction commits, and nothing if anything fails. `name` is 1-64
     characters, not blank. `cluster` is the database alias that stores it, by default the region's own. Raises
     ProjectsQuotaReached, NoSuchAccount, and DatabaseError if the region is unavailable. Contract section 4.1.
@@ -76,6 +78,9 @@ def create_project(
         ]
         for environment in environments:
             environment.pool_id = environment.pk
+            if environment.name == DEVELOPMENT:
+                environment.allowed_origins = list(origins.OF_DEVELOPMENT)
+                pool_settings.open_sign_up(environment.pk)
         schemas.hold(environment.pk for environment in environments)
         Environment.objects.bulk_create(environments)
         audit.record(

@@ -59,7 +59,8 @@ def _differences(using: str, stream: Stream, subscription: Subscription, events:
         now = current.get(row_id)
         # Also what was visible only in between: a client that listed its rows since the last pass may have seen that.
         records = [changes[0]["old_record"], *(change["record"] for change in changes[:-1])]
-        if any(viewer.cells(record) != now for record in records):
+        cells = now and {name: cell for name, cell in now.items() if name not in subscription.embedded}
+        if any(viewer.cells(record) != cells for record in records):
             differing.append((row_id, now))
     return differing
 
@@ -90,7 +91,8 @@ class _Viewer:
         where = exact_json.loads(asked.where) if isinstance(asked.where, str) else asked.where
         for start in range(0, len(ids), _CHUNK):
             among = {"id": {"$in": list(ids[start : start + _CHUNK])}}
-            query = ListQuery(among if where is None else {"$and": [where, among]}, limit=_CHUNK, columns=asked.columns)
+            both = among if where is None else {"$and": [where, among]}
+            query = ListQuery(both, limit=_CHUNK, columns=asked.columns, withs=asked.withs)
             page = list_rows(self._stream.place, self._stream.principal, asked.table, query)
             for row in exact_json.loads(page.body)["data"]:
                 found[row["id"]] = row

@@ -27,7 +27,7 @@ from rows.rules.principal import Principal, resolve
 MAX_SUBSCRIPTIONS: Final = 20
 MAX_WAITING_BYTES: Final = 4 * 2**20
 """Of messages that a client has not taken: an import of ten thousand rows may come at once."""
-MEMBERS: Final = frozenset({"table", "where", "columns"})
+MEMBERS: Final = frozenset({"table", "where", "columns", "with"})
 
 
 @dataclass(slots=True)
@@ -38,13 +38,16 @@ class Subscription:
     table: str
     where: Any
     columns: Any
+    withs: Any = None
     chosen: tuple[str, ...] | None = None
     condition: Condition | None = None
     """`where`, to be decided by a record alone; None where there is none, or where it leads to other rows."""
     is_decided_by_record: bool = True
-    """Neither the rule nor `where` leads to other rows."""
+    """Neither the rule, `where` nor `with` leads to other rows."""
     related: dict[str, set[str]] = field(default_factory=dict)
-    """The columns that the rule and `where` ask of other rows, by table: they decide which rows are visible."""
+    """The columns of other rows that the rule and `where` ask about or `with` embeds, by table."""
+    embedded: frozenset[str] = frozenset()
+    """The members of a row that `with` adds."""
     required_cell: tuple[str, str] | None = None
     """A column, and the text that it has in every row that the caller may read; None if the rule has no such part."""
     needs_reset: bool = False
@@ -53,18 +56,21 @@ class Subscription:
     """Equal for subscriptions that ask the same."""
 
     def __post_init__(self) -> None:
-        self.key = exact_json.dumps([self.table, self.where, self.columns])
+        self.key = exact_json.dumps([self.table, self.where, self.columns, self.withs])
 
     def compile(self, asking: QueryContext) -> None:
         """Raises NotFound (no such table for this caller) and ValidationFailed."""
         asking.readable(self.table)
         where = query_where.parse_where(self.where, self.table, asking.resolver)
-        self.chosen, _ = params.parse_columns(self.columns, self.table, asking.resolver, ())
+        withs = params.parse_with(self.withs, self.table, asking.resolver)
+        self.chosen, withs = params.parse_columns(self.columns, self.table, asking.resolver, withs)
+        self.embedded = frozenset(name for one in withs for name in (one.name, f"{one.name}_next"))
         self.related = defaultdict(set)
         self._relate(self.table, [where.shape, *_rule(asking, self.table)])
         for hop in hops_of(where.shape):  # a filter sees what the caller may read there
             self._relate(hop.table, _rule(asking, hop.table))
-        self.is_decided_by_record = not self.related
+        self._relate_embedded(asking, withs)
+        self.is_decided_by_record = not self.related and not withs
         self.required_cell = _required_cell(asking, self.table)
         self.condition = None
         if self.where is not None:
@@ -80,6 +86,17 @@ class Subscription:
         reached = {hop.table for condition in conditions for hop in hops_of(condition)}
         for name in reached | ({table} & self.related.keys()):
             self.related[name] |= asked[name]
+
+    def _relate_embedded(self, asking: QueryContext, withs: params.Withs) -> None:
+        """Note the cells of other rows that `withs` shows, and what decides whether it shows them."""
+        for one in withs:
+            if isinstance(one, params.With):
+                hop = one.hop
+                rule = asking.environment.rules.access(hop.table, asking.role_key).read
+                shown = one.columns if one.columns is not None else rule.columns if rule else ()
+                self.related[hop.table] |= {*shown, hop.column if hop.many else "id"}
+                self._relate(hop.table, _rule(asking, hop.table))
+                self._relate_embedded(asking, one.inside)
 
 
 def _rule(asking: QueryContext, table: str) -> list[Condition]:
@@ -117,7 +134,7 @@ def read_subscriptions(body: Mapping[str, Any]) -> list[Subscription]:
             message = f"There is no such field. The fields are {', '.join(sorted(MEMBERS))}."
             errors += [FieldError(f"{path}.{field[:64]}", "unknown_field", message) for field in sorted(unknown)]
         else:
-            found.append(Subscription(name, each["table"], each.get("where"), each.get("columns")))
+            found.append(Subscription(name, each["table"], each.get("where"), each.get("columns"), each.get("with")))
     if errors:
         raise ValidationFailed(fields=errors)
     return found

@@ -1,7 +1,6 @@
 """Sign-up, a forgotten password and an invitation as people meet them: `manage.py up` shows the e-mails in its terminal, and
 the links in them are followed in a real browser, on a desk and on a telephone, by day and by night, without scripts."""
 
-import re
 import secrets
 from collections.abc import Callable, Iterator
 
@@ -10,7 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import NARROW, WIDE, in_a_browser, save_screenshot
-from tests.support.service import Up, wait_for
+from tests.support.printed_emails import link_to
+from tests.support.service import Up
 
 pytestmark = in_a_browser
 
@@ -37,17 +37,6 @@ def api(served: Up) -> Iterator[httpx.Client]:
         for user in client.get("/v1/users?limit=100").json()["data"]:
             if user["id"] not in before:
                 assert client.delete(f"/v1/users/{user['id']}").status_code == 204
-
-
-def link_to(served: Up, recipient: str, page_name: str) -> str:
-    """The newest link to this page in an e-mail to this address, in what `up` prints."""
-
-    def newest() -> str | None:
-        _, told, text = served.output.rpartition(f"e-mail to {recipient}:")
-        found = re.search(rf"http://\S+/auth/{page_name}\?token=lnk_\w+", text) if told else None
-        return found[0] if found else None
-
-    return str(wait_for(f"an e-mail to {recipient}", newest, 60))
 
 
 def fits(page: Page) -> None:

@@ -89,6 +89,16 @@ def test_a_preflight_needs_no_address(api: Api) -> None:
         (("https://a.test",), "https://A.test", False),
         (("https://a.test", "http://localhost:3000"), "http://localhost:3000", True),
         (("*",), "https://[broken", False),
+        (("http://localhost:*",), "http://localhost:5173", True),
+        (("http://localhost:*",), "http://localhost", True),
+        (("http://localhost:*",), "https://localhost:5173", False),
+        (("http://localhost:*",), "http://127.0.0.1:5173", False),
+        (("http://localhost:*",), "http://localhost.evil.test", False),
+        (("http://localhost:*",), "http://localhost:5173.evil.test", False),
+        (("http://localhost:*",), "http://evil.test:5173", False),
+        (("http://localhost:*",), "http://localhost:", False),
+        (("http://localhost:*",), "http://user@localhost:5173", False),
+        (("http://localhost:*",), "http://localhost:5173:80", False),
     ],
 )
 def test_an_answer_to_a_caller_follows_its_environments_list(

@@ -6,32 +6,13 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.browser import NARROW, WIDE, in_a_browser, owner, save_screenshot
+from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, owner, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
+from tests.support.console_pages import pages_of
 from tests.support.service import Up
 
 pytestmark = in_a_browser
-
-PAGES = {
-    "home": "",
-    "table": "tables/tasks",
-    "filter": "tables/tasks?where=%7B",
-    "seen-as": "tables/tasks?as=anonymous",
-    "schema": "schema",
-    "settings": "settings",
-}
-
-
-def enter(page: Page, served: Up) -> str:
-    """Sign in as the demo's owner; the URL of the demo's production environment."""
-    base = f"{served.base_url}/console/{served.facts['project_id']}/{served.facts['environments']['production']}/"
-    page.goto(base)
-    page.get_by_label("Email").fill(served.facts["account"]["email"])
-    page.get_by_label("Password").fill(served.facts["account"]["password"])
-    page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url(base)
-    return base
 
 
 def fits(page: Page) -> None:
@@ -56,8 +37,11 @@ def test_every_page_fits(window: Callable[..., Page], served: Up, width: int, th
     page.goto(f"{served.base_url}/console/sign-in")
     fits(page)
     save_screenshot(page, f"console-sign-in-{width}-{theme}")
-    base = enter(page, served)
-    for name, path in PAGES.items():
+    base = enter_console(page, served)
+    api, token = owner(served)
+    for values in ({"name": "Logged"}, {"nothing": 1}):  # for the log
+        api.post("/v1/rows/lists", token=token, environment=served.facts["environments"]["production"], json=values)
+    for name, path in pages_of(served).items():
         page.goto(base + path)
         expect(page.locator("h1")).to_be_visible()
         fits(page)
@@ -70,7 +54,7 @@ def test_every_page_fits(window: Callable[..., Page], served: Up, width: int, th
 
 def test_a_key_is_created_and_copied_and_its_code_is_there(window: Callable[..., Page], served: Up) -> None:
     page = window(permissions=["clipboard-read", "clipboard-write"])
-    enter(page, served)
+    enter_console(page, served)
     page.get_by_role("button", name=re.compile("New Server key")).click()
     expect(page.get_by_text("Server key created.")).to_be_in_viewport()
     key = page.locator("#new-key").inner_text()
@@ -87,7 +71,7 @@ def test_a_key_is_created_and_copied_and_its_code_is_there(window: Callable[...,
 
 def test_the_switcher_leads_to_other_environments_with_the_keyboard(window: Callable[..., Page], served: Up) -> None:
     page = window()
-    enter(page, served)
+    enter_console(page, served)
     switcher = page.get_by_label("Project and environment")
     switcher.focus()
     page.keyboard.press("Enter")
@@ -103,7 +87,7 @@ def test_the_switcher_leads_to_other_environments_with_the_keyboard(window: Call
 
 def test_signing_out_in_one_tab_ends_the_other(window: Callable[..., Page], served: Up) -> None:
     page = window()
-    base = enter(page, served)
+    base = enter_console(page, served)
     other = page.context.new_page()
     other.goto(base)
     page.get_by_label("Account").click()
@@ -120,7 +104,7 @@ def test_signing_out_in_one_tab_ends_the_other(window: Callable[..., Page], serv
 def test_a_first_table_without_curl(window: Callable[..., Page], served: Up, browser_errors: list[str]) -> None:
     """An empty project: a table by the form, a mistake shown at its line, the plan, a row, the loss confirmed by name."""
     page = window()
-    enter(page, served)
+    enter_console(page, served)
     page.goto(f"{served.base_url}/console/?new=1")
     page.get_by_label("Name").fill("First evening")
     page.get_by_role("button", name="Create project").click()
@@ -188,7 +172,7 @@ def test_rows_are_added_edited_and_deleted_in_the_grid(
     window: Callable[..., Page], served: Up, browser_errors: list[str]
 ) -> None:
     page = window()
-    base = enter(page, served)
+    base = enter_console(page, served)
     page.goto(base + "tables/lists")
     page.get_by_role("button", name="New row").click()
     page.get_by_role("button", name="Insert").click()
@@ -233,7 +217,7 @@ def test_of_two_tabs_on_one_row_the_second_sees_both_values(
     window: Callable[..., Page], served: Up, browser_errors: list[str]
 ) -> None:
     page = window()
-    base = enter(page, served)
+    base = enter_console(page, served)
     api, token = owner(served)
     environment = served.facts["environments"]["production"]
     user = some_user(served)
@@ -256,9 +240,28 @@ def test_of_two_tabs_on_one_row_the_second_sees_both_values(
     browser_errors[:] = [each for each in browser_errors if "a status of 412" not in each]
 
 
+def test_large_numbers_keep_their_digits_after_an_edit(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter_console(page, served)
+    api, token = owner(served)
+    environment = served.facts["environments"]["development"]
+    columns = {"note": {"type": "text"}, "extra": {"type": "json"}}
+    document = {"tables": {"numbers": {"columns": columns}}}
+    assert api.put("/v1/schema", token=token, environment=environment, json={"document": document}).status == 200
+    values = {"note": "before", "extra": {"n": 9007199254740993}}
+    made = api.post("/v1/rows/numbers", token=token, environment=environment, json=values)
+    page.goto(base.replace(served.facts["environments"]["production"], environment) + "tables/numbers")
+    row = page.locator(f"tr[data-id='{made.json['id']}']")
+    row.locator("[data-key=note]").dblclick()
+    page.get_by_label("note", exact=True).fill("edited")
+    page.keyboard.press("Enter")
+    expect(row.locator("[data-key=note] .cell")).to_have_text("edited")
+    expect(row.locator("[data-key=extra] .cell")).to_have_text('{"n":9007199254740993}')
+
+
 def test_the_filter_builder_writes_the_json(window: Callable[..., Page], served: Up) -> None:
     page = window()
-    base = enter(page, served)
+    base = enter_console(page, served)
     page.goto(base + "tables/tasks")
     page.get_by_label("Column").select_option("done")
     page.get_by_label("Value").fill("true")
@@ -268,3 +271,39 @@ def test_the_filter_builder_writes_the_json(window: Callable[..., Page], served:
     page.wait_for_url("**where=*")
     values = page.locator("[data-key=done]").evaluate_all("each => each.map(one => one.dataset.value)")
     assert set(values) <= {"true"}
+
+
+def test_search_opens_with_the_keyboard_and_leads_there(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    enter_console(page, served)
+    page.keyboard.press("Control+k")
+    field = page.get_by_role("searchbox", name="Name, email or id")
+    expect(field).to_be_focused()
+    field.fill("no such thing")
+    expect(page.get_by_text("has this name or id")).to_be_visible()
+    field.fill("task")
+    expect(page.get_by_role("dialog").get_by_role("link", name="open-tasks Function")).to_be_visible()
+    save_screenshot(page, "console-search")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("dialog").get_by_role("link", name="open-tasks Function")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/functions/open-tasks")
+    page.keyboard.press("Control+k")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.keyboard.press("Control+k")
+    page.keyboard.type(served.facts["webhook"]["id"])
+    expect(page.get_by_role("dialog").get_by_role("link")).to_have_count(1)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/webhooks/wh_*")
+
+
+def test_search_works_on_a_phone(window: Callable[..., Page], served: Up) -> None:
+    page = window(width=NARROW, theme="dark")
+    enter_console(page, served)
+    page.get_by_role("link", name="Search").click()
+    page.get_by_role("searchbox", name="Name, email or id").fill("ada@example.com")
+    expect(page.get_by_role("dialog").get_by_role("link", name=re.compile("User"))).to_be_visible()
+    fits(page)
+    save_screenshot(page, "console-search-390")

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import httpx
 import pytest
 
-from tests.developer_cli.conftest import Cli
+from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 from tests.support.service import Up
 
@@ -235,6 +235,9 @@ def test_interrupted(signed_out: Cli) -> None:
     assert not signed_out.credentials.exists()
 
 
-def test_open_prints_the_url_in_a_pipe(cli: Cli, served: Up) -> None:
-    assert cli.run("open").stdout.strip() == f"{served.base_url}/admin/"
+def test_open_prints_the_url_in_a_pipe(cli: Cli, app: App, served: Up) -> None:
+    page = cli.run("open").stdout.strip()
+    assert page == f"{served.base_url}/console/{app.project_id}/{app.environment}/"
+    assert httpx.get(page, follow_redirects=True).url.path == "/console/sign-in"
+    assert cli.run("open", "--url", "https://elsewhere.example").stdout.strip() == "https://elsewhere.example/console/"
     assert cli.json("open", "--docs") == {"url": f"{served.base_url}/docs"}

@@ -1,6 +1,7 @@
 """`pull`, `plan` and `push`."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 
 from platform_site.developer_cli import backend_files
 from platform_site.developer_cli.failures import Failure
-from tests.developer_cli.conftest import Cli
 from tests.support.backend_files import SCHEMA, SUM, Files
+from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 from tests.support.service import Up
 
@@ -112,6 +113,29 @@ def test_a_schema_that_changed_since_the_plan_is_not_overwritten(files: Files, a
     assert refused.value.code == "precondition_failed"
     assert refused.value.exit_code == 7
     assert "theirs" in json.dumps(api.get("/schema"))
+
+
+def test_of_two_pushes_at_once_each_is_whole_or_a_conflict(files: Files) -> None:
+    _pushed(files)
+    wanted = []
+    pushes = []
+    for name in ("left", "right"):
+        folder = files.folder.parent / name
+        shutil.copytree(files.folder, folder)
+        document = json.loads(json.dumps(SCHEMA))
+        document["tables"]["items"]["columns"][name] = {"type": "text", "null": True}
+        wanted.append(document)
+        (folder / "schema.json").write_text(json.dumps(document))
+        pushes.append(files.cli.process("push", "--folder", name, "--json"))
+    codes = []
+    for push in pushes:
+        _, err = push.communicate(timeout=60)
+        codes.append(push.returncode)
+        assert "Traceback" not in err
+    assert 0 in codes
+    assert set(codes) <= {0, 2, 7}  # 7: it changed meanwhile; 2: the later one would drop the other's column
+    files.cli.run("pull", "--force")
+    assert files.json("schema.json")["tables"] in [document["tables"] for document in wanted]
 
 
 def test_errors_name_the_field_and_the_line(files: Files) -> None:

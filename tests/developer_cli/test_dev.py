@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.developer_cli.conftest import Cli
 from tests.support.backend_files import SCHEMA, SUM, Files
+from tests.support.developer_cli import Cli
 
 pytestmark = pytest.mark.served
 

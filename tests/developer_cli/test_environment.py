@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.developer_cli.conftest import Cli
+from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
 
 pytestmark = pytest.mark.served

@@ -1,12 +1,14 @@
 """`secrets`, `logs` and `branch`."""
 
 import json
+import re
 import signal
 
 import pytest
 
-from tests.developer_cli.conftest import Cli
+from tests.support.developer_cli import Cli
 from tests.support.live_changes import App
+from tests.support.service import wait_for
 
 pytestmark = pytest.mark.served
 READS = """export default async ({fail}, ctx) => {
@@ -59,6 +61,45 @@ def test_logs_follow_until_interrupted(cli: Cli, app: App) -> None:
     following.stdout.readline()
     run_id = app.ok("owner", "POST", "/functions/reads/invoke", input={})["run_id"]
     assert json.loads(following.stdout.readline())["id"] == run_id
+    following.send_signal(signal.SIGINT)
+    _, err = following.communicate(timeout=20)
+    assert following.returncode == 130
+    assert "Traceback" not in err
+
+
+def refuse(app: App) -> str:
+    answer = app.clients["ada"].post("/rows/tasks", json={"title": 3})
+    assert answer.status_code == 422
+    return str(answer.json()["error"]["request_id"])
+
+
+def test_logs_of_requests(cli: Cli, app: App) -> None:
+    refuse(app)
+    app.ok("ada", "GET", "/rows/tasks")
+
+    def refused() -> list[str]:
+        return cli.run("logs", "--status", "4xx", "--limit", "1").stdout.splitlines()
+
+    [line] = wait_for("the refused request", lambda: [each for each in refused() if "/v1/rows/{table}" in each])
+    assert " POST /v1/rows/{table} tasks 422 " in line
+    assert " validation_failed " in line
+    assert re.search(r"req_\w+$", line)
+    found = [json.loads(each) for each in cli.run("logs", "--json").stdout.splitlines()]
+    assert [each["at"] for each in found] == sorted(each["at"] for each in found)
+    assert cli.error("logs", "--status", "great", code=3)["fields"][0]["field"] == "status"
+
+
+def test_logs_of_requests_follow_until_interrupted(cli: Cli, app: App) -> None:
+    first = refuse(app)
+    wait_for("the first request", lambda: first in cli.run("logs", "--status", "4xx", "--limit", "1").stdout)
+    following = cli.process("logs", "-f", "--status", "4xx", "--limit", "1", "--json")
+    assert following.stdout is not None
+    seen = [json.loads(following.stdout.readline())["request_id"]]
+    assert seen == [first]
+    wanted = [refuse(app) for _ in range(3)]
+    while set(wanted) - set(seen):
+        seen.append(json.loads(following.stdout.readline())["request_id"])
+    assert len(seen) == len(set(seen))
     following.send_signal(signal.SIGINT)
     _, err = following.communicate(timeout=20)
     assert following.returncode == 130

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.developer_cli.conftest import Cli
+from tests.support.developer_cli import Cli
 
 SUCCESS = {"run_id": "run_1", "status": "succeeded", "output": {"sum": 3}}
 BUSY = {"error": {"code": "unavailable", "message": "Try again.", "request_id": "req_1"}}

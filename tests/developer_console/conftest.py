@@ -75,10 +75,20 @@ def desk_of(tracker: Tracker) -> Callable[[str], Desk]:
     """The desk of the project's `owner` or `viewer`."""
 
     def make(role: str) -> Desk:
-        browser = sign_in(member(tracker.project, role))
-        return Desk(browser, tracker.project.pk, tracker.environment_id)
+        return desk_at(tracker, role)
 
     return make
+
+
+def desk_at(tracker: Tracker, role: str = "owner") -> Desk:
+    return Desk(sign_in(member(tracker.project, role)), tracker.project.pk, tracker.environment_id)
+
+
+def without_token(desk: Desk) -> Desk:
+    """The same desk; its forms come without the CSRF token, as those of another site do."""
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = desk.browser.cookies
+    return Desk(strict, desk.project_id, desk.environment_id)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from django.test import Client
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey
 from projects import services
-from tests.developer_console.conftest import Desk, member, sign_in
+from tests.developer_console.conftest import DOCUMENT, Desk, member, sign_in
 from tests.rows.conftest import Tracker
 from tests.support.client import Api
 
@@ -97,3 +97,14 @@ def test_an_account_without_a_project_creates_its_first(tracker: Tracker) -> Non
     assert made.status_code == 302
     assert "First" in browser.get(made["Location"]).content.decode()
     assert member(tracker.project, "owner")  # the other project is as it was
+
+
+def test_the_console_opens_an_environment_that_has_tables(tracker: Tracker, desk: Desk) -> None:
+    development = tracker.project.environments.get(name="development").pk
+    assert desk.browser.get("/console/")["Location"] == desk.url()
+    answer = tracker.api.put(
+        "/v1/schema", json={"document": DOCUMENT}, token=tracker.tokens["owner"], environment=development
+    )
+    assert answer.status == 200
+    assert development in desk.browser.get("/console/")["Location"], "development comes first"
+    assert development in desk.browser.get(f"/console/{desk.project_id}")["Location"]

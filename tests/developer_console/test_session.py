@@ -3,17 +3,20 @@
 import re
 import time
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import pytest
 from django.core import signing
 from django.test import Client
+from django.urls import reverse
 from django_otp.oath import TOTP
 
 from accounts import audit
 from accounts.models import AuditEntry, Session, User
 from accounts.staff import second_factor
 from accounts.users import service as user_service
+from platform_site.developer_console import frame
 from projects import services
 from projects.models import Member
 from tests.developer_console.conftest import PASSWORD, Desk, give_password, member, sign_in
@@ -217,3 +220,14 @@ def test_a_member_of_two_projects_changes_the_one_of_the_url(tracker: Tracker, d
     refused = there.post("", {"what": "create-key", "preset": "server"})
     assert refused.status_code == 403
     assert desk.post("", {"what": "create-key", "preset": "server"}).status_code == 200
+
+
+def test_every_section_of_a_suspended_project_says_so(tracker: Tracker, desk: Desk) -> None:
+    services.suspend_project(tracker.project.pk, reason="unpaid", actor=audit.SYSTEM)
+    for section in frame.SECTIONS:
+        answer = desk.browser.get(reverse(section.url_name, args=[desk.project_id, desk.environment_id]))
+        page = unescape(answer.content.decode())
+        assert answer.status_code in (200, 403), section
+        assert "This project is suspended." in page, section
+        assert "You don't have access" not in page, section
+        assert 'id="sidebar"' in page, section

@@ -169,6 +169,21 @@ const scenarios: Record<string, () => Promise<void>> = {
     equal(await ended.then(() => "returned", (error) => error.name), "AbortError");
   },
 
+  async changes_embed_relations() {
+    const { client } = await signedIn();
+    const list = await newList(client);
+    const stop = new AbortController();
+    const query = { where: { list_id: list.id }, with: ["list"], columns: ["title"] };
+    const changes = client.rows("tasks").changes(query, { signal: stop.signal });
+    const next = async () => (await changes.next()).value;
+    equal(await next(), { type: "reset" });
+    await client.rows("tasks").insert({ title: "embedded", list_id: list.id });
+    const change = await next();
+    if (!change || change.type !== "row") throw new Error("no row");
+    equal([change.row.title, change.row.list.id], ["embedded", list.id]);
+    stop.abort();
+  },
+
   async changes_of_a_table_that_is_not_there_are_an_error() {
     const { client } = await signedIn();
     equal((await failing(client.rows("missing").changes().next())).status, 404);

@@ -1,7 +1,5 @@
 """The client in a real browser, in a page of another origin: ten tabs share one session."""
 
-import http.server
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +10,7 @@ from tests.support.browser import browser as browser
 from tests.support.browser import browser_errors as browser_errors
 from tests.support.browser import in_a_browser, owner
 from tests.support.browser import window as window
+from tests.support.pages import page_server
 from tests.support.service import Up
 
 pytestmark = in_a_browser
@@ -35,27 +34,11 @@ def url(served: Up) -> Iterator[str]:
     environment = served.facts["environments"]["production"]
     body = {"name": "page", "publishable": True, "environment_id": environment}
     key = api.post("/v1/keys", token=token, environment=environment, json=body).json["secret"]
-    text = PAGE.format(base_url=served.base_url, key=key, environment=environment).encode()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    origin = f"http://127.0.0.1:{server.server_port}"
     path = f"/v1/projects/{served.facts['project_id']}/environments/{environment}"
-    assert api.patch(path, token=token, json={"allowed_origins": [origin]}).status == 200
-    yield origin
-    assert api.patch(path, token=token, json={"allowed_origins": []}).status == 200
-    server.shutdown()
-    server.server_close()
+    with page_server(PAGE.format(base_url=served.base_url, key=key, environment=environment)) as origin:
+        assert api.patch(path, token=token, json={"allowed_origins": [origin]}).status == 200
+        yield origin
+        assert api.patch(path, token=token, json={"allowed_origins": []}).status == 200
 
 
 def test_ten_tabs_have_one_session_and_renew_it_once(served: Up, window: Callable[..., Page], url: str) -> None:

@@ -108,13 +108,14 @@ def test_wrong_tables_columns_filters_and_relations_do_not_compile(directory: Pa
     ],
 )
 def test_a_misspelled_name_is_in_the_compilers_message(directory: Path, call: str, named: Any) -> None:
-    program = f"""
-        import {{ createClient }} from "./client.js";
-        import type {{ Tables }} from "./types.ts";
-        const client = createClient<Tables>({{ url: "http://x", key: "pk_1" }});
-        {call};
-    """
-    (directory / "use.ts").write_text(program)
-    complaints = check(directory, "use.ts")
-    assert named in complaints
-    assert complaints.count("[ERROR]") == 1
+    for declared in ("client = createClient<Tables>", "client: PlatformClient<Tables> = createClient"):
+        program = f"""
+            import {{ createClient, type PlatformClient }} from "./client.js";
+            import type {{ Tables }} from "./types.ts";
+            const {declared}({{ url: "http://x", key: "pk_1" }});
+            {call};
+        """
+        (directory / "use.ts").write_text(program)
+        complaints = check(directory, "use.ts")
+        assert named in complaints
+        assert complaints.count("[ERROR]") == 1

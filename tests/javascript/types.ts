@@ -41,6 +41,9 @@ client.rows("tsaks");
 await tasks.list({ where: { dnoe: false } });
 // @ts-expect-error misspelled relation
 await tasks.list({ with: ["lits"] });
+// @ts-expect-error an unknown relation of a subscription
+tasks.changes({ with: "lits" });
+for await (const change of tasks.changes({ with: "list" })) if (change.type === "row") change.row.list?.id;
 // @ts-expect-error misspelled order
 await tasks.list({ order: "titel" });
 // @ts-expect-error misspelled column

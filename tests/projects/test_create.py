@@ -44,6 +44,21 @@ def test_created_project_has_two_environments_with_schemas(api: Api, alice: User
     assert AuditEntry.objects.get(action="project.created").target_id == project.pk
 
 
+def test_development_is_open_to_this_machine_and_production_is_closed(api: Api, alice: User) -> None:
+    environments = {each["name"]: each["id"] for each in create(api, token_of(alice)).json["environments"]}
+    path = f"/v1/projects/{Project.objects.get().pk}/environments/"
+
+    def defaults(name: str) -> tuple[list[str], str]:
+        found = api.get(path + environments[name], token=token_of(alice)).json
+        settings = api.get("/v1/auth/settings", token=token_of(alice), environment=environments[name]).json
+        return found["allowed_origins"], settings["sign_up"]
+
+    assert defaults("development") == (["http://localhost:*", "http://127.0.0.1:*"], "open")
+    assert defaults("production") == ([], "off")
+    branch = api.post(path.rstrip("/"), token=token_of(alice), json={"name": "fix", "from": "production"}).json
+    assert branch["allowed_origins"] == []
+
+
 @pytest.mark.parametrize("region", REGIONS)
 def test_the_schemas_are_in_the_region_that_was_chosen_and_in_no_other(api: Api, alice: User, region: str) -> None:
     answer = create(api, token_of(alice), {"name": "Tracker", "region": region, "plan": "team"})

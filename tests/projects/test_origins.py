@@ -20,6 +20,10 @@ from tests.support.client import Api
         (["http://localhost:5173", " http://localhost:80 "], ["http://localhost:5173", "http://localhost"]),
         (["http://[::1]:3000"], ["http://[::1]:3000"]),
         (["*"], ["*"]),
+        (
+            ["HTTP://LocalHost:*", "http://127.0.0.1:*", "https://[::1]:*"],
+            ["http://localhost:*", "http://127.0.0.1:*", "https://[::1]:*"],
+        ),
         ([], []),
     ],
 )
@@ -31,7 +35,9 @@ def test_origins_are_kept_as_browsers_send_them(given: list[str], kept: list[str
 @pytest.mark.parametrize(
     "wrong",
     ["", "example.com", "https://", "ftp://a.example", "https://a.example/path", "https://a.example?x", "https://a.example#",
-     "https://*.example.com", "https://user@a.example", "https://a.example:99999", "https://é.example", "null",
+     "https://*.example.com", "https://user@a.example", "https://a.example:99999", "https://a.example:*", "http://localhost:3000:*", "http://localhost/:*", "localhost:*",
+     "http://*:*", "http://localhost.evil.example:*", "http://localhost:*/", "http://u@localhost:*", ":*", "http://:*",
+     "https://é.example", "null",
      "javascript:alert(1)", "https://" + "a" * 200 + ".example", "https://[::1"],
 )  # fmt: skip
 def test_what_is_no_origin_is_refused(wrong: str) -> None:

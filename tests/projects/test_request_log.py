@@ -19,34 +19,20 @@ from accounts import audit
 from accounts.models import User
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.request_log import partitions, reader, recording, retention
-from platform_site.request_log.models import LogEntry, OmittedRequests
-from platform_site.request_log.writer import Writer
+from platform_site.request_log.models import OmittedRequests
 from projects import services
 from projects.directory.environments import place_of
 from projects.models import Environment, Project
 from projects.tasks import remove_orphaned_rows
 from tests.projects.conftest import key_for, make_project, publishable_key_for, token_of
 from tests.support.client import Api
+from tests.support.request_log import Log
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 REGION = "us-east-1"
 TASKS = {"tables": {"tasks": {"columns": {"title": {"type": "text", "max_length": 5}}}}}
 SECRET = "sk_" + "a1b2" * 10
-
-
-class Log:
-    """The writers of this process, told when to write."""
-
-    def __init__(self) -> None:
-        recording.queues.update({using: recording.Queue() for using in ("default", *settings.REGION_DATABASES)})
-        self.writers = {using: Writer(using, queue) for using, queue in recording.queues.items()}
-
-    def written(self) -> list[LogEntry]:
-        """All entries, the oldest first, once everything recorded has been written."""
-        for writer in self.writers.values():
-            writer.write()
-        return [entry for using in recording.queues for entry in LogEntry.objects.using(using).order_by("at", "id")]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.developer_cli.conftest import Cli
+from tests.support.developer_cli import Cli
 
 SUM = "export default async ({a, b}) => ({sum: a + b})\r\n"
 

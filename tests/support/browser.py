@@ -84,6 +84,17 @@ def sign_in(page: Page, served: Up) -> None:
     page.wait_for_url(f"{served.base_url}/admin/")
 
 
+def enter_console(page: Page, served: Up) -> str:
+    """Signed in at the console as the owner; the URL of the production environment there."""
+    base = f"{served.base_url}/console/{served.facts['project_id']}/{served.facts['environments']['production']}/"
+    page.goto(base)
+    page.get_by_label("Email").fill(served.facts["account"]["email"])
+    page.get_by_label("Password").fill(served.facts["account"]["password"])
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(base)
+    return base
+
+
 def owner(served: Up) -> tuple[Api, str]:
     """The API of the demo's service and a token of its owner."""
     api = Api(served.base_url)

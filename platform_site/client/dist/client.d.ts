@@ -280,10 +280,8 @@ export type Found<D extends TablesType<D>, T extends TableName<D>, W = never, C 
 } : [C] extends [never] ? RowWithOf<D, T, W> : Omit<RowWithOf<D, T, W>, Exclude<keyof D[T]["row"], C | "id">>;
 /** `id`, or the columns of a unique. */
 export type UniqueKey<D extends TablesType<D>, T extends TableName<D>> = Column<D, T> | readonly Column<D, T>[];
-export interface ChangesQuery<D extends TablesType<D>, T extends TableName<D>, C> {
+export interface ChangesQuery<D extends TablesType<D>, T extends TableName<D>, W, C> extends GetQuery<W, C> {
     where?: FilterOf<D, T>;
-    /** The row's own columns to send besides `id`. Default: all. */
-    columns?: C | readonly C[];
 }
 /** `reset`: read the list again. `row`: insert or replace it. `gone`: remove it if it is there. */
 export type Change<R> = {
@@ -521,16 +519,21 @@ declare class Rows<D extends TablesType<D>, T extends TableName<D>> {
      * What changes in the rows that match: `reset` (read the list again, first of all now), `row` and `gone`. Goes on
      * after a broken connection without a gap, until `signal` is aborted.
      */
-    changes<C extends Column<D, T> = never>(query?: ChangesQuery<D, T, C>, options?: {
+    changes<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(query?: ChangesQuery<D, T, W, C>, options?: {
         signal?: AbortSignal;
-    }): AsyncGenerator<Change<Found<D, T, never, C>>, void>;
+    }): AsyncGenerator<Change<Found<D, T, W, C>>, void>;
 }
 export { PlatformError };
 export type { Auth, Rows };
 /** The version of this module. */
 export declare const VERSION = "0.1.0";
-/** A client of one environment. `D` is the interface `Tables` of a generated `types.ts`. */
-export declare class PlatformClient<D extends TablesType<D> = AnyTables> {
+/**
+ * A client of one environment. `D` is the interface `Tables` of a generated `types.ts`.
+ *
+ * `in out` spares the compiler comparing two clients by all their types, which are too deep for it: a variable can be
+ * declared as `PlatformClient<Tables>`, also by JSDoc.
+ */
+export declare class PlatformClient<in out D extends TablesType<D> = AnyTables> {
     #private;
     readonly auth: Auth;
     readonly functions: {

@@ -532,11 +532,11 @@ async function* messages(response) {
    * after a broken connection without a gap, until `signal` is aborted.
    */
   changes(query = {}, options = {}) {
-    const { where, columns } = query;
+    const { where, ...others } = query;
     const subscription = {
       table: this.#table,
       where,
-      columns: joined(columns)
+      ...texts(others)
     };
     return changes(this.#connection, subscription, options.signal);
   }
@@ -611,7 +611,13 @@ function bulk(query) {
 // The JavaScript client of the platform: one module without dependencies, made of these modules by `build.py`.
 export { PlatformError };
 /** The version of this module. */ export const VERSION = "0.1.0";
-/** A client of one environment. `D` is the interface `Tables` of a generated `types.ts`. */ export class PlatformClient {
+/**
+ * A client of one environment. `D` is the interface `Tables` of a generated `types.ts`.
+ *
+ * `in out` spares the compiler comparing two clients by all their types, which are too deep for it: a variable can be
+ * declared as `PlatformClient<Tables>`, also by JSDoc.
+ */
+export class PlatformClient {
   auth;
   functions;
   #connection;

@@ -15,8 +15,9 @@ cannot read a 401 would not know that it must refresh its token.
 """
 
 import logging
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from corsheaders.middleware import CorsMiddleware
 from corsheaders.signals import check_request_enabled
@@ -30,6 +31,8 @@ from platform_site.identity.callers import Caller
 log = logging.getLogger("platform.cors")
 
 OriginsLookup = Callable[[str], Sequence[str] | None]
+
+_PORT: Final = re.compile(r":[0-9]{1,5}\Z")
 
 _lookup: OriginsLookup | None = None
 
@@ -72,7 +75,14 @@ def _is_permitted(request: HttpRequest, **_: Any) -> bool:
         allowed = settings.PLATFORM_ORIGINS if environment_id is None else _origins_of(environment_id)
     else:
         return True
-    return "*" in allowed or origin in allowed
+    return _is_listed(origin, allowed)
+
+
+def _is_listed(origin: str, allowed: Sequence[str]) -> bool:
+    """Whether the list has the origin, every origin (`*`), or every port of its host (`http://localhost:*`)."""
+    if "*" in allowed or origin in allowed:
+        return True
+    return f"{_PORT.sub('', origin)}:*" in allowed
 
 
 check_request_enabled.connect(_is_permitted, dispatch_uid="platform_site.http.middleware.cors")

@@ -1,4 +1,4 @@
-// Copy buttons, the menu of narrow screens, and pop-ups that close. Everything else is plain HTML and htmx.
+// Copy buttons, the menu of narrow screens, pop-ups that close, search, editors. The rest is plain HTML and htmx.
 "use strict";
 
 async function copy(button) {
@@ -48,4 +48,56 @@ document.addEventListener("click", (event) => {
   editor.focus();
   editor.setSelectionRange(start, start + (lines[number] ?? "").length);
   editor.scrollTop = (editor.scrollHeight / lines.length) * Math.max(0, number - 5);
+});
+
+// An edited source says that it is not deployed.
+document.addEventListener("input", (event) => {
+  if (!event.target.matches("[data-editor]")) return;
+  const mark = event.target.form?.querySelector("[data-unsaved]");
+  if (mark) mark.hidden = event.target.value === event.target.defaultValue;
+});
+
+// Tab indents in an editor; Escape and then Tab leaves it.
+let leaves = false;
+document.addEventListener("keydown", (event) => {
+  const editor = event.target;
+  if (!editor.matches?.("textarea[data-editor]")) return;
+  if (event.key === "Escape") leaves = true;
+  else if (event.key === "Tab" && !event.shiftKey && !leaves) {
+    event.preventDefault();
+    editor.setRangeText("  ", editor.selectionStart, editor.selectionEnd, "end");
+    editor.dispatchEvent(new Event("input", { bubbles: true }));
+  } else if (event.key !== "Shift") leaves = false;
+});
+
+// Search: Ctrl K opens it, the arrow keys choose a result, Enter opens the first or the chosen one.
+const searchDialog = document.getElementById("search");
+
+function openSearch(event) {
+  event.preventDefault();
+  if (!searchDialog.open) searchDialog.showModal();
+  searchDialog.querySelector("input").select();
+}
+
+document.addEventListener("click", (event) => {
+  if (!searchDialog) return;
+  if (event.target.closest("[data-search]") && !event.ctrlKey && !event.metaKey) openSearch(event);
+  if (event.target === searchDialog) searchDialog.close(); // outside of it
+});
+
+document.addEventListener("keydown", (event) => {
+  if (searchDialog && event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey)) openSearch(event);
+});
+
+searchDialog?.addEventListener("keydown", (event) => {
+  const links = [...searchDialog.querySelectorAll("a")];
+  const input = searchDialog.querySelector("input");
+  if (event.key === "Enter" && event.target === input) {
+    event.preventDefault();
+    links[0]?.click();
+  }
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  (links[links.indexOf(document.activeElement) + step] ?? input).focus();
 });

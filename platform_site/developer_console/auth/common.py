@@ -1,0 +1,42 @@
+"""What the pages of Auth share."""
+
+from typing import Any, Final
+
+from django.http import HttpResponse
+
+from platform_site.developer_console import forms
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.forms import Field
+from platform_site.developer_console.frame import Console
+
+TABS: Final = (
+    ("auth", "Users"),
+    ("user-invitations", "Invitations"),
+    ("sign-up", "Sign-up"),
+    ("providers", "Providers"),
+)
+PERSON: Final = (
+    Field("email", "Email", "email", required=True),
+    Field("name", "Name"),
+    Field("role", "Role", placeholder="editor", help="For the rules of your tables. Empty: user."),
+    Field("claims", "Claims (JSON)", "code", placeholder='{"team": "sales"}', help="For the rules of your tables."),
+)
+
+
+def render(console: Console, template: str, tab: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+    tabs = [(console.url(url), title) for url, title in TABS]
+    return console.render(template, {"tabs": tabs, "tab": tab, **context}, status)
+
+
+def person_of(asked: Any) -> dict[str, Any]:
+    """The body of the API for the fields PERSON. Raises Refused."""
+    return {
+        "email": asked.get("email", "").strip(),
+        "name": asked.get("name", "").strip(),
+        "role": asked.get("role", "").strip() or None,
+        "claims": forms.json_of(asked.get("claims", ""), "claims") or {},
+    }
+
+
+def unknown(console: Console, *_: object) -> dict[str, Any]:
+    raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})

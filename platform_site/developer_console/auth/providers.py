@@ -1,0 +1,127 @@
+"""Identity providers: the list, a new one from a preset, and one provider."""
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from django.http import HttpResponse
+
+from accounts.oauth.providers import PRESETS
+from platform_site.developer_console import forms
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.auth.common import render, unknown
+from platform_site.developer_console.forms import Field, Form
+from platform_site.developer_console.frame import Console, go_to, page
+
+_APPLE: Final = (
+    Field("team_id", "Team id", help="Only for Apple, in place of a client secret, as the next two fields."),
+    Field("key_id", "Key id"),
+    Field("private_key", "Private key (PEM)", "secret", help="Stored encrypted and never shown again."),
+)
+_NEW: Final = (
+    Field(
+        "preset",
+        "Provider",
+        "select",
+        choices=(
+            *((name, preset["display_name"]) for name, preset in PRESETS.items()),
+            ("", "Another one, with OpenID Connect"),
+        ),
+    ),
+    Field(
+        "name",
+        "Name",
+        placeholder="google",
+        help="Your application names it when it starts a sign-in. Empty: the preset's.",
+    ),
+    Field("issuer", "Issuer", "url", placeholder="https://login.example.com", help="Only without a preset."),
+    Field("client_id", "Client id", required=True),
+    Field("client_secret", "Client secret", "password", help="Stored encrypted and never shown again."),
+    *_APPLE,
+)
+_OPTIONS: Final = (
+    Field("sign_up", "Unknown people become users, where sign-up admits them", "checkbox"),
+    Field(
+        "trusts_email", "Trust its emails as verified, although it does not say so: only your own directory", "checkbox"
+    ),
+    Field("enabled", "Enabled", "checkbox"),
+)
+_FLAGS: Final = ("sign_up", "trusts_email", "enabled")
+
+
+@page("auth")
+def providers(console: Console) -> HttpResponse:
+    asked, refusal, status = console.request.POST, None, 200
+    if console.request.method == "POST":
+        try:
+            body = forms.chosen([each.name for each in _NEW], asked)
+            body.setdefault("name", body.get("preset", ""))
+            made = console.api("POST", "/v1/identity-providers", body).data
+            return go_to(console.request, console.url("provider", made["id"]))
+        except Refused as error:
+            refusal, status = error, error.status
+    found = console.api("GET", "/v1/identity-providers").data["data"]
+    form = Form("new", _NEW, {"preset": "google"}, refusal, asked if refusal else None)
+    return render(console, "console/providers.html", "Providers", {"providers": found, "form": form}, status)
+
+
+def _path(provider_id: str) -> str:
+    return f"/v1/identity-providers/{quote(provider_id, safe='')}"
+
+
+@page("auth")
+def provider(console: Console, provider_id: str) -> HttpResponse:
+    asked = console.request.POST
+    context: dict[str, Any] = {}
+    refusal, status = None, 200
+    current = console.api("GET", _path(provider_id)).data
+    if console.request.method == "POST":
+        try:
+            context = {"edit": _edit, "delete": _delete}.get(asked.get("what", ""), unknown)(console, current)
+            if "deleted" in context:
+                return go_to(console.request, console.url("providers"))
+            current = console.api("GET", _path(provider_id)).data
+        except Refused as error:
+            refusal, status = error, error.status
+    values = _shown(current)
+    form = Form("edit", _fields(current), values, refusal, asked if refusal else None)
+    context |= {"provider": current, "seen": forms.fingerprint(values), "form": form}
+    return render(console, "console/provider.html", "", context, status)
+
+
+def _fields(provider: dict[str, Any]) -> tuple[Field, ...]:
+    issuer = (Field("issuer", "Issuer", "url", help="Another issuer removes the client secret."),)
+    return (
+        Field("display_name", "Name on buttons"),
+        *(issuer if provider["issuer"] else ()),
+        Field("client_id", "Client id", required=True),
+        Field("client_secret", "Client secret", "password", help="Empty: the present one stays."),
+        *(_APPLE if provider["team_id"] else ()),
+        Field("scopes", "Scopes, one per line", "textarea"),
+        *_OPTIONS,
+    )
+
+
+def _shown(provider: dict[str, Any]) -> dict[str, Any]:
+    same = ("display_name", "issuer", "client_id", "team_id", "key_id", *_FLAGS)
+    return {name: provider[name] for name in same} | {"scopes": "\n".join(provider["scopes"])}
+
+
+def _edit(console: Console, current: dict[str, Any]) -> dict[str, Any]:
+    """Only what differs is sent: a changed issuer is checked and clears the secret."""
+    asked = console.request.POST
+    shown = _shown(current)
+    forms.refuse_stale(console, asked.get("seen"), forms.fingerprint(shown))
+    texts = [each.name for each in _fields(current) if each.kind not in ("checkbox", "textarea")]
+    body: dict[str, Any] = {
+        name: value for name, value in forms.chosen(texts, asked).items() if value != shown.get(name)
+    }
+    body |= {name: name in asked for name in _FLAGS if (name in asked) != shown[name]}
+    if (scopes := forms.lines_of(asked.get("scopes", ""))) != current["scopes"]:
+        body["scopes"] = scopes
+    console.api("PATCH", _path(current["id"]), body)
+    return {"notice": "The provider is saved."}
+
+
+def _delete(console: Console, current: dict[str, Any]) -> dict[str, Any]:
+    console.api("DELETE", _path(current["id"]))
+    return {"deleted": True}

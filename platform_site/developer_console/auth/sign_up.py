@@ -1,0 +1,108 @@
+"""Sign-up: who may sign up, what emails say and where their links lead, and the redirect URIs."""
+
+from typing import Any, Final
+
+from django.http import HttpResponse
+
+from platform_site.developer_console import forms
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.auth.common import render, unknown
+from platform_site.developer_console.forms import Field, Form
+from platform_site.developer_console.frame import Console, page
+
+_LINKS: Final = {
+    "sign_up": "confirm a sign-up",
+    "invitation": "accept an invitation",
+    "verify_email": "verify an email",
+    "reset_password": "reset a password",
+    "change_email": "change an email",
+}
+_SETTINGS: Final = (
+    Field(
+        "sign_up",
+        "Who may sign up",
+        "select",
+        choices=(("off", "Nobody"), ("invited", "Invited people only"), ("open", "Everyone")),
+    ),
+    Field("app_name", "Name of the application in emails"),
+    Field("app_url", "URL of the application in emails", "url", placeholder="https://app.example.com"),
+)
+_PAGES: Final = tuple(
+    Field(f"link_urls.{name}", f"Your page to {title}", placeholder="https://app.example.com/page?token={token}")
+    for name, title in _LINKS.items()
+)
+_REDIRECTS: Final = (
+    Field(
+        "redirect_uris",
+        "Redirect URIs, one per line",
+        "textarea",
+        rows=5,
+        placeholder="https://app.example.com/signed-in",
+        help="Providers send your users back to these URLs alone. They are compared letter by letter.",
+    ),
+)
+
+
+@page("auth")
+def sign_up(console: Console) -> HttpResponse:
+    asked = console.request.POST
+    what = asked.get("what", "")
+    context: dict[str, Any] = {}
+    refusal, status = None, 200
+    if console.request.method == "POST":
+        try:
+            context = {"settings": _save, "redirects": _save_redirects}.get(what, unknown)(console)
+        except Refused as error:
+            refusal, status = error, error.status
+    settings = _shown(console)
+    uris = _redirect_uris(console)
+
+    def form(of: str, fields: tuple[Field, ...], values: dict[str, Any]) -> Form:
+        is_mine = refusal is not None and what == of
+        return Form(of, fields, values, refusal if is_mine else None, asked if is_mine else None)
+
+    # One form in two parts: its errors without a field are shown in the first.
+    first = form("settings", (*_SETTINGS, *_PAGES), settings)
+    return render(
+        console,
+        "console/sign_up.html",
+        "Sign-up",
+        {
+            "form": first,
+            "seen": forms.fingerprint(settings),
+            "redirects": form("redirects", _REDIRECTS, {"redirect_uris": "\n".join(uris)}),
+            "uris_seen": forms.fingerprint(uris),
+            "refusal": refusal,
+            "failed": what if refusal is not None else "",
+            **context,
+        },
+        status,
+    )
+
+
+def _shown(console: Console) -> dict[str, Any]:
+    found = console.api("GET", "/v1/auth/settings").data
+    links = {f"link_urls.{name}": found["link_urls"].get(name, "") for name in _LINKS}
+    return {name: found[name] for name in ("sign_up", "app_name", "app_url")} | links
+
+
+def _redirect_uris(console: Console) -> list[str]:
+    found: list[str] = console.api("GET", "/v1/redirect-uris").data["redirect_uris"]
+    return found
+
+
+def _save(console: Console) -> dict[str, Any]:
+    asked = console.request.POST
+    forms.refuse_stale(console, asked.get("seen"), forms.fingerprint(_shown(console)))
+    links = {name: asked.get(f"link_urls.{name}", "").strip() for name in _LINKS}
+    body = {name: asked.get(name, "").strip() for name in ("sign_up", "app_name", "app_url")}
+    console.api("PATCH", "/v1/auth/settings", body | {"link_urls": {name: url for name, url in links.items() if url}})
+    return {"notice": "The sign-up settings are saved."}
+
+
+def _save_redirects(console: Console) -> dict[str, Any]:
+    asked = console.request.POST
+    forms.refuse_stale(console, asked.get("seen"), forms.fingerprint(_redirect_uris(console)))
+    uris = forms.lines_of(asked.get("redirect_uris", ""))
+    console.api("PUT", "/v1/redirect-uris", {"redirect_uris": uris})
+    return {"notice": "The redirect URIs are saved."}

@@ -1,0 +1,76 @@
+"""Sign-in of the command `platform` by the console: a one-time code to a loopback port of the same computer (RFC 8252).
+
+The command listens at `http://127.0.0.1:PORT/`, and opens this page with the S256 of a secret (PKCE) and a state. When
+the account agrees, the code goes to that port, and nowhere else. It is worth nothing without the secret, for 60
+seconds, once. The page and the terminal show the same words, so that nobody agrees to the request of another program.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+from accounts.models import User
+from accounts.users import exchange_codes
+from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.developer_console.frame import signed_in_page
+
+_PORT: Final = re.compile(r"[1-9][0-9]{3,4}", re.ASCII)
+_STATE: Final = re.compile(r"[A-Za-z0-9_-]{22,128}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command asks for. `origin` is that of its port."""
+
+    origin: str
+    state: str
+    code_challenge: str
+
+    @property
+    def phrase(self) -> str:
+        """What the terminal shows, too (`platform_site.developer_cli.browser_sign_in`)."""
+        digest = hashlib.sha256(self.code_challenge.encode()).hexdigest().upper()
+        return f"{digest[:4]}-{digest[4:8]}"
+
+
+@signed_in_page
+def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
+    """`/console/command-line?port=…&state=…&code_challenge=…`."""
+    asked = _read(request)
+    me = client.call("GET", "/v1/auth/me").data  # raises Refused if the session has ended
+    if request.method == "POST":
+        answer = {"error": "access_denied"}
+        if request.POST.get("answer") == "allow":
+            user = User.objects.in_pool(None).get(pk=me["id"])
+            answer = {"code": _issue(user, asked)}
+        response: HttpResponse = redirect(f"{asked.origin}/?{urlencode({**answer, 'state': asked.state})}")
+    else:
+        response = render(request, "console/command_line.html", {"me": me, "phrase": asked.phrase})
+    # Browsers apply the policy of the page with the form to the redirect after it.
+    response._csp_update = {"form-action": [asked.origin]}  # type: ignore[attr-defined]  # django-csp's
+    return response
+
+
+def _issue(user: User, asked: Asked) -> str:
+    return exchange_codes.issue(
+        user,
+        environment_id=None,
+        redirect_uri=f"{asked.origin}/",
+        code_challenge=asked.code_challenge,
+        method="command line",
+    )
+
+
+def _read(request: HttpRequest) -> Asked:
+    """Raises Refused."""
+    port, state, challenge = (request.GET.get(name, "") for name in ("port", "state", "code_challenge"))
+    well_formed = _PORT.fullmatch(port) and 1024 <= int(port) <= 65535 and _STATE.fullmatch(state)
+    if not well_formed or not exchange_codes.is_challenge(challenge):
+        message = "This is not a request of the command platform. Run platform login again."
+        raise Refused(400, {"code": "invalid_request", "message": message})
+    return Asked(f"http://127.0.0.1:{port}", state, challenge)

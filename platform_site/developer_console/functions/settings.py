@@ -1,0 +1,193 @@
+"""Settings of a function: limits, schedule, events, secrets, inbound endpoints, and its end."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.http import HttpResponse
+
+from platform_site.developer_console import forms
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.forms import Field, Form
+from platform_site.developer_console.frame import Console, go_to, page
+from platform_site.developer_console.functions.common import path_of, render
+
+_LIMITS: Final = (
+    Field("timeout_ms", "Timeout (ms)", "number"),
+    Field("memory_mb", "Memory (MB)", "number"),
+    Field("attempts", "Attempts of a queued run", "number", help="1 to 5."),
+    Field(
+        "invoke",
+        "Who may invoke it",
+        "select",
+        choices=(
+            ("", "App users, server keys and members"),
+            ("user", "App users only"),
+            ("key", "Server keys and members only"),
+            ("public", "Everyone, including publishable keys"),
+        ),
+    ),
+    Field(
+        "allowed_hosts",
+        "Hosts that ctx.fetch may call, one per line",
+        "textarea",
+        placeholder="api.example.com",
+        help="Empty: the outbound network is blocked.",
+    ),
+)
+_SCHEDULE: Final = (
+    Field("schedule", "Cron expression (UTC)", placeholder="0 6 * * mon-fri", help="Empty: no schedule. Or @daily."),
+)
+_EVENTS: Final = (
+    Field(
+        "on",
+        "Event patterns, one per line",
+        "textarea",
+        placeholder="tasks.insert",
+        help="Such as tasks.insert, tasks.* or *.delete. Empty: no event triggers.",
+    ),
+)
+_SECRET: Final = (
+    Field("secret_name", "Name", required=True, placeholder="API_TOKEN"),
+    Field("secret_value", "Value", "password", required=True, help="Stored encrypted and never shown again."),
+)
+_INBOUND: Final = (
+    Field("label", "Label", placeholder="Stripe"),
+    Field("async", "Answer at once and queue the run", "checkbox"),
+)
+
+
+@page("functions")
+def settings(console: Console, name: str) -> HttpResponse:
+    asked = console.request.POST
+    what = asked.get("what", "")
+    context: dict[str, Any] = {}
+    refusal, status = None, 200
+    if console.request.method == "POST":
+        try:
+            context = _CHANGES.get(what, _unknown)(console, name)
+        except Refused as error:
+            refusal, status = error, error.status
+        if "deleted" in context:
+            return go_to(console.request, console.url("functions"))
+    detail = console.api("GET", path_of(name)).data
+
+    def form(of: str, fields: tuple[Field, ...], values: dict[str, Any]) -> Form:
+        is_mine = refusal is not None and what == of
+        return Form(of, fields, values, refusal if is_mine else None, asked if is_mine else None)
+
+    return render(
+        console,
+        "console/function_settings.html",
+        name,
+        {
+            "function": detail,
+            "limits": form("limits", _LIMITS, _limits_of(detail)),
+            "seen": forms.fingerprint(_limits_of(detail)),
+            "schedule": form("schedule", _SCHEDULE, {"schedule": detail["schedule"] or ""}),
+            "events": form("events", _EVENTS, {"on": "\n".join(detail["on"] or [])}),
+            "secret": form("secret", _SECRET, {}),
+            "inbound": form("inbound", _INBOUND, {"async": True}),
+            "endpoints": console.api("GET", path_of(name, "inbound")).data["data"],
+            "refusal": refusal,
+            "failed": what if refusal is not None else "",
+            **context,
+        },
+        status,
+    )
+
+
+def _limits_of(detail: dict[str, Any]) -> dict[str, Any]:
+    same = {key: detail[key] for key in ("timeout_ms", "memory_mb", "attempts")}
+    return same | {"invoke": detail["invoke"] or "", "allowed_hosts": "\n".join(detail["allowed_hosts"])}
+
+
+def _configure(console: Console, name: str, body: dict[str, Any], notice: str) -> dict[str, Any]:
+    console.api("PATCH", path_of(name), body)
+    return {"notice": notice}
+
+
+def _change_limits(console: Console, name: str) -> dict[str, Any]:
+    asked = console.request.POST
+    body: dict[str, Any] = {
+        key: forms.integer_of(asked.get(key, "")) for key in ("timeout_ms", "memory_mb", "attempts")
+    }
+    body |= {
+        "invoke": asked.get("invoke") or None,
+        "allowed_hosts": forms.lines_of(asked.get("allowed_hosts", "")),
+    }
+    forms.refuse_stale(
+        console, asked.get("seen"), forms.fingerprint(_limits_of(console.api("GET", path_of(name)).data))
+    )
+    return _configure(console, name, body, "The limits are saved.")
+
+
+def _change_schedule(console: Console, name: str) -> dict[str, Any]:
+    schedule = console.request.POST.get("schedule", "").strip() or None
+    notice = "The schedule is saved." if schedule else "The function has no schedule now."
+    return _configure(console, name, {"schedule": schedule}, notice)
+
+
+def _change_events(console: Console, name: str) -> dict[str, Any]:
+    patterns = forms.lines_of(console.request.POST.get("on", ""))
+    notice = "The event triggers are saved." if patterns else "The function has no event triggers now."
+    return _configure(console, name, {"on": patterns or None}, notice)
+
+
+def _set_secret(console: Console, name: str) -> dict[str, Any]:
+    asked = console.request.POST
+    secret = asked.get("secret_name", "").strip()
+    try:
+        return _configure(
+            console, name, {"secrets": {secret: asked.get("secret_value", "")}}, f"The secret {secret} is set."
+        )
+    except Refused as refusal:
+        raise _at_secret(refusal) from None
+
+
+def _at_secret(refusal: Refused) -> Refused:
+    """The same error at the control that caused it."""
+    for each in refusal.fields:
+        if each["field"].split(".")[0] == "secrets":
+            each["field"] = "secret_name" if each["code"] in ("invalid_name", "too_many") else "secret_value"
+    return refusal
+
+
+def _delete_secret(console: Console, name: str) -> dict[str, Any]:
+    secret = console.request.POST.get("secret", "")
+    return _configure(console, name, {"secrets": {secret: None}}, f"The secret {secret} is deleted.")
+
+
+def _create_endpoint(console: Console, name: str) -> dict[str, Any]:
+    asked = console.request.POST
+    body: dict[str, Any] = {"async": "async" in asked}
+    if asked.get("label", "").strip():
+        body["label"] = asked["label"].strip()
+    return {"new_endpoint": console.api("POST", path_of(name, "inbound"), body).data}
+
+
+def _delete_endpoint(console: Console, name: str) -> dict[str, Any]:
+    console.api("DELETE", path_of(name, "inbound", console.request.POST.get("endpoint", "")))
+    return {"notice": "The inbound endpoint is deleted: its URL no longer works."}
+
+
+def _delete(console: Console, name: str) -> dict[str, Any]:
+    if console.request.POST.get("confirm") != name:
+        raise forms.invalid("confirm", "This is not the function's name. Nothing was deleted.")
+    console.api("DELETE", path_of(name))
+    return {"deleted": True}
+
+
+def _unknown(console: Console, name: str) -> dict[str, Any]:
+    raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})
+
+
+_CHANGES: Final[dict[str, Callable[[Console, str], dict[str, Any]]]] = {
+    "limits": _change_limits,
+    "schedule": _change_schedule,
+    "events": _change_events,
+    "secret": _set_secret,
+    "delete-secret": _delete_secret,
+    "inbound": _create_endpoint,
+    "delete-endpoint": _delete_endpoint,
+    "delete": _delete,
+}

@@ -1,0 +1,86 @@
+"""Logs: the requests of the environment, and for owners the project's audit log."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.http import HttpResponse
+from django.utils.http import urlencode
+
+from platform_site.developer_console import forms
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.forms import Field, Form
+from platform_site.developer_console.frame import Console, page
+from platform_site.http import exact_json
+
+_PERIOD: Final = (
+    Field("since", "Since (UTC)", "datetime-local"),
+    Field("until", "Until (UTC)", "datetime-local"),
+)
+_REQUESTS: Final = (
+    Field("status", "Status", placeholder="4xx or 404"),
+    Field(
+        "method",
+        "Method",
+        "select",
+        choices=(("", "any"), *((each, each) for each in ("GET", "POST", "PUT", "PATCH", "DELETE"))),
+    ),
+    Field("route", "Path", placeholder="/v1/rows/{table}"),
+    Field("table", "Table"),
+    Field("function", "Function"),
+    Field("caller", "Caller id", placeholder="usr_… or key_…"),
+    Field("request_id", "Request id", placeholder="req_…"),
+    *_PERIOD,
+)
+_AUDIT: Final = (
+    Field("action", "Action", placeholder="key.* or key.issued"),
+    Field("actor", "Actor id", placeholder="usr_… or key_…"),
+    Field("target", "Target id"),
+    Field("request_id", "Request id", placeholder="req_…"),
+    Field("environment", "Environment id", placeholder="env_…"),
+    *_PERIOD,
+)
+_MOMENTS: Final = ("since", "until")
+
+
+@page("logs")
+def logs(console: Console) -> HttpResponse:
+    context, status = _listed(console, "/v1/logs", _REQUESTS, {})
+    for entry in context["entries"]:
+        entry["of_route"] = f"?{urlencode({'route': entry['route']})}"
+    return console.render("console/logs.html", context, status)
+
+
+@page("logs")
+def audit(console: Console) -> HttpResponse:
+    context, status = _listed(console, "/v1/audit", _AUDIT, {"project": console.project["id"]})
+    for entry in context["entries"]:
+        entry["detail_text"] = exact_json.dumps(entry["detail"], indent=True) if entry["detail"] else ""
+    return console.render("console/audit.html", context, status)
+
+
+def _listed(
+    console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]
+) -> tuple[dict[str, Any], int]:
+    """What the page of a log shows, and its status. An error of a filter is shown at its field."""
+    given = console.request.GET
+    asked = {each.name: given[each.name].strip() for each in fields if given.get(each.name, "").strip()}
+    query = {name: forms.moment_of(value) if name in _MOMENTS else value for name, value in asked.items()}
+    if given.get("cursor"):
+        query["cursor"] = given["cursor"]
+    refusal, status = None, 200
+    found: dict[str, Any] = {"data": [], "next_cursor": None}
+    try:
+        found = console.api("GET", path, query={**query, **fixed, "limit": "50"}).data
+    except Refused as error:
+        if error.status not in (400, 422):
+            raise
+        refusal, status = error, error.status
+    following = asked | {"cursor": found["next_cursor"]} if found["next_cursor"] else None
+    return {
+        "form": Form("logs", fields, asked, refusal),
+        "asked": asked,
+        "entries": found["data"],
+        "omitted": found.get("omitted", 0),
+        "first": f"?{urlencode(asked)}" if "cursor" in query else None,
+        "next": f"?{urlencode(following)}" if following else None,
+    }, status

@@ -1,0 +1,27 @@
+"""Filters of the members' console."""
+
+from typing import Final
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+_FIRST_STRONG_ISOLATE: Final = "\N{FIRST STRONG ISOLATE}"
+_POP_ISOLATE: Final = "\N{POP DIRECTIONAL ISOLATE}"
+_CONTROLS: Final = dict.fromkeys(map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"))
+
+
+@register.filter
+def moment(text: str | None) -> SafeString | str:
+    """A time of the API, to the second."""
+    if not text:
+        return ""
+    return format_html('<time datetime="{}" class="nowrap">{}</time>', text, text[:19].replace("T", " "))
+
+
+@register.filter
+def isolated(text: object) -> str:
+    """Tenants' text within a sentence that has no markup, such as a question: it cannot change the direction of the
+    sentence."""
+    return f"{_FIRST_STRONG_ISOLATE}{str(text).translate(_CONTROLS)}{_POP_ISOLATE}"

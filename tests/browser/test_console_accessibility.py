@@ -1,0 +1,49 @@
+"""The members' console before axe-core: no page has a finding that it calls serious or critical."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser
+from tests.support.browser import browser as browser
+from tests.support.browser import window as window
+from tests.support.console_pages import pages_of
+from tests.support.service import Up
+
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -r requirements-dev.lock")
+pytestmark = in_a_browser
+
+
+def findings(page: Page) -> list[str]:
+    found: list[dict[str, Any]] = axe.Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (WIDE, "dark"), (NARROW, "light")])
+def test_no_page_has_a_serious_finding(window: Callable[..., Page], served: Up, width: int, theme: str) -> None:
+    page = window(width=width, theme=theme)
+    page.goto(f"{served.base_url}/console/sign-in")
+    found = {"sign-in": findings(page)}
+    base = enter_console(page, served)
+    for name, path in pages_of(served).items():
+        page.goto(base + path)
+        expect(page.locator("h1")).to_be_visible()
+        found[name] = findings(page)
+    page.goto(base + "tables/tasks")
+    page.get_by_role("button", name="New row").click()
+    found["new row"] = findings(page)
+    assert {name: each for name, each in found.items() if each} == {}
+
+
+def test_a_control_without_a_name_would_be_found(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    page.goto(f"{served.base_url}/console/sign-in")
+    page.evaluate("document.querySelector('main').append(document.createElement('select'))")
+    assert any(each.startswith("select-name") for each in findings(page))

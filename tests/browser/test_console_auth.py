@@ -1,0 +1,56 @@
+"""Users and providers in the members' console, in a real browser: added, disabled, deleted, with the keyboard."""
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import NARROW, enter_console, in_a_browser, save_screenshot
+from tests.support.browser import browser as browser
+from tests.support.browser import window as window
+from tests.support.service import Up
+
+pytestmark = in_a_browser
+
+
+def test_a_user_is_added_disabled_and_deleted_on_a_phone(
+    window: Callable[..., Page], served: Up, browser_errors: list[str]
+) -> None:
+    page = window(width=NARROW)
+    base = enter_console(page, served)
+    page.goto(base + "auth/")
+    page.get_by_label("Email", exact=True).fill("eve@example.com")
+    page.get_by_label("Claims (JSON)").fill("{team}")
+    page.get_by_role("button", name="Add user").press("Enter")
+    expect(page.locator("#new-claims-problem")).to_be_in_viewport()
+    save_screenshot(page, "console-user-error")
+    page.get_by_label("Claims (JSON)").fill('{"team": 1}')
+    page.get_by_role("button", name="Add user").press("Enter")
+    page.wait_for_url("**/auth/users/usr_*")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Disable").press("Enter")
+    expect(page.get_by_text("The user is disabled.")).to_be_in_viewport()
+    page.get_by_role("button", name="Enable").press("Enter")
+    expect(page.get_by_text("The user is enabled")).to_be_in_viewport()
+    page.get_by_label(re.compile("To delete the user")).fill("eve@example.com")
+    page.get_by_role("button", name="Delete user").press("Enter")
+    page.wait_for_url("**/auth/")
+    expect(page.get_by_text("eve@example.com")).to_have_count(0)
+    browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]
+
+
+def test_a_provider_is_added_from_a_preset(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter_console(page, served)
+    page.goto(base + "auth/providers")
+    page.get_by_label("Provider", exact=True).select_option("GitHub")
+    page.get_by_label("Client id").fill("id")
+    page.get_by_label("Client secret").fill("secret")
+    page.get_by_role("button", name="Add provider").click()
+    page.wait_for_url("**/auth/providers/idp_*")
+    expect(page.locator("#callback")).to_contain_text("/v1/auth/callback/idp_")
+    save_screenshot(page, "console-provider")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Remove provider").click()
+    page.wait_for_url("**/auth/providers")
+    expect(page.get_by_text("No provider yet.")).to_be_visible()

@@ -1,0 +1,54 @@
+"""Webhooks in the members' console, in a real browser: created, tested, disabled, with the delivery followed."""
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from platform_site import demo_receiver
+from tests.support.browser import browser as browser
+from tests.support.browser import enter_console, in_a_browser, save_screenshot
+from tests.support.browser import window as window
+from tests.support.service import Up
+
+pytestmark = in_a_browser
+
+
+def test_a_webhook_is_created_and_its_delivery_seen(
+    window: Callable[..., Page], served: Up, browser_errors: list[str]
+) -> None:
+    page = window(permissions=["clipboard-read", "clipboard-write"])
+    enter_console(page, served)
+    page.get_by_role("link", name="Webhooks", exact=True).click()
+    page.get_by_label("URL", exact=True).fill("ftp://example.com/")
+    page.get_by_role("button", name="Create webhook").click()
+    expect(page.locator("#new-url-problem")).to_be_in_viewport()
+    save_screenshot(page, "console-webhook-error")
+    page.get_by_label("URL", exact=True).fill(f"{served.base_url}{demo_receiver.PATH}?from=console")
+    page.get_by_role("button", name="Create webhook").click()
+    expect(page.get_by_text("Copy this signing secret now.")).to_be_in_viewport()
+    save_screenshot(page, "console-webhook-secret")
+    secret = page.locator("#secret").inner_text()
+    page.locator("[data-copy=secret]").click()
+    expect(page.locator("[data-copy=secret]")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == secret
+    page.wait_for_url(re.compile("/webhooks/wh_"))
+
+    page.get_by_role("button", name="Send test event").click()
+    page.wait_for_url("**/deliveries?event_id=*")
+    expect(page.get_by_text("webhook.test")).to_be_visible()
+    page.get_by_text("1 attempt").click()
+    expect(page.locator("li", has_text="answered 401")).to_be_visible()  # the demo's receiver knows another secret
+    save_screenshot(page, "console-delivery-failed")
+    page.get_by_role("link", name="Settings", exact=True).first.focus()
+    page.get_by_label("Pages of this webhook").get_by_role("link", name="Settings").press("Enter")
+    page.get_by_role("button", name="Disable").press("Enter")
+    expect(page.get_by_text("The webhook is disabled.")).to_be_in_viewport()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete webhook").press("Enter")
+    page.wait_for_url("**/webhooks/")
+    page.get_by_role("link", name=f"{served.base_url}{demo_receiver.PATH}").click()
+    page.get_by_role("button", name="Send test event").click()
+    page.wait_for_url("**/deliveries?event_id=*")
+    expect(page.locator("td .tag.good")).to_have_text("delivered")
+    browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]

@@ -1,0 +1,268 @@
+"""Auth: users, invitations, sign-up and providers, with the errors at their fields; and those who may not look."""
+
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+
+import pytest
+
+from accounts.models import User
+from accounts.models.oauth import IdentityProvider
+from accounts.models.registration import AccountEmail
+from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, without_token
+from tests.rows.conftest import Tracker
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+PAGES = ("auth/", "auth/invitations", "auth/sign-up", "auth/providers")
+PASSWORD = "a long enough passphrase"
+
+
+def text_of(answer: Any) -> str:
+    return " ".join(unescape(answer.content.decode()).split())
+
+
+def seen(answer: Any, number: int = 0) -> str:
+    return re.findall(r'name="seen" value="(\w+)"', answer.content.decode())[number]
+
+
+def user(tracker: Tracker, name: str = "alice") -> Any:
+    return tracker.get("owner", f"/users/{tracker.users[name]}").json
+
+
+def test_a_user_is_added_and_found(tracker: Tracker, desk: Desk) -> None:
+    values = {
+        "email": "Ada@Example.com", "name": "<b>Ada</b>", "role": "editor", "claims": '{"team": 1}',
+        "password": PASSWORD, "email_verified": "on",
+    }  # fmt: skip
+    made = desk.post("auth/", values)
+    page = desk.browser.get(made["Location"])
+    assert "ada@example.com" in text_of(page)
+    assert "<b>Ada</b>" not in page.content.decode()
+    assert PASSWORD not in text_of(page)
+    found = tracker.get("owner", "/users?email=ada@example.com").json["data"][0]
+    assert (found["role"], found["claims"]) == ("editor", {"team": 1})
+    assert found["email_verified_at"] is not None
+    listed = text_of(desk.get("auth/", data={"find": "ada@example.com"}))
+    assert "ada@example.com" in listed
+    assert "alice@" not in listed
+    assert desk.get("auth/", data={"find": found["id"]})["Location"] == desk.url(f"auth/users/{found['id']}")
+    for odd in ("<b>nobody", "usr_a/b", "usr_", "x" * 3000):
+        assert "No user has the email" in text_of(desk.get("auth/", data={"find": odd})), odd
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"email": "nothing"}, "email"),
+        ({"email": ""}, "email"),
+        ({"email": "alice@tracker.example"}, "email"),
+        ({"email": "b@b.example", "role": "anonymous"}, "role"),
+        ({"email": "b@b.example", "role": "Not A Role"}, "role"),
+        ({"email": "b@b.example", "claims": "{"}, "claims"),
+        ({"email": "b@b.example", "claims": "[1]"}, "claims"),
+        ({"email": "b@b.example", "password": "short"}, "password"),
+    ],
+)
+def test_an_error_of_a_new_user_is_at_its_field(
+    tracker: Tracker, desk: Desk, values: dict[str, str], field: str
+) -> None:
+    answer = desk.post("auth/", values)
+    assert answer.status_code in (409, 422)
+    assert f'id="new-{field}-problem"' in answer.content.decode()
+    assert "short" not in re.findall(r'type="password" value="([^"]*)"', answer.content.decode())
+    assert User.objects.filter(environment_id=tracker.environment_id).count() == 2
+
+
+def test_a_user_is_edited_and_a_stale_form_is_not_saved(tracker: Tracker, desk: Desk) -> None:
+    path = f"auth/users/{tracker.users['alice']}"
+    values = {"what": "edit", "email": "alice@tracker.example", "name": "Alice", "role": "editor", "claims": ""}
+    values["seen"] = seen(desk.get(path))
+    assert "The user is saved." in text_of(desk.post(path, values))
+    assert user(tracker)["role"] == "editor"
+    stale = desk.post(path, values | {"role": "admin"})
+    assert stale.status_code == 412
+    assert user(tracker)["role"] == "editor"
+    values["seen"] = seen(stale)
+    wrong = desk.post(path, values | {"email": "bob@tracker.example"})
+    assert wrong.status_code in (409, 422)
+    assert "bob@tracker.example" in wrong.content.decode()
+    assert "The user is saved." in text_of(desk.post(path, values | {"role": "", "email_verified": "on"}))
+    assert user(tracker)["role"] is None
+    assert user(tracker)["email_verified_at"] is not None
+
+
+def test_disabling_and_a_new_password_end_sessions(tracker: Tracker, desk: Desk) -> None:
+    path = f"auth/users/{tracker.users['alice']}"
+    assert tracker.get("alice", "/rows/tasks").status == 200
+    assert "The user is disabled." in text_of(desk.post(path, {"what": "disable"}))
+    assert tracker.get("alice", "/rows/tasks").status == 401
+    assert "The user is enabled" in text_of(desk.post(path, {"what": "enable"}))
+    assert tracker.get("bob", "/rows/tasks").status == 200
+    other = f"auth/users/{tracker.users['bob']}"
+    weak = desk.post(other, {"what": "password", "password": "short"})
+    assert 'id="password-password-problem"' in weak.content.decode()
+    assert "The password is set." in text_of(desk.post(other, {"what": "password", "password": PASSWORD}))
+    assert tracker.get("bob", "/rows/tasks").status == 401
+
+
+def test_a_password_reset_is_sent_to_the_user(tracker: Tracker, desk: Desk) -> None:
+    answer = desk.post(f"auth/users/{tracker.users['alice']}", {"what": "send-reset"})
+    assert "sent by email" in text_of(answer)
+    email = AccountEmail.objects.get()
+    assert (email.recipient, email.environment_id) == ("alice@tracker.example", tracker.environment_id)
+
+
+def test_a_user_is_deleted_by_its_email(tracker: Tracker, desk: Desk) -> None:
+    path = f"auth/users/{tracker.users['alice']}"
+    assert desk.post(path, {"what": "delete", "confirm": "bob@tracker.example"}).status_code == 422
+    assert desk.post(path, {"what": "odd"}).status_code == 400
+    gone = desk.post(path, {"what": "delete", "confirm": "alice@tracker.example"})
+    assert gone["Location"] == desk.url("auth/")
+    assert desk.get(path).status_code == 404
+
+
+def test_a_user_is_invited_and_the_invitation_withdrawn(tracker: Tracker, desk: Desk) -> None:
+    assert "No open invitation." in text_of(desk.get("auth/invitations"))
+    assert "is invited by email" in text_of(desk.post("auth/invitations", {"email": "eve@x.example", "role": "editor"}))
+    invitation = tracker.get("owner", "/invitations").json["data"][0]
+    assert invitation["role"] == "editor"
+    withdrawn = desk.post("auth/invitations", {"what": "withdraw", "invitation": invitation["id"]})
+    assert "The invitation is withdrawn." in text_of(withdrawn)
+    assert desk.post("auth/invitations", {"what": "withdraw", "invitation": "../users"}).status_code == 404
+    wrong = desk.post("auth/invitations", {"email": "nothing"})
+    assert 'id="invite-email-problem"' in wrong.content.decode()
+
+
+def test_sign_up_and_redirect_uris_are_saved(tracker: Tracker, desk: Desk) -> None:
+    page = desk.get("auth/sign-up")
+    values = {
+        "what": "settings", "seen": seen(page), "sign_up": "open", "app_name": "Tasks",
+        "link_urls.reset_password": "https://app.example.com/reset?token={token}",
+    }  # fmt: skip
+    uris = {"what": "redirects", "seen": seen(page, 1), "redirect_uris": "https://a.example/in\r\n"}
+    assert "The sign-up settings are saved." in text_of(desk.post("auth/sign-up", values))
+    found = tracker.get("owner", "/auth/settings").json
+    assert (found["sign_up"], found["app_name"]) == ("open", "Tasks")
+    assert found["link_urls"] == {"reset_password": values["link_urls.reset_password"]}
+    stale = desk.post("auth/sign-up", values | {"sign_up": "off"})
+    assert stale.status_code == 412
+    now = values | {"seen": seen(stale)}
+    for wrong, field in (
+        ({"sign_up": "sometimes"}, "settings-sign_up"),
+        ({"app_url": "nothing"}, "settings-app_url"),
+        ({"link_urls.reset_password": "https://app.example.com/"}, "settings-link_urls.reset_password"),
+    ):
+        refused = desk.post("auth/sign-up", now | wrong)
+        assert refused.status_code == 422
+        assert f'id="{field}-problem"' in refused.content.decode(), field
+    assert "The redirect URIs are saved." in text_of(desk.post("auth/sign-up", uris))
+    assert desk.post("auth/sign-up", uris).status_code == 412
+    uris["seen"] = seen(desk.get("auth/sign-up"), 1)
+    refused = desk.post("auth/sign-up", uris | {"redirect_uris": "https://*.example/"})
+    assert 'id="redirects-redirect_uris-problem"' in refused.content.decode()
+    assert tracker.get("owner", "/redirect-uris").json["redirect_uris"] == ["https://a.example/in"]
+
+
+def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) -> None:
+    values = {"preset": "github", "name": "", "client_id": "id", "client_secret": "swordfish"}
+    made = desk.post("auth/providers", values)
+    page = desk.browser.get(made["Location"])
+    provider = tracker.get("owner", "/identity-providers").json["data"][0]
+    assert (provider["name"], provider["display_name"]) == ("github", "GitHub")
+    assert provider["callback_url"] in text_of(page)
+    assert "swordfish" not in text_of(page)
+    path = f"auth/providers/{provider['id']}"
+    edit = {
+        "what": "edit", "seen": seen(page), "display_name": "Hub", "client_id": "other", "client_secret": "",
+        "scopes": "read:user\nuser:email", "sign_up": "on",
+    }  # fmt: skip
+    assert "The provider is saved." in text_of(desk.post(path, edit))
+    now = tracker.get("owner", f"/identity-providers/{provider['id']}").json
+    assert (now["display_name"], now["client_id"], now["enabled"]) == ("Hub", "other", False)
+    assert now["has_client_secret"]
+    assert desk.post(path, edit).status_code == 412
+    again = desk.post("auth/providers", values)
+    assert again.status_code == 422
+    assert 'id="new-name-problem"' in again.content.decode()
+    assert "swordfish" not in text_of(again)
+    assert desk.post(path, {"what": "delete"})["Location"] == desk.url("auth/providers")
+    assert desk.get(path).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"preset": "github", "client_id": ""}, "client_id"),
+        ({"preset": "", "name": "mine", "client_id": "id", "issuer": "http://plain.example"}, "issuer"),
+        ({"preset": "apple", "client_id": "id", "team_id": "T", "key_id": "K", "private_key": "no key"}, "private_key"),
+        ({"preset": "myspace", "client_id": "id"}, "preset"),
+    ],
+)
+def test_an_error_of_a_new_provider_is_at_its_field(desk: Desk, values: dict[str, str], field: str) -> None:
+    answer = desk.post("auth/providers", values)
+    assert answer.status_code == 422
+    assert f'id="new-{field}-problem"' in answer.content.decode()
+    assert "no key" not in text_of(answer)
+    assert not IdentityProvider.objects.exists()
+
+
+def test_text_of_tenants_cannot_turn_a_question_around(tracker: Tracker, desk: Desk) -> None:
+    name = "\u202eevil\u202c"
+    values = {"name": "odd", "preset": "github", "client_id": "id", "client_secret": "s", "display_name": name}
+    assert tracker.call("owner", "POST", "/identity-providers", json=values).status == 201
+    provider = tracker.get("owner", "/identity-providers").json["data"][0]
+    page = unescape(desk.get(f"auth/providers/{provider['id']}").content.decode())
+    assert f"<bdi>{name}</bdi>" in page
+    assert "Remove the provider \u2068evil\u2069 and all" in page
+
+
+def test_a_viewer_sees_no_user_and_changes_none(tracker: Tracker, desk_of: Callable[[str], Desk]) -> None:
+    viewer = desk_of("viewer")
+    alice = f"auth/users/{tracker.users['alice']}"
+    for path in (*PAGES, alice):
+        page = viewer.get(path)
+        assert page.status_code == 403
+        assert "You don't have access" in text_of(page)
+        assert "alice@tracker.example" not in text_of(page)
+    before = user(tracker)
+    for path, values in (
+        ("auth/", {"email": "x@x.example"}),
+        ("auth/invitations", {"email": "x@x.example"}),
+        ("auth/sign-up", {"what": "settings", "sign_up": "open"}),
+        ("auth/sign-up", {"what": "redirects", "redirect_uris": "https://evil.example/"}),
+        ("auth/providers", {"preset": "github", "client_id": "id", "client_secret": "s"}),
+        (alice, {"what": "disable"}),
+        (alice, {"what": "send-reset"}),
+        (alice, {"what": "delete", "confirm": "alice@tracker.example"}),
+    ):
+        answer = viewer.post(path, values)
+        assert answer.status_code == 403, (path, values)
+        assert "This needs the scope" in text_of(answer)
+    assert user(tracker) == before
+    assert not AccountEmail.objects.exists()
+    assert not IdentityProvider.objects.exists()
+
+
+def test_members_of_other_projects_find_no_user(tracker: Tracker, make_tracker: Callable[..., Tracker]) -> None:
+    stranger = desk_at(make_tracker(DOCUMENT, "Other"))
+    theirs = Desk(stranger.browser, tracker.project.pk, tracker.environment_id)
+    alice = f"auth/users/{tracker.users['alice']}"
+    for path in (*PAGES, alice):
+        assert theirs.get(path).status_code == 404
+        assert theirs.post(path, {"what": "disable", "email": "x@x.example"}).status_code == 404
+    assert stranger.get(alice).status_code == 404
+    assert stranger.post(alice, {"what": "disable"}).status_code == 404
+    found = stranger.get("auth/", data={"find": "alice@tracker.example"})
+    assert "No user has the email" in text_of(found)
+    assert user(tracker)["disabled_at"] is None
+
+
+def test_a_form_without_its_token_is_refused(tracker: Tracker, desk: Desk) -> None:
+    strict = without_token(desk)
+    for path in (*PAGES, f"auth/users/{tracker.users['alice']}"):
+        assert strict.post(path, {"what": "disable", "email": "x@x.example"}).status_code == 403
+    assert user(tracker)["disabled_at"] is None
+    assert json.dumps(tracker.get("owner", "/invitations").json["data"]) == "[]"
