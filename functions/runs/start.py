@@ -28,7 +28,7 @@ from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres import prepared, sqlstates
+from platform_site.postgres import libpq, prepared, sqlstates
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
 """How long beyond its timeout a run may take: then it is lost, if it is not by `FUNCTION_LEASE`
@@ -284,7 +284,7 @@ def _admit_to_queue(
 
 
 def _started(
-    row: prepared.Row,
+    row: libpq.Row,
     run_id: str,
     place: EnvironmentRef,
     caller: Caller,
