@@ -24,7 +24,7 @@ def pins(name: str) -> dict[str, set[str]]:
     return found
 
 
-RUN = PROJECT["project"]["dependencies"]
+RUN = PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["server"]
 DEVELOP = RUN + PROJECT["dependency-groups"]["dev"]
 
 

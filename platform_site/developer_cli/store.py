@@ -1,4 +1,4 @@
-"""Files of the command: credentials of each service (mode 600) and the link of a folder to an environment.
+"""Files of the command: credentials of each service (a keyring, or mode 600) and the link of a folder.
 
 A folder's `platform.json` names the service, so a credential is only used for the URL that it was stored for:
 a link in a cloned repository cannot send it elsewhere.
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from platform_site.developer_cli import keyring_store
 from platform_site.developer_cli.failures import Exit, Failure
 
 LINK_FILE = "platform.json"
@@ -127,6 +128,8 @@ def locked() -> Iterator[None]:
 
 def credentials(url: str) -> Credentials | None:
     found = _all_credentials().get(url)
+    if found is not None and found.get("keyring"):
+        found = {**keyring_store.read(url), "name": found["name"]}
     return None if found is None else Credentials(**found)
 
 
@@ -136,11 +139,19 @@ def urls() -> list[str]:
 
 
 def save_credentials(url: str, value: Credentials | None) -> None:
-    """Store or, with None, remove them. Call it inside `locked()`."""
+    """Store or, with None, remove them. Call it inside `locked()`.
+
+    Tokens are stored in the system's keyring if the package `keyring` is installed and has one, else in the file.
+    """
     everything = _all_credentials()
-    everything.pop(url, None)
+    before = everything.pop(url, None)
     if value is not None:
-        everything[url] = asdict(value)
+        entry = asdict(value)
+        name = entry.pop("name")
+        is_in_keyring = keyring_store.write(url, entry)
+        everything[url] = {"name": name, "keyring": True} if is_in_keyring else {**entry, "name": name}
+    if before and before.get("keyring") and not everything.get(url, {}).get("keyring"):
+        keyring_store.remove(url)
     write_file(_credentials_path(), json.dumps(everything, indent=2) + "\n", 0o600)
 
 

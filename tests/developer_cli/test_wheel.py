@@ -3,7 +3,7 @@
 import resource
 import subprocess
 import sys
-import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -11,43 +11,34 @@ from pathlib import Path
 import pytest
 
 from tests.support.service import ROOT
+from tests.support.wheels import repack
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`platform` in a virtual environment of its own. Its dependencies are those of this one: no network is needed."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built without a network."""
     pytest.importorskip("setuptools")
     folder = tmp_path_factory.mktemp("wheel")
-    _run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(folder),
-        str(_copy(folder)),
-    )
-    [wheel] = folder.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+    options = ("-q", "--no-deps", "--no-build-isolation", "-w", str(folder))
+    _run(sys.executable, "-m", "pip", "wheel", *options, str(_copy(folder)))
+    [found] = folder.glob("*.whl")
+    names = zipfile.ZipFile(found).namelist()
     assert "platform_site/developer_cli/main.py" in names
     assert {name.split("/")[1] for name in names if name.startswith("platform_site/")} == {"developer_cli"}
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`platform` in a virtual environment with what the wheel requires, and nothing else."""
+    folder = tmp_path_factory.mktemp("installed")
+    repack(PROJECT["dependencies"], folder)
     venv.create(folder / "venv", with_pip=False)
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
-    _run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(folder / "venv/bin/python"),
-        "install",
-        "-q",
-        "--no-deps",
-        str(wheel),
-    )
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = str(folder / "venv/bin/python")
+    offline = ("--no-index", "--find-links", str(folder))
+    _run(sys.executable, "-m", "pip", "--python", python, "install", "-q", *offline, str(wheel))
     return folder / "venv" / "bin" / "platform"
 
 
@@ -95,3 +86,19 @@ def test_completion(installed: Path, shell: str) -> None:
     )
     more = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"} if shell == "fish" else {}
     assert "keys" in _run(str(installed), PATH="/usr/bin:/bin", _PLATFORM_COMPLETE=f"complete_{shell}", **words, **more)
+
+
+def test_pipx_installs_it(wheel: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pipx")
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    repack([*PROJECT["dependencies"], "pip"], wheels)  # pipx has a pip of its own
+    environment = {
+        "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIPX_HOME": str(tmp_path / "pipx"),
+        "PIPX_BIN_DIR": str(tmp_path / "bin"), "PIPX_DEFAULT_PYTHON": sys.executable,
+        "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels),
+    }  # fmt: skip
+    _run(sys.executable, "-m", "pipx", "install", str(wheel), **environment)
+    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["platform"]
+    assert _run(str(tmp_path / "bin" / "platform"), "--version").strip() == PROJECT["version"]
+    assert "login" in _run(str(tmp_path / "bin" / "platform"), "--help", COLUMNS="100")

@@ -155,6 +155,7 @@ def test_the_application_is_live(served: Up, application: Application, window: C
     expect(first.get_by_role("heading", name="Your account is there")).to_be_visible()
     first.goto(application.origin)
     enter("Sign in")
+    expect(first.locator("input[name=email]")).to_have_value("")  # the form is empty when it is done
     second = first.context.new_page()
     second.goto(application.origin)
     for note in ("First", "<b>Second</b>"):
