@@ -24,7 +24,7 @@ _AUTH_TRUST: Final = frozenset({"sign_up", "redirect_uris", "link_urls", "app_ur
 _PROVIDER_TRUST: Final = frozenset(
     {*current.ENDPOINTS, "client_id", "client_auth", "profile_fields", "scopes", "trusts_email", "sign_up", "enabled"}
 )
-_IDENTITY: Final = frozenset({*current.ENDPOINTS, "profile_fields", "client_auth"})
+IDENTITY: Final = frozenset({*current.ENDPOINTS, "profile_fields", "client_auth"})
 """Fields that cannot change in a provider: a change replaces it, and its linked users are unlinked."""
 _SUBSTITUTED: Final[dict[str, Any]] = {"allowed_hosts": [], "schedule": None, "on": [], "invoke": None}
 """The defaults of a function's trust settings."""
@@ -154,7 +154,7 @@ def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
         return
     known: Mapping[str, Item] = now["providers"]
     for change in _items("auth.providers", known, wanted["providers"], _PROVIDER_TRUST):
-        replaces = change.kind == "trust" and change.path.rpartition(".")[2] in _IDENTITY
+        replaces = change.kind == "trust" and change.path.rpartition(".")[2] in IDENTITY
         name = change.path.split(".")[2]
         if replaces and name in known:
             change = Change(change.path, "trust", True, before=change.before, after=change.after)
@@ -195,7 +195,9 @@ def _fields(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterat
         if name == "source_sha256":
             yield Change(f"{path}.source", "change")
         else:
-            yield Change(f"{path}.{name}", "trust" if name in trust else "change", before=before, after=after)
+            kind: Kind = "trust" if name in trust else "change"
+            loses_values = name == "secret_names" and not set(before or ()) <= set(after)
+            yield Change(f"{path}.{name}", kind, loses_values, before=before, after=after)
 
 
 def _unknown_urls(now: Mapping[str, Item], wanted: Mapping[str, Item]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`/v1/config`: the configuration of an environment, and what a document would change in it."""
+"""`/v1/config`: the configuration of an environment, what a document would change in it, and applying that."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
@@ -8,12 +8,20 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
-from platform_site.config import comparison, current, submitted
+from platform_site.config import apply, comparison, current, plans, submitted
 from platform_site.config.comparison import Plan
 from platform_site.http import fields
-from platform_site.http.errors import Conflict, Forbidden, QuotaExceeded, Unavailable, ValidationFailed
+from platform_site.http.errors import (
+    Conflict,
+    Forbidden,
+    PreconditionFailed,
+    QuotaExceeded,
+    Unavailable,
+    ValidationFailed,
+)
 from platform_site.http.fields import Serializer
 from platform_site.http.views import ApiViewSet, respond
+from rows.outbox import event_types
 
 
 class ConfigResponse(Serializer):
@@ -42,6 +50,7 @@ class PlanWarning(Serializer):
 
 
 class PlanResponse(Serializer):
+    plan = fields.CharField(help_text="`pln_…`, for an hour.")
     version = fields.CharField(help_text="Of the environment's configuration, of the parts that were compared.")
     changes = fields.ListField(child=PlannedChange())
     confirm = fields.ListField(child=fields.CharField(), help_text="What an author has to confirm by name.")
@@ -49,23 +58,41 @@ class PlanResponse(Serializer):
     warnings = fields.ListField(child=PlanWarning())
 
 
+class ApplyInput(Serializer):
+    plan = fields.CharField(max_length=40)
+    confirm = fields.ListField(
+        child=fields.CharField(max_length=400), default=list, max_length=5000, help_text="All of the plan's `confirm`."
+    )
+
+
+class ApplyResponse(Serializer):
+    plan = fields.CharField()
+    status = fields.ChoiceField(
+        choices=["applied", "completing"], help_text="`completing`: sign-in and origins follow within a minute or two."
+    )
+    version = fields.CharField(allow_null=True, help_text="Of the parts of the plan, now; null while completing.")
+
+
 WRITE_SCOPES: Final = {
     "schema": ("schema:write",),
     "functions": ("functions:deploy",),
-    "webhooks": ("webhooks:write",),
+    "webhooks": ("webhooks:write", "rows:read"),
     "auth": (),
     "origins": ("environments:write",),
 }
-"""Beside the scopes to read a part."""
+"""Beside the scopes to read a part. Webhooks carry rows."""
 
 
 class ConfigViewSet(ApiViewSet):
     """`/v1/config`. Which scopes a call needs follows from its parts."""
 
-    required_scopes = {"retrieve": None, "plan": None}
-    safe_posts = frozenset({"plan"})
+    required_scopes = {"retrieve": None, "plan": None, "apply": None}
     query_parameters = {"retrieve": frozenset({"parts"})}
-    also_raises: ClassVar = {"retrieve": (Forbidden,), "plan": (Forbidden, Conflict, QuotaExceeded, Unavailable)}
+    also_raises: ClassVar = {
+        "retrieve": (Forbidden,),
+        "plan": (Forbidden, Conflict, QuotaExceeded, Unavailable),
+        "apply": (Forbidden, Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
+    }
 
     @extend_schema(responses=ConfigResponse)
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
@@ -81,7 +108,7 @@ class ConfigViewSet(ApiViewSet):
 
     @extend_schema(operation_id="planConfig", request=PlanInput, responses=PlanResponse)
     def plan(self, request: HttpRequest) -> HttpResponseBase:
-        """Compare a configuration with that of the environment: what it would change. Changes nothing.
+        """Compare a configuration with that of the environment: what it would change. It can be applied for an hour.
 
         It needs the scopes to read and to write the parts that the document names. Of a part that it names, functions,
         webhooks and providers that it leaves out would be removed. Documents with secrets are refused.
@@ -89,9 +116,26 @@ class ConfigViewSet(ApiViewSet):
         current.require_scopes(self.caller, ())
         document = self.read(PlanInput)["config"]
         parts = submitted.parts_of(document, current.PARTS)
-        current.require_scopes(self.caller, _scopes(parts, WRITE_SCOPES))
+        current.require_scopes(self.caller, _scopes_to_write(parts, document))
         wanted = submitted.check(self.place, document)
-        return respond(_plan_response(comparison.plan(self.place, current.read(self.place, parts), wanted)))
+        now = current.read(self.place, parts)
+        found = comparison.plan(self.place, now, wanted)
+        stored = plans.store(self.place, self.caller, document, now, found)
+        return respond({"plan": stored.pk, **_plan_response(found)})
+
+    @extend_schema(operation_id="applyConfig", request=ApplyInput, responses=ApplyResponse)
+    def apply(self, request: HttpRequest) -> HttpResponseBase:
+        """Apply a plan of yours to its environment: completely or not at all. Applying it again changes nothing.
+
+        `confirm` names what the plan says. 412 if the environment changed since, or the plan is older than an hour.
+        Functions with a schedule or events run as the caller from then on.
+        """
+        current.require_scopes(self.caller, ())
+        values = self.read(ApplyInput)
+        stored = plans.find(self.place, values["plan"])
+        current.require_scopes(self.caller, _scopes_to_write(stored.parts, stored.document))
+        outcome = apply.apply(self.place, stored, confirm=values["confirm"], caller=self.caller)
+        return respond({"plan": stored.pk, "status": outcome.status, "version": outcome.version})
 
     def _parts(self) -> list[str]:
         """In the order of a document. Raises ValidationFailed."""
@@ -107,6 +151,15 @@ class ConfigViewSet(ApiViewSet):
 
 def _scopes(parts: Collection[str], further: Mapping[str, tuple[str, ...]] | None = None) -> set[str]:
     return {scope for part in parts for scope in (*current.READ_SCOPES[part], *(further or {}).get(part, ()))}
+
+
+def _scopes_to_write(parts: Collection[str], document: Mapping[str, Any]) -> set[str]:
+    webhooks = document.get("webhooks")
+    named = [it.get("events") for it in webhooks.values() if isinstance(it, dict)] if isinstance(webhooks, dict) else []
+    patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
+    # The event of a run carries what its code threw.
+    of_runs = {"functions:read"} if any(event_types.matches(patterns, it) for it in event_types.OF_RUNS) else set()
+    return _scopes(parts, WRITE_SCOPES) | of_runs
 
 
 def _plan_response(plan: Plan) -> dict[str, Any]:
