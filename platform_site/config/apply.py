@@ -10,10 +10,10 @@
 After an interruption `settle` continues with step 4 or undoes step 2, in the same process or in a periodic job.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, transaction
 from django.db.models import F
@@ -22,7 +22,7 @@ from accounts import audit
 from accounts.audit import Actor, ActorKind
 from functions.deploy import service as deploy_service
 from platform_site.background.periodic import log_failures
-from platform_site.config import control_part, current, plans, region_part, submitted
+from platform_site.config import control_part, current, merge_bases, planning, plans, region_part, submitted
 from platform_site.config.models import StoredPlan
 from platform_site.config.submitted import Submitted
 from platform_site.http import exact_json
@@ -55,8 +55,17 @@ class Outcome:
     """Of the parts of the plan, now; None while completing."""
 
 
-def apply(place: EnvironmentRef, plan: StoredPlan, *, confirm: Collection[str], caller: Caller) -> Outcome:
-    """Apply a plan of the caller's. Again once it is applied: nothing changes, and the outcome is the same.
+def apply(
+    place: EnvironmentRef,
+    plan: StoredPlan,
+    *,
+    confirm: Collection[str],
+    caller: Caller,
+    source: EnvironmentRef | None = None,
+    resolve: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Apply a plan of the caller's. Again once it is applied: nothing changes, and the outcome is the same. `source` is
+    the environment that a plan merges, and `resolve` says what its conflicts become (`three_way.Merger`).
 
     Raises Forbidden for another's plan, PreconditionFailed if it expired or the environment changed since,
     ValidationFailed for what is not confirmed or refused, ApplyInProgress, and the errors of the services.
@@ -66,7 +75,7 @@ def apply(place: EnvironmentRef, plan: StoredPlan, *, confirm: Collection[str], 
     if plan.is_applied:
         return _completed(place, plan, submitted.check(place, plan.document), caller)
     try:
-        return _apply(place, plan, confirm, caller)
+        return _apply(place, source, plan, confirm, resolve or {}, caller)
     except PreconditionFailed:
         other = StoredPlan.objects.using(place.cluster).filter(pk=plan.pk).first()
         if other is None or not other.is_applied:
@@ -74,20 +83,33 @@ def apply(place: EnvironmentRef, plan: StoredPlan, *, confirm: Collection[str], 
         return _completed(place, other, submitted.check(place, other.document), caller)
 
 
-def _apply(place: EnvironmentRef, plan: StoredPlan, confirm: Collection[str], caller: Caller) -> Outcome:
-    _check(place, plan, confirm)
+def _apply(
+    place: EnvironmentRef,
+    source: EnvironmentRef | None,
+    plan: StoredPlan,
+    confirm: Collection[str],
+    resolve: Mapping[str, Any],
+    caller: Caller,
+) -> Outcome:
+    if plan.expires_at <= clock.now(place.cluster):
+        raise PreconditionFailed("The plan is older than an hour. Plan again.")
+    if not (_is_current_in_region(place, source, plan) and _is_current_in_control(place, source, plan)):
+        raise PreconditionFailed(_OUTDATED)
+    if resolve and source is None:
+        raise ValidationFailed.of("resolve", "unknown", "The plan merges nothing, so it has no conflicts.")
+    if source is not None and (resolve or plan.merge["conflicts"]):
+        planning.resolve(place, source, plan, resolve)
+    _check_confirmed(plan, confirm)
     wanted = submitted.check(place, plan.document)
     if wrong := control_part.unresolved_urls(wanted, plan.changes):
         raise ValidationFailed(fields=wrong)
-    if not (_is_current_in_region(place, plan) and _is_current_in_control(place, plan)):
-        raise PreconditionFailed(_OUTDATED)
     region_part.check(place, wanted, plan.changes)
     plan.document_text = exact_json.dumps(control_part.checked(place, plan.document, wanted, plan.changes))
     with region_part.prepared(place, wanted, plan.changes, confirm=plan.confirm, actor=caller) as change:
-        _begin(place, plan, wanted, caller)
+        _begin(place, source, plan, wanted, caller)
         failpoints.reach("config.journalled")
         try:
-            schema_service.with_patience(lambda: _change_region(place, plan, wanted, change, caller))
+            schema_service.with_patience(lambda: _change_region(place, source, plan, wanted, change, caller))
         except BaseException:
             with log_failures(f"the apply of {plan.pk}", using=place.cluster):
                 # Where the connection broke at the commit, the region knows whether it is done.
@@ -98,14 +120,16 @@ def _apply(place: EnvironmentRef, plan: StoredPlan, confirm: Collection[str], ca
     return _completed(place, plan, wanted, caller)
 
 
-def _begin(place: EnvironmentRef, plan: StoredPlan, wanted: Submitted, caller: Caller) -> None:
+def _begin(
+    place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan, wanted: Submitted, caller: Caller
+) -> None:
     try:
         control_part.begin(
             place,
             plan.pk,
             wanted,
             plan.changes,
-            is_current=lambda: _is_current_in_control(place, plan),
+            is_current=lambda: _is_current_in_control(place, source, plan),
             actor=caller,
         )
     except DatabaseError:
@@ -115,9 +139,7 @@ def _begin(place: EnvironmentRef, plan: StoredPlan, wanted: Submitted, caller: C
         raise
 
 
-def _check(place: EnvironmentRef, plan: StoredPlan, confirm: Collection[str]) -> None:
-    if plan.expires_at <= clock.now(place.cluster):
-        raise PreconditionFailed("The plan is older than an hour. Plan again.")
+def _check_confirmed(plan: StoredPlan, confirm: Collection[str]) -> None:
     if missing := [name for name in plan.confirm if name not in confirm]:
         raise ValidationFailed(
             "The plan has changes that must be confirmed. Repeat the request with their names in `confirm`.",
@@ -125,18 +147,25 @@ def _check(place: EnvironmentRef, plan: StoredPlan, confirm: Collection[str]) ->
         )
 
 
-def _is_current_in_region(place: EnvironmentRef, plan: StoredPlan) -> bool:
-    now = current.read(place, current.IN_REGION.intersection(plan.parts))
-    return plans.versions_of(now)[0] == plan.version_in_region
+def _is_current_in_region(place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan) -> bool:
+    parts = current.IN_REGION.intersection(plan.parts)
+    wanted = [(place, plan.version_in_region)] + ([] if source is None else [(source, plan.merge["versions"][0])])
+    return all(plans.versions_of(current.read(each, parts))[0] == version for each, version in wanted)
 
 
-def _is_current_in_control(place: EnvironmentRef, plan: StoredPlan) -> bool:
-    now = current.read(place, set(plan.parts) - current.IN_REGION)
-    return plans.versions_of(now)[1] == plan.version_in_control
+def _is_current_in_control(place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan) -> bool:
+    parts = set(plan.parts) - current.IN_REGION
+    wanted = [(place, plan.version_in_control)] + ([] if source is None else [(source, plan.merge["versions"][1])])
+    return all(plans.versions_of(current.read(each, parts))[1] == version for each, version in wanted)
 
 
 def _change_region(
-    place: EnvironmentRef, plan: StoredPlan, wanted: Submitted, change: Callable[[], None], caller: Caller
+    place: EnvironmentRef,
+    source: EnvironmentRef | None,
+    plan: StoredPlan,
+    wanted: Submitted,
+    change: Callable[[], None],
+    caller: Caller,
 ) -> None:
     """One transaction. Raises LockNotWon: then it may be repeated."""
     using = place.cluster
@@ -149,13 +178,15 @@ def _change_region(
         if stored.interruptions != plan.interruptions:
             raise Unavailable("The apply took too long and was interrupted. Nothing was changed. Try again.")
         deploy_service.lock_functions(place)
-        if not _is_current_in_region(place, plan):
+        if not _is_current_in_region(place, source, plan):
             raise PreconditionFailed(_OUTDATED)
         try:
             with audit.part_of_one_change():
                 change()
         except schema_service.VersionMoved as error:
             raise PreconditionFailed(_OUTDATED) from error
+        if source is not None:
+            merge_bases.move(place, source, plan.merge["base"], plan.merge["names"])
         names = [each["operation"] or each["path"] for each in plan.changes]
         audit_outbox.record(
             place,
@@ -163,6 +194,7 @@ def _change_region(
             actor=caller,
             target_id=place.environment_id,
             plan=plan.pk,
+            source=None if source is None else source.environment_id,
             changes=names[:MOST_NAMED],
             count=len(names),
         )

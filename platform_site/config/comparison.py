@@ -18,8 +18,8 @@ from rows.schema.model import InvalidDocument
 Kind = Literal["add", "change", "remove", "trust"]
 Item = Mapping[str, Any]
 
-_FUNCTION_TRUST: Final = frozenset({"allowed_hosts", "schedule", "on", "invoke"})
-_WEBHOOK_TRUST: Final = frozenset({"url", "enabled"})
+FUNCTION_TRUST: Final = frozenset({"allowed_hosts", "schedule", "on", "invoke"})
+WEBHOOK_TRUST: Final = frozenset({"url", "enabled"})
 _AUTH_TRUST: Final = frozenset({"sign_up", "redirect_uris", "link_urls", "app_url"})
 _PROVIDER_TRUST: Final = frozenset(
     {*current.ENDPOINTS, "client_id", "client_auth", "profile_fields", "scopes", "trusts_email", "sign_up", "enabled"}
@@ -71,7 +71,7 @@ def plan(place: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
     if "functions" in parts:
         _compare_functions(now, wanted, found)
     if "webhooks" in parts:
-        found.changes += _items("webhooks", now.parts["webhooks"], parts["webhooks"], _WEBHOOK_TRUST)
+        found.changes += _items("webhooks", now.parts["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
         found.missing_secrets += _unknown_urls(now.parts["webhooks"], parts["webhooks"])
     if "auth" in parts:
         _compare_auth(now.parts["auth"], parts["auth"], found)
@@ -131,7 +131,7 @@ def _compare_functions(now: Configuration, wanted: Submitted, found: Plan) -> No
             ]
         )
     items = {name: dict(item) | _hash_of(wanted.sources.get(name)) for name, item in wanted.parts["functions"].items()}
-    found.changes += _items("functions", known, items, _FUNCTION_TRUST, _SUBSTITUTED)
+    found.changes += _items("functions", known, items, FUNCTION_TRUST, _SUBSTITUTED)
     for name, item in sorted(items.items()):
         names: Any = item.get("secret_names", known[name]["secret_names"] if name in known else ())
         found.missing_secrets += [

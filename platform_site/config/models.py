@@ -35,6 +35,8 @@ class StoredPlan(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.OPEN)
     interruptions = models.SmallIntegerField(default=0)
     """How many applies were ended from outside before they changed anything: those must not go on."""
+    merge: "models.JSONField[Any, Any]" = models.JSONField(null=True)
+    """Of a plan that merges another environment: `planning.of_merge`."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField()
 
@@ -56,3 +58,25 @@ class StoredPlan(models.Model):
     def document(self) -> dict[str, Any]:
         found: dict[str, Any] = exact_json.loads(self.document_text)
         return found
+
+
+class MergeBase(models.Model):
+    """What a branch and another environment last had in common: the branch at its creation, then the source of each
+    merge."""
+
+    environment_id = models.CharField(max_length=30)
+    """The branch."""
+    other_id = models.CharField(max_length=30, db_index=True)
+    parts = models.JSONField()
+    """As `current.Configuration.parts`."""
+    names = models.JSONField()
+    """By environment, the version of its schema then, and what it calls the tables and columns of the base."""
+
+    class Meta:
+        db_table = "config_merge_base"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["environment_id", "other_id"], name="config_merge_base_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.environment_id} of {self.other_id}"

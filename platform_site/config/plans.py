@@ -34,7 +34,12 @@ def versions_of(configuration: Configuration) -> tuple[str, str]:
 
 
 def store(
-    place: EnvironmentRef, author: Caller, document: Mapping[str, Any], now: Configuration, plan: Plan
+    place: EnvironmentRef,
+    author: Caller,
+    document: Mapping[str, Any],
+    now: Configuration,
+    plan: Plan,
+    merge: Mapping[str, Any] | None = None,
 ) -> StoredPlan:
     """Store a plan for its author. `now` is the configuration that it was compared with."""
     using = place.cluster
@@ -52,12 +57,17 @@ def store(
             author_id=author.id,
             parts=[*now.parts],
             document_text=exact_json.dumps(dict(document)),
-            changes=[{"path": it.path, "kind": it.kind, "operation": it.operation} for it in plan.changes],
+            changes=changes_as_json(plan),
+            merge=merge,
             confirm=plan.confirm,
             version_in_region=in_region,
             version_in_control=in_control,
             expires_at=clock.now(using) + LIFETIME,
         )
+
+
+def changes_as_json(plan: Plan) -> list[dict[str, Any]]:
+    return [{"path": it.path, "kind": it.kind, "operation": it.operation} for it in plan.changes]
 
 
 def find(place: EnvironmentRef, plan_id: str) -> StoredPlan:

@@ -8,8 +8,8 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
-from platform_site.config import apply, comparison, current, plans, submitted
-from platform_site.config.comparison import Plan
+from platform_site.config import apply, current, merging, planning, plans, submitted
+from platform_site.config.planning import Planned
 from platform_site.http import fields
 from platform_site.http.errors import (
     Conflict,
@@ -21,6 +21,8 @@ from platform_site.http.errors import (
 )
 from platform_site.http.fields import Serializer
 from platform_site.http.views import ApiViewSet, respond
+from platform_site.identity.callers import EnvironmentRef
+from projects.directory.environments import place_for
 from rows.outbox import event_types
 
 
@@ -30,7 +32,23 @@ class ConfigResponse(Serializer):
 
 
 class PlanInput(Serializer):
-    config = fields.ObjectField(help_text="As `GET /v1/config` returns it. Parts that are left out stay as they are.")
+    """Either `config` or `from`."""
+
+    config = fields.ObjectField(
+        required=False, help_text="As `GET /v1/config` returns it. Parts that are left out stay as they are."
+    )
+    include = fields.ListField(
+        child=fields.CharField(max_length=200),
+        default=list,
+        max_length=100,
+        help_text="With `from`: parts and paths whose trust settings are merged, too.",
+    )
+    resolve = fields.ObjectField(required=False, help_text="With `from`: `ours`, `theirs` or a value, by path.")
+
+    def get_fields(self) -> dict[str, Any]:
+        """`from` is a word of Python's, so it cannot be declared as a field."""
+        named = fields.CharField(required=False, max_length=40, help_text="`env_…`, whose configuration is merged.")
+        return {**super().get_fields(), "from": named}
 
 
 class PlannedChange(Serializer):
@@ -41,6 +59,13 @@ class PlannedChange(Serializer):
     sql = fields.ListField(child=fields.CharField())
     before = fields.JSONField(allow_null=True)
     after = fields.JSONField(allow_null=True)
+
+
+class PlanConflict(Serializer):
+    path = fields.CharField()
+    base = fields.JSONField(allow_null=True)
+    ours = fields.JSONField(allow_null=True)
+    theirs = fields.JSONField(allow_null=True)
 
 
 class PlanWarning(Serializer):
@@ -54,6 +79,7 @@ class PlanResponse(Serializer):
     version = fields.CharField(help_text="Of the environment's configuration, of the parts that were compared.")
     changes = fields.ListField(child=PlannedChange())
     confirm = fields.ListField(child=fields.CharField(), help_text="What an author has to confirm by name.")
+    conflicts = fields.ListField(child=PlanConflict(), help_text="Of a merge: what both sides changed.")
     missing_secrets = fields.ListField(child=fields.CharField())
     warnings = fields.ListField(child=PlanWarning())
 
@@ -62,6 +88,9 @@ class ApplyInput(Serializer):
     plan = fields.CharField(max_length=40)
     confirm = fields.ListField(
         child=fields.CharField(max_length=400), default=list, max_length=5000, help_text="All of the plan's `confirm`."
+    )
+    resolve = fields.ObjectField(
+        required=False, help_text="For each conflict of a merge `ours`, `theirs` or a value, by path."
     )
 
 
@@ -114,14 +143,35 @@ class ConfigViewSet(ApiViewSet):
         webhooks and providers that it leaves out would be removed. Documents with secrets are refused.
         """
         current.require_scopes(self.caller, ())
-        document = self.read(PlanInput)["config"]
+        values = self.read(PlanInput)
+        if ("config" in values) == ("from" in values):
+            raise ValidationFailed.of("config", "required", "Send either `config` or `from`.")
+        if "from" in values:
+            return respond(_plan_response(self._plan_of_merge(values)))
+        document = values["config"]
         parts = submitted.parts_of(document, current.PARTS)
         current.require_scopes(self.caller, _scopes_to_write(parts, document))
-        wanted = submitted.check(self.place, document)
-        now = current.read(self.place, parts)
-        found = comparison.plan(self.place, now, wanted)
-        stored = plans.store(self.place, self.caller, document, now, found)
-        return respond({"plan": stored.pk, **_plan_response(found)})
+        return respond(_plan_response(planning.of_document(self.place, document, parts, self.caller)))
+
+    def _plan_of_merge(self, values: Mapping[str, Any]) -> Planned:
+        parts = merging.parts_of(values["include"])
+        source = self._source(values["from"], parts, further=_scopes_to_write(parts, {}))
+        return planning.of_merge(
+            self.place, source, include=values["include"], resolve=values.get("resolve", {}), author=self.caller
+        )
+
+    def _source(self, environment_id: str, parts: Collection[str], further: Collection[str]) -> EnvironmentRef:
+        """The environment to merge. Raises ValidationFailed; Forbidden with all scopes that are missing: those to read
+        the source and `further` ones of the target."""
+        found = place_for(self.caller, environment_id)
+        if found is None or found[0].project_id != self.place.project_id:
+            raise ValidationFailed.of("from", "unknown", "The project has no such environment that you can see.")
+        source, held = found
+        if source.environment_id == self.place.environment_id:
+            raise ValidationFailed.of("from", "same", "An environment cannot be merged into itself.")
+        if missing := {scope for scope in further if not self.caller.may(scope)} | (_scopes(parts) - held):
+            raise Forbidden(f"This needs the scopes {', '.join(sorted(missing))}.")
+        return source
 
     @extend_schema(operation_id="applyConfig", request=ApplyInput, responses=ApplyResponse)
     def apply(self, request: HttpRequest) -> HttpResponseBase:
@@ -134,7 +184,19 @@ class ConfigViewSet(ApiViewSet):
         values = self.read(ApplyInput)
         stored = plans.find(self.place, values["plan"])
         current.require_scopes(self.caller, _scopes_to_write(stored.parts, stored.document))
-        outcome = apply.apply(self.place, stored, confirm=values["confirm"], caller=self.caller)
+        source = None
+        if stored.merge is not None:
+            if place_for(self.caller, stored.merge["source"]) is None:
+                raise PreconditionFailed("The environment that the plan merges is gone. Plan again.")
+            source = self._source(stored.merge["source"], stored.parts, further=())
+        outcome = apply.apply(
+            self.place,
+            stored,
+            confirm=values["confirm"],
+            caller=self.caller,
+            source=source,
+            resolve=values.get("resolve"),
+        )
         return respond({"plan": stored.pk, "status": outcome.status, "version": outcome.version})
 
     def _parts(self) -> list[str]:
@@ -162,11 +224,14 @@ def _scopes_to_write(parts: Collection[str], document: Mapping[str, Any]) -> set
     return _scopes(parts, WRITE_SCOPES) | of_runs
 
 
-def _plan_response(plan: Plan) -> dict[str, Any]:
+def _plan_response(planned: Planned) -> dict[str, Any]:
+    plan = planned.plan
     return {
+        "plan": planned.stored.pk,
         "version": plan.version,
         "changes": [asdict(change) for change in plan.changes],
         "confirm": plan.confirm,
+        "conflicts": [asdict(conflict) for conflict in planned.conflicts],
         "missing_secrets": plan.missing_secrets,
         "warnings": [warning.as_dict() for warning in plan.warnings],
     }

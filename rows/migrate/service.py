@@ -295,9 +295,9 @@ def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
     for following in list(since):
         record = version(place, following)
         later = parser.parse(record.document)
-        now = _moved(tables, record.renames["tables"], later.tables)
+        now = moved(tables, record.renames["tables"], later.tables)
         columns = {
-            name: _moved(columns[name], record.renames["columns"].get(at, {}), later.tables[at].columns)
+            name: moved(columns[name], record.renames["columns"].get(at, {}), later.tables[at].columns)
             for name, at in now.items()
         }
         tables = now
@@ -311,7 +311,7 @@ def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
     return document
 
 
-def _moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
+def moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
     """Where each name is one version later; dropped names are left out. `renames` maps new names to old ones."""
     moved = {old: new for new, old in renames.items()}
     found = {}

@@ -29,7 +29,14 @@ def test_what_the_environment_has_changes_nothing(configured: Configured) -> Non
     now = configured.config()
     plan = configured.plan(**now["config"])
     assert plan.pop("plan").startswith("pln_")
-    assert plan == {"version": now["version"], "changes": [], "confirm": [], "missing_secrets": [], "warnings": []}
+    assert plan == {
+        "version": now["version"],
+        "changes": [],
+        "confirm": [],
+        "conflicts": [],
+        "missing_secrets": [],
+        "warnings": [],
+    }
 
 
 def test_parts_and_fields_that_are_left_out_stay_as_they_are(configured: Configured) -> None:
