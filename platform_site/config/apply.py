@@ -22,7 +22,7 @@ from accounts import audit
 from accounts.audit import Actor, ActorKind
 from functions.deploy import service as deploy_service
 from platform_site.background.periodic import log_failures
-from platform_site.config import control_part, current, merge_bases, planning, plans, region_part, submitted
+from platform_site.config import control_part, current, merge_bases, planning, plans, region_part, submitted, versions
 from platform_site.config.models import StoredPlan
 from platform_site.config.submitted import Submitted
 from platform_site.http import exact_json
@@ -180,6 +180,7 @@ def _change_region(
         deploy_service.lock_functions(place)
         if not _is_current_in_region(place, source, plan):
             raise PreconditionFailed(_OUTDATED)
+        versions.store(place, current.read(place, plan.parts))
         try:
             with audit.part_of_one_change():
                 change()

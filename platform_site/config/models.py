@@ -80,3 +80,23 @@ class MergeBase(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment_id} of {self.other_id}"
+
+
+class ConfigVersion(models.Model):
+    """What an environment had in some parts before a plan changed them, to go back to."""
+
+    environment_id = models.CharField(max_length=30)
+    version = models.CharField(max_length=30)
+    schema_version = models.IntegerField()
+    compressed_document = models.BinaryField()
+    """JSON, with the sources of functions."""
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "config_version"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["environment_id", "version"], name="config_version_once")
+        ]
+
+    def __str__(self) -> str:
+        return self.version

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
-from platform_site.config import apply, current, merging, planning, plans, submitted
+from platform_site.config import apply, current, merging, planning, plans, submitted, versions
 from platform_site.config.planning import Planned
 from platform_site.http import fields
 from platform_site.http.errors import (
@@ -32,10 +32,13 @@ class ConfigResponse(Serializer):
 
 
 class PlanInput(Serializer):
-    """Either `config` or `from`."""
+    """One of `config`, `from` and `version`."""
 
     config = fields.ObjectField(
         required=False, help_text="As `GET /v1/config` returns it. Parts that are left out stay as they are."
+    )
+    version = fields.CharField(
+        required=False, max_length=40, help_text="`cfg_…` that a plan had and its apply replaced: to go back."
     )
     include = fields.ListField(
         child=fields.CharField(max_length=200),
@@ -144,11 +147,11 @@ class ConfigViewSet(ApiViewSet):
         """
         current.require_scopes(self.caller, ())
         values = self.read(PlanInput)
-        if ("config" in values) == ("from" in values):
-            raise ValidationFailed.of("config", "required", "Send either `config` or `from`.")
+        if len(values.keys() & {"config", "from", "version"}) != 1:
+            raise ValidationFailed.of("config", "required", "Send one of `config`, `from` and `version`.")
         if "from" in values:
             return respond(_plan_response(self._plan_of_merge(values)))
-        document = values["config"]
+        document = values["config"] if "config" in values else versions.document_of(self.place, values["version"])
         parts = submitted.parts_of(document, current.PARTS)
         current.require_scopes(self.caller, _scopes_to_write(parts, document))
         return respond(_plan_response(planning.of_document(self.place, document, parts, self.caller)))
