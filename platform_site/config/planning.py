@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from platform_site.config import comparison, current, merging, plans, submitted
+from platform_site.config import comparison, credentials, current, merging, plans, submitted
 from platform_site.config.comparison import Plan
 from platform_site.config.merging import Merge
 from platform_site.config.models import StoredPlan
@@ -40,6 +40,7 @@ def of_merge(
     author: Caller,
 ) -> Planned:
     """Raises as `of_document` and `merging.merge`."""
+    _refuse_secrets(resolve)
     merge = merging.merge(place, source, include=include, resolve=resolve)
     plan = _compared(place, merge)
     stored = plans.store(place, author, merge.document, merge.now, plan, _as_json(merge, source, include, resolve))
@@ -49,6 +50,7 @@ def of_merge(
 def resolve(place: EnvironmentRef, source: EnvironmentRef, stored: StoredPlan, choices: Mapping[str, Any]) -> None:
     """Complete a plan by what its conflicts become; the environments are what they were. Raises ValidationFailed with
     the conflicts that remain."""
+    _refuse_secrets(choices)
     merge = merging.merge(
         place, source, include=stored.merge["include"], resolve={**stored.merge["resolve"], **choices}
     )
@@ -62,6 +64,15 @@ def resolve(place: EnvironmentRef, source: EnvironmentRef, stored: StoredPlan, c
     stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
     stored.merge = _as_json(merge, source, stored.merge["include"], {**stored.merge["resolve"], **choices})
     stored.save(using=place.cluster, update_fields=["document_text", "changes", "confirm", "merge"])
+
+
+def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
+    """Nothing is stored or repeated of a choice that holds a secret. Sources may, of which the plan warns."""
+    for path, choice in resolve.items():
+        is_source = path.startswith("functions.") and path.endswith(".source")
+        text = path if is_source else f"{path} {exact_json.dumps(choice)}"
+        if credentials.first_line_with_secret(text) is not None:
+            raise ValidationFailed.of("resolve", "secret", "A configuration holds no secrets.")
 
 
 def _compared(place: EnvironmentRef, merge: Merge) -> Plan:

@@ -11,7 +11,7 @@ import pytest
 
 from accounts import audit
 from accounts.models import User
-from platform_site.config.models import MergeBase
+from platform_site.config.models import MergeBase, StoredPlan
 from projects import services
 from projects.models import Project
 from tests.config.conftest import SCHEMA, SOURCE, Configured
@@ -362,3 +362,25 @@ class TestRefused:
         body = {"from": pair.branch.id, **body}
         answer = pair.production.ask(body)
         assert (answer.status, answer.fields) == (422, fields)
+
+    @pytest.mark.parametrize("path", ["schema.tables.notes.columns.title", "sk_live_c4n4ryc4n4ryc4n4ry"])
+    def test_secrets_in_a_resolution_are_refused_and_not_stored(self, pair: Pair, path: str) -> None:
+        resolve = {path: {"type": "text", "default": "sk_live_c4n4ryc4n4ryc4n4ry"}}
+        for answer in (
+            pair.ask(pair.production, pair.branch, resolve=resolve),
+            pair.production.apply(pair.plan(), resolve=resolve),
+        ):
+            assert (answer.status, answer.fields) == (422, {"resolve": "secret"})
+            assert "c4n4ry" not in answer.body.decode()
+        assert "c4n4ry" not in str(list(StoredPlan.objects.using(REGION).values_list("merge", "document_text")))
+
+    def test_a_new_column_gets_the_backfill_that_existing_rows_need(self, pair: Pair) -> None:
+        change_schema(pair.branch, lambda tables: tables["notes"]["columns"].update(price={"type": "integer"}))
+        path = "schema.tables.notes.columns.price"
+        refused = pair.ask(pair.production, pair.branch)
+        assert refused.status == 422, "production has rows"
+        plan = pair.plan(resolve={path: {"type": "integer", "backfill": 7}})
+        assert pair.production.apply(plan).status == 200
+        [row] = pair.production.call("GET", "/v1/rows/notes")["data"]
+        assert row["price"] == 7
+        assert pair.plan()["changes"] == []
