@@ -6,10 +6,12 @@ afterwards (`rows.outbox.audit`); changes of both (a project, a branch, a user) 
 `<object>.<past participle>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Shown in the console.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from accounts.models import AuditEntry, User
 from platform_site.http.requests import current_request_id
@@ -40,6 +42,23 @@ SYSTEM = Actor("system")
 """A command or a periodic job."""
 
 
+_is_part: Final = ContextVar("_is_part", default=False)
+
+
+@contextmanager
+def part_of_one_change() -> Generator[None]:
+    """Within the block, changes leave no entries: they are parts of one change, which leaves its own entry."""
+    token = _is_part.set(True)
+    try:
+        yield
+    finally:
+        _is_part.reset(token)
+
+
+def is_part_of_one_change() -> bool:
+    return _is_part.get()
+
+
 def record(
     action: str,
     *,
@@ -55,7 +74,7 @@ def record(
     secrets.
     """
     place = actor.place if isinstance(actor, Caller) else None
-    return AuditEntry.objects.create(
+    entry = AuditEntry(
         actor_kind=actor.kind,
         actor_id=actor.id,
         action=action,
@@ -65,6 +84,9 @@ def record(
         detail=detail,
         request_id=current_request_id(),
     )
+    if not is_part_of_one_change():
+        entry.save(force_insert=True)
+    return entry
 
 
 def write_all(entries: Iterable[AuditEntry]) -> None:

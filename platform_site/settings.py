@@ -79,6 +79,7 @@ INSTALLED_APPS = [
     "rows",
     "webhooks",
     "functions",
+    "platform_site.config",
 ]
 ROOT_URLCONF = "platform_site.urls"
 APPEND_SLASH = False

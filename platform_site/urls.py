@@ -25,6 +25,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("docs/guides/<path:name>", guides.guide, name="guide"),
     path("v1/config", ConfigViewSet.as_view({"get": "retrieve"}), name="config"),
     path("v1/config/plan", ConfigViewSet.as_view({"post": "plan"}), name="config_plan"),
+    path("v1/config/apply", ConfigViewSet.as_view({"post": "apply"}), name="config_apply"),
     path("console", RedirectView.as_view(pattern_name="developer_console:start")),
     path("console/", include("platform_site.developer_console.urls")),
     path("admin", pages.console),

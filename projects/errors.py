@@ -12,6 +12,12 @@ class ProjectsError(Exception):
     """Base of the errors below. Never raised itself."""
 
 
+class ApplyInProgress(errors.Conflict):
+    """A configuration is applied to the environment at this moment."""
+
+    message = "A configuration is being applied to the environment. Try again in a moment."
+
+
 class NoSuchProject(ProjectsError):
     """Unknown, deleted, or invisible to this caller: one error for all, so that they cannot be distinguished."""
 

@@ -149,6 +149,10 @@ class Environment(models.Model):
     """The environment whose users sign in here: itself, or the one it descends from."""
     allowed_origins = ArrayField(models.CharField(max_length=200), default=list, blank=True)
     """CORS: `["*"]` for all, empty for none, else the exact origins."""
+    applying_plan = models.CharField(max_length=30, null=True, editable=False)
+    """The configuration plan that is being applied (`platform_site.config.apply`): until it is, settings that are
+    stored here do not change otherwise."""
+    applying_since = models.DateTimeField(null=True, editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = EnvironmentQuerySet.as_manager()

@@ -62,7 +62,7 @@ def settle() -> None:
                 _hopeless.pop(environment_id, None)
                 with log_failures(f"indexes of {environment_id}"):
                     make_indexes(environment_id)
-    migrating = Environment.objects.filter(status=Environment.Status.MIGRATING)
+    migrating = Environment.objects.filter(status=Environment.Status.MIGRATING, applying_plan=None)
     for environment_id, cluster in migrating.values_list("pk", "project__cluster"):
         with log_failures(f"{environment_id}, still called migrating", using=cluster):
             if _is_quiet(environment_id, cluster):

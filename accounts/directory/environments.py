@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from django.db.models import QuerySet
 
+from accounts.directory import locks as account_locks
 from platform_site.http.errors import Forbidden
 from platform_site.identity.callers import Caller, EnvironmentRef
 
@@ -26,6 +27,9 @@ class Directory(Protocol):
     def lock_shared(self, environment_id: str) -> None:
         """Let the environment not be deleted until the control transaction at hand ends. Raises an error that is a 404
         if it has been."""
+
+    def require_settled(self, environment_id: str) -> None:
+        """Raise an error that is a 409 while a configuration is applied to the environment by another process."""
 
     def place_for(self, caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
         """The place and what `caller` may do there; None where it may not even see that the environment exists."""
@@ -83,6 +87,17 @@ def lock_shared(environment_id: str | None) -> None:
     is the platform's own. Two queries for an environment. Raises an error that is a 404 if it has been deleted."""
     if environment_id is not None:
         directory().lock_shared(environment_id)
+
+
+def lock_settings(environment_id: str | None, what: str) -> None:
+    """One change of these settings at a time, until the control transaction at hand ends; None is the platform's own.
+
+    Raises an error that is a 404 if the environment has been deleted, and a 409 while a configuration is applied to it.
+    """
+    lock_shared(environment_id)
+    account_locks.hold(f"{what} of {environment_id or 'the platform'}")
+    if environment_id is not None:
+        directory().require_settled(environment_id)
 
 
 def require_active(environment_id: str | None) -> None:

@@ -15,7 +15,6 @@ from django.db.models import QuerySet
 from accounts import audit
 from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
-from accounts.directory import locks as account_locks
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import checks, client_secrets
 from accounts.users.service import UNSET, Unset
@@ -73,10 +72,12 @@ def add(
     sign_up: bool = True,
     enabled: bool = True,
     issuer_errors: Sequence[FieldError] = (),
+    secret_follows: bool = False,
 ) -> IdentityProvider:
     """A provider of the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
 
-    `issuer_errors` is what `accounts.oauth.discovery` found; they are raised together with all others.
+    `issuer_errors` is what `accounts.oauth.discovery` found; they are raised together with all others. A client that
+    needs a secret may lack it if `secret_follows`.
     Raises ValidationFailed naming each field that will not do, QuotaExceeded.
     """
     endpoints = {
@@ -95,7 +96,7 @@ def add(
         profile_fields=fields,
         scopes=scopes,
         client_auth=client_auth,
-        has_key=private_key is not None,
+        has_key=private_key is not None or (secret_follows and client_auth != "none"),
     )
     wrong += client_secrets.problems(team_id, key_id, private_key, issuer=issuer, has_secret=client_secret is not None)
     if wrong:
@@ -133,8 +134,7 @@ def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
     """Write a new one down, with its audit entry. Raises QuotaExceeded, ValidationFailed where its name is taken."""
     pool_id = provider.environment_id
     with transaction.atomic():
-        environment_directory.lock_shared(pool_id)
-        account_locks.hold(f"identity providers of {pool_id}")
+        hold(pool_id)
         if of_pool(pool_id).count() >= MOST:
             raise QuotaExceeded(f"An environment has at most {MOST} identity providers.")
         _save_with_free_name(provider)
@@ -200,6 +200,7 @@ def change(
     if wrong:
         raise ValidationFailed(fields=wrong)
     with transaction.atomic():
+        hold(provider.environment_id)
         locked = IdentityProvider.objects.select_for_update().filter(pk=provider.pk).first()
         if locked is None:
             raise NotFound
@@ -256,6 +257,7 @@ def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
     Raises NotFound if another call was first.
     """
     with transaction.atomic():
+        hold(provider.environment_id)
         locked = IdentityProvider.objects.select_for_update().filter(pk=provider.pk).first()
         if locked is None:
             raise NotFound
@@ -270,6 +272,11 @@ def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
             identities=count,
         )
     return count
+
+
+def hold(pool_id: str | None) -> None:
+    """One change of a pool's providers at a time: `environment_directory.lock_settings`."""
+    environment_directory.lock_settings(pool_id, "identity providers")
 
 
 def of_pool(pool_id: str | None) -> "QuerySet[IdentityProvider]":

@@ -15,7 +15,6 @@ from django.db.models import QuerySet
 from accounts import audit
 from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
-from accounts.directory import locks as account_locks
 from accounts.models.oauth import RedirectUri
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import Caller
@@ -114,7 +113,7 @@ def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | 
 
     Raises ValidationFailed naming each entry that cannot be one, as `redirect_uris.<place>`.
     """
-    _hold(environment_id)
+    hold(environment_id)
     wrong = []
     for place, uri in enumerate(uris):
         try:
@@ -146,7 +145,7 @@ def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | 
 @transaction.atomic
 def add(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> RedirectUri:
     """Put one more on the list, whatever else is put there meanwhile. Raises as `replace`."""
-    _hold(environment_id)
+    hold(environment_id)
     replace(environment_id, [*of(environment_id), uri], actor=actor)
     return _of(environment_id).get(uri=uri)
 
@@ -154,11 +153,10 @@ def add(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> Redir
 @transaction.atomic
 def remove(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> list[str]:
     """Take one off the list; nothing is written if it is gone already. Returns the list."""
-    _hold(environment_id)
+    hold(environment_id)
     return replace(environment_id, [each for each in of(environment_id) if each != uri], actor=actor)
 
 
-def _hold(environment_id: str | None) -> None:
+def hold(environment_id: str | None) -> None:
     """One change at a time: else the second would take off what the first has just put on."""
-    environment_directory.lock_shared(environment_id)
-    account_locks.hold(f"redirect URIs of {environment_id or 'the platform'}")
+    environment_directory.lock_settings(environment_id, "redirect URIs")

@@ -17,7 +17,6 @@ from django.http import HttpRequest
 from accounts import audit
 from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
-from accounts.directory import locks as account_locks
 from accounts.models.registration import PoolSettings, SignUpMode
 from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import NotFound, ValidationFailed
@@ -122,8 +121,7 @@ def change_settings(
     if not isinstance(sign_up, Unset) and sign_up not in SignUpMode.values:
         raise ValidationFailed.of("sign_up", "not_among", f"Must be one of {', '.join(SignUpMode.values)}.")
     with transaction.atomic():
-        environment_directory.lock_shared(pool_id)
-        account_locks.hold(f"settings of {pool_id}")
+        hold(pool_id)
         found = settings_of(pool_id)
         changed = []
         for field, value in (
@@ -142,6 +140,11 @@ def change_settings(
                 sign_up=found.sign_up,
             )  # fmt: skip
     return found
+
+
+def hold(pool_id: str | None) -> None:
+    """One change at a time: `environment_directory.lock_settings`."""
+    environment_directory.lock_settings(pool_id, "settings")
 
 
 def _check_name(name: str) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from django.db import connections, transaction
@@ -45,18 +45,21 @@ def deploy(
     actor: Caller | Actor,
     runs_as: Caller | None = None,
     warm: bool = True,
+    tried: bool = False,
 ) -> tuple[Function, bool]:
     """Deploy a version of `name` and make it the active one; True if the function is new. A source equal to that of the
     newest version does not create a version.
 
     `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on, `secrets`
-    (name to value, null removes one). Omitted values stay as they are. Triggered runs execute as `runs_as`, by default
-    the actor (`functions.triggers.schedules`). The module is loaded once in the sandbox: a source that does not load is
-    refused with line and column. Then this process prepares one for the first call (`warm`). Raises ValidationFailed,
-    Forbidden, FunctionsQuotaReached, SchedulesQuotaReached, SubscriptionsQuotaReached.
+    (name to value, null removes one) or `secret_names` (all that there are to be, new ones without a value). Omitted
+    values stay as they are. Triggered runs execute as `runs_as`, by default the actor (`functions.triggers.schedules`).
+    The module is loaded once in the sandbox: a source that does not load is refused with line and column (`tried`:
+    `try_out` was called before this transaction). Then this process prepares one for the first call (`warm`). Raises
+    ValidationFailed, Forbidden, FunctionsQuotaReached, SchedulesQuotaReached, SubscriptionsQuotaReached.
     """
     using = place.cluster
-    try_out(place, name, values)
+    if not tried:
+        try_out(place, name, values)
     source: str = values["source"]
     source_hash = hashlib.sha256(source.encode()).hexdigest()
     with transaction.atomic(using=using):
@@ -103,7 +106,13 @@ def deploy(
 
 
 def configure(
-    place: EnvironmentRef, name: str, values: Mapping[str, Any], *, actor: Caller | Actor, runs_as: Caller | None = None
+    place: EnvironmentRef,
+    name: str,
+    values: Mapping[str, Any],
+    *,
+    actor: Caller | Actor,
+    runs_as: Caller | None = None,
+    tried: bool = False,
 ) -> Function:
     """Change the settings of the function without creating a version.
 
@@ -111,11 +120,8 @@ def configure(
     inbound endpoints, as in a deployment. Raises NoSuchFunction and the errors of `deploy`.
     """
     using = place.cluster
-    _check_ceilings(place, values)
-    if "memory_mb" in values:
-        function = function_of(place, name)
-        source = Version.objects.using(using).get(function=function, number=function.active_version).source
-        _try_to_load(place, source, values["memory_mb"], field="memory_mb")
+    if not tried:
+        try_out_configuration(place, name, values)
     with transaction.atomic(using=using):
         _lock(place.environment_id, using)
         function = function_of(place, name, lock=True)
@@ -128,6 +134,15 @@ def configure(
             **_describe_triggers(function, values),
         )  # fmt: skip
     return function
+
+
+def try_out_configuration(place: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
+    """The same for `configure`: loads the active version if its memory changes. Raises NoSuchFunction too."""
+    _check_ceilings(place, values)
+    if "memory_mb" in values:
+        function = function_of(place, name)
+        source = Version.objects.using(place.cluster).get(function=function, number=function.active_version).source
+        _try_to_load(place, source, values["memory_mb"], field="memory_mb")
 
 
 def _set_up(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
@@ -155,6 +170,8 @@ def _check_run_as(function: Function, using: str, by: Caller | None) -> None:
 def _store_related(function: Function, place: EnvironmentRef, values: Mapping[str, Any]) -> None:
     """What is kept beside a function that was just saved."""
     _set_secrets(function, values.get("secrets") or {}, place.cluster)
+    if "secret_names" in values:
+        _set_secret_names(function, values["secret_names"], place.cluster)
     if "on" in values:
         event_subscriptions.refresh(place.environment_id, place.cluster)
     function.refresh_from_db(using=place.cluster)
@@ -452,6 +469,22 @@ def _set_secrets(function: Function, secrets: Mapping[str, str | None], using: s
             Secret.objects.using(using).update_or_create(
                 function=function, name=name, defaults={"sealed_value": sealed, "updated_at": Now()}
             )
+
+
+def _set_secret_names(function: Function, names: Collection[str], using: str) -> None:
+    known = Secret.objects.using(using).filter(function=function)
+    known.exclude(name__in=names).delete()
+    new = set(names).difference(known.values_list("name", flat=True))
+    Secret.objects.using(using).bulk_create(
+        Secret(function=function, name=name, sealed_value=None) for name in sorted(new)
+    )
+
+
+def lock_functions(place: EnvironmentRef) -> None:
+    """Let no function of the environment change until the transaction at hand ends. Raises NoSuchEnvironment."""
+    _lock(place.environment_id, place.cluster)
+    functions = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    list(functions.select_for_update().order_by("pk").values_list("pk", flat=True))
 
 
 def _lock(environment_id: str, using: str) -> None:

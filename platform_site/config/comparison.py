@@ -18,13 +18,13 @@ from rows.schema.model import InvalidDocument
 Kind = Literal["add", "change", "remove", "trust"]
 Item = Mapping[str, Any]
 
-_FUNCTION_TRUST: Final = frozenset({"allowed_hosts", "schedule", "on", "invoke"})
-_WEBHOOK_TRUST: Final = frozenset({"url", "enabled"})
+FUNCTION_TRUST: Final = frozenset({"allowed_hosts", "schedule", "on", "invoke"})
+WEBHOOK_TRUST: Final = frozenset({"url", "enabled"})
 _AUTH_TRUST: Final = frozenset({"sign_up", "redirect_uris", "link_urls", "app_url"})
 _PROVIDER_TRUST: Final = frozenset(
     {*current.ENDPOINTS, "client_id", "client_auth", "profile_fields", "scopes", "trusts_email", "sign_up", "enabled"}
 )
-_IDENTITY: Final = frozenset({*current.ENDPOINTS, "profile_fields", "client_auth"})
+IDENTITY: Final = frozenset({*current.ENDPOINTS, "profile_fields", "client_auth"})
 """Fields that cannot change in a provider: a change replaces it, and its linked users are unlinked."""
 _SUBSTITUTED: Final[dict[str, Any]] = {"allowed_hosts": [], "schedule": None, "on": [], "invoke": None}
 """The defaults of a function's trust settings."""
@@ -71,7 +71,7 @@ def plan(place: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
     if "functions" in parts:
         _compare_functions(now, wanted, found)
     if "webhooks" in parts:
-        found.changes += _items("webhooks", now.parts["webhooks"], parts["webhooks"], _WEBHOOK_TRUST)
+        found.changes += _items("webhooks", now.parts["webhooks"], parts["webhooks"], WEBHOOK_TRUST)
         found.missing_secrets += _unknown_urls(now.parts["webhooks"], parts["webhooks"])
     if "auth" in parts:
         _compare_auth(now.parts["auth"], parts["auth"], found)
@@ -131,7 +131,7 @@ def _compare_functions(now: Configuration, wanted: Submitted, found: Plan) -> No
             ]
         )
     items = {name: dict(item) | _hash_of(wanted.sources.get(name)) for name, item in wanted.parts["functions"].items()}
-    found.changes += _items("functions", known, items, _FUNCTION_TRUST, _SUBSTITUTED)
+    found.changes += _items("functions", known, items, FUNCTION_TRUST, _SUBSTITUTED)
     for name, item in sorted(items.items()):
         names: Any = item.get("secret_names", known[name]["secret_names"] if name in known else ())
         found.missing_secrets += [
@@ -154,7 +154,7 @@ def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
         return
     known: Mapping[str, Item] = now["providers"]
     for change in _items("auth.providers", known, wanted["providers"], _PROVIDER_TRUST):
-        replaces = change.kind == "trust" and change.path.rpartition(".")[2] in _IDENTITY
+        replaces = change.kind == "trust" and change.path.rpartition(".")[2] in IDENTITY
         name = change.path.split(".")[2]
         if replaces and name in known:
             change = Change(change.path, "trust", True, before=change.before, after=change.after)
@@ -195,7 +195,9 @@ def _fields(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterat
         if name == "source_sha256":
             yield Change(f"{path}.source", "change")
         else:
-            yield Change(f"{path}.{name}", "trust" if name in trust else "change", before=before, after=after)
+            kind: Kind = "trust" if name in trust else "change"
+            loses_values = name == "secret_names" and not set(before or ()) <= set(after)
+            yield Change(f"{path}.{name}", kind, loses_values, before=before, after=after)
 
 
 def _unknown_urls(now: Mapping[str, Item], wanted: Mapping[str, Item]) -> Iterator[str]:

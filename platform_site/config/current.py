@@ -22,6 +22,8 @@ from rows.migrate import service as schema_service
 from webhooks.models import Webhook
 
 PARTS: Final = ("schema", "functions", "webhooks", "auth", "origins")
+IN_REGION: Final = frozenset({"schema", "functions", "webhooks"})
+"""The others are in the control database."""
 READ_SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "schema": ("schema:read",),
     "functions": ("functions:read",),

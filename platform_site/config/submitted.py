@@ -76,8 +76,7 @@ class Submitted:
 
 def check(place: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
     """Raises ValidationFailed with the path of each mistake. No message repeats a value."""
-    if found := list(_secrets_in(document)):
-        raise ValidationFailed(fields=found[:MAX_ERRORS])
+    refuse_secrets(document)
     errors: list[FieldError] = []
     parts: dict[str, Any] = {}
     schema = None
@@ -97,6 +96,12 @@ def check(place: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
     if errors:
         raise ValidationFailed(fields=errors[:MAX_ERRORS])
     return Submitted(parts, schema, _without_sources(parts.get("functions", {})))
+
+
+def refuse_secrets(document: Mapping[str, Any]) -> None:
+    """Raises ValidationFailed with the path of each secret, without it."""
+    if found := list(_secrets_in(document)):
+        raise ValidationFailed(fields=found[:MAX_ERRORS])
 
 
 def _secrets_in(document: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -1,4 +1,4 @@
-"""`/v1/config`: the configuration of an environment, and what a document would change in it."""
+"""`/v1/config`: the configuration of an environment, what a document would change in it, and applying that."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
@@ -8,12 +8,22 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
-from platform_site.config import comparison, current, submitted
-from platform_site.config.comparison import Plan
+from platform_site.config import apply, current, merging, planning, plans, submitted, versions
+from platform_site.config.planning import Planned
 from platform_site.http import fields
-from platform_site.http.errors import Conflict, Forbidden, QuotaExceeded, Unavailable, ValidationFailed
+from platform_site.http.errors import (
+    Conflict,
+    Forbidden,
+    PreconditionFailed,
+    QuotaExceeded,
+    Unavailable,
+    ValidationFailed,
+)
 from platform_site.http.fields import Serializer
 from platform_site.http.views import ApiViewSet, respond
+from platform_site.identity.callers import EnvironmentRef
+from projects.directory.environments import place_for
+from rows.outbox import event_types
 
 
 class ConfigResponse(Serializer):
@@ -22,7 +32,26 @@ class ConfigResponse(Serializer):
 
 
 class PlanInput(Serializer):
-    config = fields.ObjectField(help_text="As `GET /v1/config` returns it. Parts that are left out stay as they are.")
+    """One of `config`, `from` and `version`."""
+
+    config = fields.ObjectField(
+        required=False, help_text="As `GET /v1/config` returns it. Parts that are left out stay as they are."
+    )
+    version = fields.CharField(
+        required=False, max_length=40, help_text="`cfg_…` that a plan had and its apply replaced: to go back."
+    )
+    include = fields.ListField(
+        child=fields.CharField(max_length=200),
+        default=list,
+        max_length=100,
+        help_text="With `from`: parts and paths whose trust settings are merged, too.",
+    )
+    resolve = fields.ObjectField(required=False, help_text="With `from`: `ours`, `theirs` or a value, by path.")
+
+    def get_fields(self) -> dict[str, Any]:
+        """`from` is a word of Python's, so it cannot be declared as a field."""
+        named = fields.CharField(required=False, max_length=40, help_text="`env_…`, whose configuration is merged.")
+        return {**super().get_fields(), "from": named}
 
 
 class PlannedChange(Serializer):
@@ -35,6 +64,13 @@ class PlannedChange(Serializer):
     after = fields.JSONField(allow_null=True)
 
 
+class PlanConflict(Serializer):
+    path = fields.CharField()
+    base = fields.JSONField(allow_null=True)
+    ours = fields.JSONField(allow_null=True)
+    theirs = fields.JSONField(allow_null=True)
+
+
 class PlanWarning(Serializer):
     field = fields.CharField()
     code = fields.CharField()
@@ -42,30 +78,53 @@ class PlanWarning(Serializer):
 
 
 class PlanResponse(Serializer):
+    plan = fields.CharField(help_text="`pln_…`, for an hour.")
     version = fields.CharField(help_text="Of the environment's configuration, of the parts that were compared.")
     changes = fields.ListField(child=PlannedChange())
     confirm = fields.ListField(child=fields.CharField(), help_text="What an author has to confirm by name.")
+    conflicts = fields.ListField(child=PlanConflict(), help_text="Of a merge: what both sides changed.")
     missing_secrets = fields.ListField(child=fields.CharField())
     warnings = fields.ListField(child=PlanWarning())
+
+
+class ApplyInput(Serializer):
+    plan = fields.CharField(max_length=40)
+    confirm = fields.ListField(
+        child=fields.CharField(max_length=400), default=list, max_length=5000, help_text="All of the plan's `confirm`."
+    )
+    resolve = fields.ObjectField(
+        required=False, help_text="For each conflict of a merge `ours`, `theirs` or a value, by path."
+    )
+
+
+class ApplyResponse(Serializer):
+    plan = fields.CharField()
+    status = fields.ChoiceField(
+        choices=["applied", "completing"], help_text="`completing`: sign-in and origins follow within a minute or two."
+    )
+    version = fields.CharField(allow_null=True, help_text="Of the parts of the plan, now; null while completing.")
 
 
 WRITE_SCOPES: Final = {
     "schema": ("schema:write",),
     "functions": ("functions:deploy",),
-    "webhooks": ("webhooks:write",),
+    "webhooks": ("webhooks:write", "rows:read"),
     "auth": (),
     "origins": ("environments:write",),
 }
-"""Beside the scopes to read a part."""
+"""Beside the scopes to read a part. Webhooks carry rows."""
 
 
 class ConfigViewSet(ApiViewSet):
     """`/v1/config`. Which scopes a call needs follows from its parts."""
 
-    required_scopes = {"retrieve": None, "plan": None}
-    safe_posts = frozenset({"plan"})
+    required_scopes = {"retrieve": None, "plan": None, "apply": None}
     query_parameters = {"retrieve": frozenset({"parts"})}
-    also_raises: ClassVar = {"retrieve": (Forbidden,), "plan": (Forbidden, Conflict, QuotaExceeded, Unavailable)}
+    also_raises: ClassVar = {
+        "retrieve": (Forbidden,),
+        "plan": (Forbidden, Conflict, QuotaExceeded, Unavailable),
+        "apply": (Forbidden, Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
+    }
 
     @extend_schema(responses=ConfigResponse)
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
@@ -81,17 +140,67 @@ class ConfigViewSet(ApiViewSet):
 
     @extend_schema(operation_id="planConfig", request=PlanInput, responses=PlanResponse)
     def plan(self, request: HttpRequest) -> HttpResponseBase:
-        """Compare a configuration with that of the environment: what it would change. Changes nothing.
+        """Compare a configuration with that of the environment: what it would change. It can be applied for an hour.
 
         It needs the scopes to read and to write the parts that the document names. Of a part that it names, functions,
         webhooks and providers that it leaves out would be removed. Documents with secrets are refused.
         """
         current.require_scopes(self.caller, ())
-        document = self.read(PlanInput)["config"]
+        values = self.read(PlanInput)
+        if len(values.keys() & {"config", "from", "version"}) != 1:
+            raise ValidationFailed.of("config", "required", "Send one of `config`, `from` and `version`.")
+        if "from" in values:
+            return respond(_plan_response(self._plan_of_merge(values)))
+        document = values["config"] if "config" in values else versions.document_of(self.place, values["version"])
         parts = submitted.parts_of(document, current.PARTS)
-        current.require_scopes(self.caller, _scopes(parts, WRITE_SCOPES))
-        wanted = submitted.check(self.place, document)
-        return respond(_plan_response(comparison.plan(self.place, current.read(self.place, parts), wanted)))
+        current.require_scopes(self.caller, _scopes_to_write(parts, document))
+        return respond(_plan_response(planning.of_document(self.place, document, parts, self.caller)))
+
+    def _plan_of_merge(self, values: Mapping[str, Any]) -> Planned:
+        parts = merging.parts_of(values["include"])
+        source = self._source(values["from"], parts, further=_scopes_to_write(parts, {}))
+        return planning.of_merge(
+            self.place, source, include=values["include"], resolve=values.get("resolve", {}), author=self.caller
+        )
+
+    def _source(self, environment_id: str, parts: Collection[str], further: Collection[str]) -> EnvironmentRef:
+        """The environment to merge. Raises ValidationFailed; Forbidden with all scopes that are missing: those to read
+        the source and `further` ones of the target."""
+        found = place_for(self.caller, environment_id)
+        if found is None or found[0].project_id != self.place.project_id:
+            raise ValidationFailed.of("from", "unknown", "The project has no such environment that you can see.")
+        source, held = found
+        if source.environment_id == self.place.environment_id:
+            raise ValidationFailed.of("from", "same", "An environment cannot be merged into itself.")
+        if missing := {scope for scope in further if not self.caller.may(scope)} | (_scopes(parts) - held):
+            raise Forbidden(f"This needs the scopes {', '.join(sorted(missing))}.")
+        return source
+
+    @extend_schema(operation_id="applyConfig", request=ApplyInput, responses=ApplyResponse)
+    def apply(self, request: HttpRequest) -> HttpResponseBase:
+        """Apply a plan of yours to its environment: completely or not at all. Applying it again changes nothing.
+
+        `confirm` names what the plan says. 412 if the environment changed since, or the plan is older than an hour.
+        Functions with a schedule or events run as the caller from then on.
+        """
+        current.require_scopes(self.caller, ())
+        values = self.read(ApplyInput)
+        stored = plans.find(self.place, values["plan"])
+        current.require_scopes(self.caller, _scopes_to_write(stored.parts, stored.document))
+        source = None
+        if stored.merge is not None:
+            if place_for(self.caller, stored.merge["source"]) is None:
+                raise PreconditionFailed("The environment that the plan merges is gone. Plan again.")
+            source = self._source(stored.merge["source"], stored.parts, further=())
+        outcome = apply.apply(
+            self.place,
+            stored,
+            confirm=values["confirm"],
+            caller=self.caller,
+            source=source,
+            resolve=values.get("resolve"),
+        )
+        return respond({"plan": stored.pk, "status": outcome.status, "version": outcome.version})
 
     def _parts(self) -> list[str]:
         """In the order of a document. Raises ValidationFailed."""
@@ -109,11 +218,23 @@ def _scopes(parts: Collection[str], further: Mapping[str, tuple[str, ...]] | Non
     return {scope for part in parts for scope in (*current.READ_SCOPES[part], *(further or {}).get(part, ()))}
 
 
-def _plan_response(plan: Plan) -> dict[str, Any]:
+def _scopes_to_write(parts: Collection[str], document: Mapping[str, Any]) -> set[str]:
+    webhooks = document.get("webhooks")
+    named = [it.get("events") for it in webhooks.values() if isinstance(it, dict)] if isinstance(webhooks, dict) else []
+    patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
+    # The event of a run carries what its code threw.
+    of_runs = {"functions:read"} if any(event_types.matches(patterns, it) for it in event_types.OF_RUNS) else set()
+    return _scopes(parts, WRITE_SCOPES) | of_runs
+
+
+def _plan_response(planned: Planned) -> dict[str, Any]:
+    plan = planned.plan
     return {
+        "plan": planned.stored.pk,
         "version": plan.version,
         "changes": [asdict(change) for change in plan.changes],
         "confirm": plan.confirm,
+        "conflicts": [asdict(conflict) for conflict in planned.conflicts],
         "missing_secrets": plan.missing_secrets,
         "warnings": [warning.as_dict() for warning in plan.warnings],
     }

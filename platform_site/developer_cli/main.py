@@ -12,6 +12,7 @@ from platform_site.developer_cli import (
     backend_commands,
     dev_command,
     environment_commands,
+    merge_command,
     operate_commands,
     output,
     store,
@@ -75,6 +76,7 @@ app.command("open")(account_commands.open_page)
 app.command()(backend_commands.pull)
 app.command()(backend_commands.plan)
 app.command()(backend_commands.push)
+app.command()(merge_command.merge)
 app.command()(dev_command.dev)
 app.command()(environment_commands.types)
 app.command()(environment_commands.invoke)

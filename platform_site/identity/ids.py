@@ -34,6 +34,7 @@ PREFIXES: Final = frozenset(
         "eml",
         "inv",
         "inb",
+        "pln",
     }
 )
 

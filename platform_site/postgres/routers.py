@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Model
 
-REGION_APPS = frozenset({"rows", "webhooks", "functions", "tenant"})
+REGION_APPS = frozenset({"rows", "webhooks", "functions", "config", "tenant"})
 """`tenant` is no installed app: it labels the models that `rows` makes from schema documents."""
 EVERYWHERE_APPS = frozenset({"api", "request_log"})
 """The kernel's own tables. Idempotency records exist beside each effect, so that both share its transaction; entries of

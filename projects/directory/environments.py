@@ -14,6 +14,7 @@ from platform_site.fastpath.compiled_queryset import Compiled
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from projects.directory import environment_cache, roles
+from projects.directory.applying import require_settled as require_settled
 from projects.directory.locks import lock_shared as lock_shared
 from projects.models import Environment, Member, Project
 

@@ -24,7 +24,7 @@ from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import Caller, EnvironmentRef, ProjectRole
 from platform_site.identity.plans import plan_limits
-from projects.directory import environment_cache, invitations, origins
+from projects.directory import applying, environment_cache, invitations, origins
 from projects.directory import locks as environment_locks
 from projects.errors import (
     AlreadyMember,
@@ -264,6 +264,7 @@ def create_branch(
             raise NoSuchSource
         if source.status not in (Environment.Status.READY, Environment.Status.MIGRATING):
             raise SourceNotReady
+        applying.require_settled(source_id)
         from_place = place_of(project, source)
         at_once = data == "none" or branching.is_small(from_place)
         filled_from = Environment.Filling.SOURCE if data == "full" else None
@@ -413,6 +414,7 @@ def change_environment(
         )
         if environment is None:
             raise NoSuchEnvironment
+        applying.require_settled(environment_id)
         wanted = environment.allowed_origins if allowed_origins is None else origins.normalised(allowed_origins)
         if wanted != environment.allowed_origins:
             environment_cache.evict_environment(environment)

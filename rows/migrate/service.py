@@ -225,13 +225,43 @@ def change(
     called for each. Raises InvalidDocument, TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and
     TookTooLong.
     """
+    with prepared(
+        place,
+        raw,
+        actor=actor,
+        expected=expected,
+        confirm=confirm,
+        reverts_to=reverts_to,
+        unhurried=unhurried,
+        progress=progress,
+    ) as change_once:
+        return with_patience(change_once)
+
+
+@contextmanager
+def prepared(
+    place: EnvironmentRef,
+    raw: object,
+    *,
+    actor: Caller | Actor,
+    expected: int | None = None,
+    confirm: Collection[str] = (),
+    reverts_to: int | None = None,
+    unhurried: bool = False,
+    progress: concurrent_unique_indexes.Progress = lambda name: None,
+) -> Generator[Callable[[], Outcome]]:
+    """`change` in two steps, for a change that is part of a larger transaction: it is checked and its unique indexes
+    are made; the block then calls what it gets, which changes the tables. That raises LockNotWon where others use them:
+    the whole transaction is then repeated (`with_patience`)."""
     schema = _read_with_misfits(place, raw)
     state = _at(place, expected)
     hold_to_plan(place, state.schema, schema)
     plan = planner.plan(state.schema, schema)
     warnings = lint.of(schema)
     if _is_same(state, raw, schema, plan):
-        return Outcome(state.version, (), changed=False, warnings=warnings)
+        same = Outcome(state.version, (), changed=False, warnings=warnings)
+        yield lambda: same
+        return
     if missing := plan.destructive.difference(confirm):
         raise Unconfirmed(missing)
     warnings += old_names.warnings(place, plan, actor)
@@ -240,16 +270,13 @@ def change(
         if made:
             limit = 0 if unhurried else settings.SCHEMA_STATEMENT_TIMEOUT_MS
             # Who holds the schema still (a copy, an import) or has changed it would make all of it in vain.
-            _with_patience(lambda: _require_version(place, state.version))
-            _with_patience(
+            with_patience(lambda: _require_version(place, state.version))
+            with_patience(
                 lambda: until_done.enter_context(
                     concurrent_unique_indexes.made(place, made, limit_ms=limit, progress=progress)
                 )
             )
-        outcome = _with_patience(lambda: _change_once(place, raw, state, plan, made, actor, reverts_to))
-    if outcome.indexes_due:
-        dispatch.send("rows.tasks.make_indexes", place.environment_id, using=place.cluster)
-    return replace(outcome, warnings=warnings)
+        yield lambda: replace(_change_once(place, raw, state, plan, made, actor, reverts_to), warnings=warnings)
 
 
 def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
@@ -268,9 +295,9 @@ def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
     for following in list(since):
         record = version(place, following)
         later = parser.parse(record.document)
-        now = _moved(tables, record.renames["tables"], later.tables)
+        now = moved(tables, record.renames["tables"], later.tables)
         columns = {
-            name: _moved(columns[name], record.renames["columns"].get(at, {}), later.tables[at].columns)
+            name: moved(columns[name], record.renames["columns"].get(at, {}), later.tables[at].columns)
             for name, at in now.items()
         }
         tables = now
@@ -284,7 +311,7 @@ def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
     return document
 
 
-def _moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
+def moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
     """Where each name is one version later; dropped names are left out. `renames` maps new names to old ones."""
     moved = {old: new for new, old in renames.items()}
     found = {}
@@ -324,7 +351,7 @@ def _source_digest(raw: object) -> str:
     return schema_model.digest(raw)  # type: ignore[arg-type]  # it has been parsed: it is an object
 
 
-def _with_patience(attempted: Callable[[], T]) -> T:
+def with_patience(attempted: Callable[[], T]) -> T:
     """A part of a change, tried again while it does not win its locks: between attempts readers pass. Raises
     TablesBusy."""
     wait = _FIRST_WAIT
@@ -393,6 +420,8 @@ def _change_once(
         )
         failpoints.reach("schema.before_commit")
     failpoints.reach("schema.after_commit")
+    if indexes_due:
+        dispatch.send("rows.tasks.make_indexes", place.environment_id, using=place.cluster)
     return Outcome(record.version, applied.operations, changed=True, indexes_due=indexes_due)
 
 
@@ -427,4 +456,4 @@ def _migrating(place: EnvironmentRef) -> Generator[None]:
     finally:
         # The change is committed, even if the control database became unavailable meanwhile.
         with log_failures(f"{place.environment_id}, still called migrating", using=DEFAULT_DB_ALIAS):
-            meant.filter(status=status.MIGRATING).update(status=status.READY)
+            meant.filter(status=status.MIGRATING, applying_plan=None).update(status=status.READY)

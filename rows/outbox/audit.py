@@ -32,6 +32,8 @@ _WHAT: Final = "an audit entry"
 def record(place: EnvironmentRef, action: str, *, actor: Caller | Actor, target_id: str, **detail: Any) -> None:
     """Write one entry, in the transaction at hand of the place's region. Two statements, and two after the commit,
     which fail nothing. `detail` as of `audit.record`."""
+    if audit.is_part_of_one_change():
+        return
     using = place.cluster
     entry = _written(
         using,

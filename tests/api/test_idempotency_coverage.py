@@ -11,7 +11,7 @@ READS_OR_SIGNS_IN = {
     "v1/rows/<str:table>/explain",
     "v1/rows/<str:table>/aggregate",
     "v1/changes",
-    "v1/config/plan",
+    "v1/config/plan",  # a plan changes nothing; the author's old ones go
     # Tokens are not kept; a lost refresh answer is covered by the grace of the rotation.
     "v1/auth/token",
     # A provider's form: it only redirects.
@@ -22,6 +22,8 @@ READS_OR_SIGNS_IN = {
     "v1/auth/email-change/confirm",
 }
 BY_THEMSELVES = {
+    # A plan is applied once; another call returns the same. Its transactions are in two databases.
+    "v1/config/apply",
     # The record points at the run: a transaction cannot be held while a function runs.
     "v1/functions/<str:name>/invoke",
 }

@@ -21,6 +21,7 @@ from tests.projects.conftest import (  # noqa: F401 - fixtures
     token_of,
 )
 from tests.support.client import Answer, Api
+from tests.support.project_crashes import mortal_environment, mortal_process, run  # noqa: F401 - fixtures
 
 SECRETS = ("F0nct10nS3cret", "Pr0v1d3rS3cret", "B0Tok3nPart", "qu3ryS3cret")
 SCHEMA: dict[str, Any] = {
@@ -59,6 +60,23 @@ class Configured:
         answer = self.ask({"config": parts})
         assert answer.status == 200, answer.json
         return answer.json
+
+    def apply(self, plan: Any, token: str | None = None, **more: Any) -> Answer:
+        """Apply a plan with all that it wants confirmed."""
+        body = {"plan": plan["plan"], "confirm": plan["confirm"], **more}
+        token = token or self.token
+        environment = self.id if token == self.token else None
+        return self.api.post("/v1/config/apply", token=token, environment=environment, json=body)
+
+    def applied(self, **parts: Any) -> Any:
+        answer = self.apply(self.plan(**parts))
+        assert answer.status == 200, answer.json
+        assert answer.json["status"] == "applied"
+        return answer.json
+
+
+READ = ("schema:read", "functions:read", "webhooks:read", "users:manage", "environments:read", "environments:write")
+WRITE = ("schema:write", "functions:deploy", "webhooks:write", "rows:read")
 
 
 @pytest.fixture

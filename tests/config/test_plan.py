@@ -14,7 +14,7 @@ from accounts import audit
 from accounts.models import AuditEntry, User
 from projects import services
 from projects.models import Environment, Project
-from tests.config.conftest import SCHEMA, SOURCE, Configured
+from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
 from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for, token_of
 from tests.support.client import Api
 
@@ -28,7 +28,15 @@ def kinds(plan: Any) -> dict[str, str]:
 def test_what_the_environment_has_changes_nothing(configured: Configured) -> None:
     now = configured.config()
     plan = configured.plan(**now["config"])
-    assert plan == {"version": now["version"], "changes": [], "confirm": [], "missing_secrets": [], "warnings": []}
+    assert plan.pop("plan").startswith("pln_")
+    assert plan == {
+        "version": now["version"],
+        "changes": [],
+        "confirm": [],
+        "conflicts": [],
+        "missing_secrets": [],
+        "warnings": [],
+    }
 
 
 def test_parts_and_fields_that_are_left_out_stay_as_they_are(configured: Configured) -> None:
@@ -214,13 +222,9 @@ def test_what_the_plan_of_the_project_does_not_allow(configured: Configured, pro
     assert (many.status, many.error) == (422, "quota_exceeded")
 
 
-READ = ("schema:read", "functions:read", "webhooks:read", "users:manage", "environments:read", "environments:write")
-WRITE = ("schema:write", "functions:deploy", "webhooks:write")
-
-
 @pytest.mark.parametrize("held", [(), READ, WRITE, (*READ, *WRITE[1:])])
 def test_every_missing_scope_of_the_parts_is_in_one_response(configured: Configured, held: tuple[str, ...]) -> None:
-    key = key_for(configured.id, "rows:read", *held)
+    key = key_for(configured.id, "rows:write", *held)
     answer = configured.ask({"config": configured.config()["config"]}, key)
     assert (answer.status, answer.error) == (403, "forbidden")
     message = answer.json["error"]["message"]

@@ -282,6 +282,19 @@ def plan_config(w: World) -> Call:
 
 
 @call_of
+def apply_config(w: World) -> Call:
+    parts = {
+        "origins": [f"https://{w.name()}.example.com"],
+        "functions": {
+            "sum": {"timeout_ms": 1000 + secrets.randbelow(1000)},
+            w.name(): {"source": "export default () => 1"},
+        },
+    }
+    plan = w.do("planConfig", {"config": parts})
+    return w.call("applyConfig", {"plan": plan["plan"], "confirm": plan["confirm"]})
+
+
+@call_of
 def list_audit_entries(w: World) -> Call:
     return w.call("listAuditEntries", bare=True, query=f"?project={w.project['project_id']}")
 

@@ -63,6 +63,7 @@ def test_what_was_once_half_done_or_a_mistake_of_ours(lab: Lab) -> None:
         ("receiveSignInCallback", 'INSERT INTO "accounts_authorizationcode"'),
         ("deleteUser", 'DELETE FROM "accounts_user"'),
         ("deleteMe", 'DELETE FROM "accounts_user"'),
+        ("applyConfig", "ROLLBACK TO SAVEPOINT"),
     ):
         clean = lab.clean(operation)
         [at] = [number for number, step in enumerate(clean.steps, 1) if statement in step]

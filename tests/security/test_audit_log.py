@@ -83,6 +83,7 @@ LEAVES = {
     "recoverWebhook": "webhook.recovered",
     "rotateWebhookSecret": "webhook.secret_rotated",
     "testWebhook": "webhook.tested",
+    "applyConfig": "config.applied",
 }
 LEAVES_NOTHING = {
     "requestEmailChange": "the link changes something, not the wish; the e-mail is in the console's list",
@@ -100,7 +101,7 @@ LEAVES_NOTHING = {
     "aggregateRows": "reads",
     "explainRow": "reads",
     "queryRows": "reads",
-    "planConfig": "reads",
+    "planConfig": "changes nothing of the environment",
 }
 STREAMS = {"streamChanges"}
 """Read, and have no single response: tests/rows/test_changes.py."""
@@ -286,7 +287,8 @@ def things(walk: Walk, owner: str) -> None:
     walk.do("recoverWebhook", {"since": task["created_at"]}, token=owner, **here)
     walk.do("deleteWebhook", token=owner, **here)
 
-    walk.do("planConfig", {"config": {"origins": []}}, token=owner)
+    plan = walk.do("planConfig", {"config": {"origins": ["https://plan.example.com"]}}, token=owner)
+    walk.do("applyConfig", {"plan": plan["plan"], "confirm": plan["confirm"]}, token=owner)
     source = {"source": "export default () => 1", "secrets": {"API_TOKEN": walk.secret("function secret")}}
     walk.do("deployFunction", source, token=owner, name="one")
     walk.do("deployFunction", {"source": "export default () => 2"}, token=owner, name="one")

@@ -58,6 +58,12 @@ def do(order: dict[str, Any]) -> None:
         call_command(
             "import_rows", order["environment"], order["table"], order["file"], no_progress=True, stdout=StringIO()
         )
+    elif order["do"] == "apply config":
+        from tests.support.client import Api
+
+        settings.ALLOWED_HOSTS = ["testserver"]
+        answer = Api().post("/v1/config/apply", token=order["key"], json=order["body"])
+        assert answer.status == 200, answer.json
     elif order["do"] == "delete environment":
         services.delete_environment(order["project"], order["environment"], actor=audit.SYSTEM)
     else:

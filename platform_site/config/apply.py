@@ -1,0 +1,266 @@
+"""Applies a stored plan to its environment: all of it or nothing, although two databases are involved.
+
+1. What takes long or calls out is done first: sources are loaded, unique indexes made, hosts resolved.
+2. The control database records which plan is applied (`control_part.begin`). Settings that are stored there do not
+   change otherwise from then on, and the changes have been rehearsed.
+3. One transaction of the region changes schema, functions and webhooks, writes the audit entry, and marks the plan as
+   applied. It decides: before its commit nothing has changed, afterwards the rest follows.
+4. The control database changes sign-in and origins, and forgets the plan (`control_part.finish`).
+
+After an interruption `settle` continues with step 4 or undoes step 2, in the same process or in a periodic job.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal, cast
+
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, transaction
+from django.db.models import F
+
+from accounts import audit
+from accounts.audit import Actor, ActorKind
+from functions.deploy import service as deploy_service
+from platform_site.background.periodic import log_failures
+from platform_site.config import control_part, current, merge_bases, planning, plans, region_part, submitted, versions
+from platform_site.config.models import StoredPlan
+from platform_site.config.submitted import Submitted
+from platform_site.http import exact_json
+from platform_site.http.errors import FieldError, Forbidden, PreconditionFailed, Unavailable, ValidationFailed
+from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.postgres import clock
+from projects.directory import applying
+from projects.directory import locks as environment_locks
+from projects.directory.environments import place_of
+from projects.models import Environment
+from projects.provisioning import failpoints
+from rows.migrate import apply as schema_apply
+from rows.migrate import service as schema_service
+from rows.outbox import audit as audit_outbox
+
+ABANDONED: Final = timedelta(minutes=1)
+"""How long after its beginning another process may end an apply that has not changed the region."""
+MOST_NAMED: Final = 500
+"""Changes in an audit entry."""
+_OUTDATED: Final = "The environment changed since the plan. Plan again."
+
+Status = Literal["applied", "completing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    status: Status
+    """`completing`: the region is changed; the control database was unavailable and follows."""
+    version: str | None
+    """Of the parts of the plan, now; None while completing."""
+
+
+def apply(
+    place: EnvironmentRef,
+    plan: StoredPlan,
+    *,
+    confirm: Collection[str],
+    caller: Caller,
+    source: EnvironmentRef | None = None,
+    resolve: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Apply a plan of the caller's. Again once it is applied: nothing changes, and the outcome is the same. `source` is
+    the environment that a plan merges, and `resolve` says what its conflicts become (`three_way.Merger`).
+
+    Raises Forbidden for another's plan, PreconditionFailed if it expired or the environment changed since,
+    ValidationFailed for what is not confirmed or refused, ApplyInProgress, and the errors of the services.
+    """
+    if (plan.author_kind, plan.author_id) != (caller.kind, caller.id):
+        raise Forbidden("Only the author of a plan can apply it. Plan yourself.")
+    if plan.is_applied:
+        return _completed(place, plan, submitted.check(place, plan.document), caller)
+    try:
+        return _apply(place, source, plan, confirm, resolve or {}, caller)
+    except PreconditionFailed:
+        other = StoredPlan.objects.using(place.cluster).filter(pk=plan.pk).first()
+        if other is None or not other.is_applied:
+            raise
+        return _completed(place, other, submitted.check(place, other.document), caller)
+
+
+def _apply(
+    place: EnvironmentRef,
+    source: EnvironmentRef | None,
+    plan: StoredPlan,
+    confirm: Collection[str],
+    resolve: Mapping[str, Any],
+    caller: Caller,
+) -> Outcome:
+    if plan.expires_at <= clock.now(place.cluster):
+        raise PreconditionFailed("The plan is older than an hour. Plan again.")
+    if not (_is_current_in_region(place, source, plan) and _is_current_in_control(place, source, plan)):
+        raise PreconditionFailed(_OUTDATED)
+    if resolve and source is None:
+        raise ValidationFailed.of("resolve", "unknown", "The plan merges nothing, so it has no conflicts.")
+    if source is not None and (resolve or plan.merge["conflicts"]):
+        planning.resolve(place, source, plan, resolve)
+    _check_confirmed(plan, confirm)
+    wanted = submitted.check(place, plan.document)
+    if wrong := control_part.unresolved_urls(wanted, plan.changes):
+        raise ValidationFailed(fields=wrong)
+    region_part.check(place, wanted, plan.changes)
+    plan.document_text = exact_json.dumps(control_part.checked(place, plan.document, wanted, plan.changes))
+    with region_part.prepared(place, wanted, plan.changes, confirm=plan.confirm, actor=caller) as change:
+        _begin(place, source, plan, wanted, caller)
+        failpoints.reach("config.journalled")
+        try:
+            schema_service.with_patience(lambda: _change_region(place, source, plan, wanted, change, caller))
+        except BaseException:
+            with log_failures(f"the apply of {plan.pk}", using=place.cluster):
+                # Where the connection broke at the commit, the region knows whether it is done.
+                if _settle(place, plan.pk, wanted, caller):
+                    return Outcome("applied", _version(place, plan))
+            raise
+    failpoints.reach("config.after_region_commit")
+    return _completed(place, plan, wanted, caller)
+
+
+def _begin(
+    place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan, wanted: Submitted, caller: Caller
+) -> None:
+    try:
+        control_part.begin(
+            place,
+            plan.pk,
+            wanted,
+            plan.changes,
+            is_current=lambda: _is_current_in_control(place, source, plan),
+            actor=caller,
+        )
+    except DatabaseError:
+        # It may have begun all the same; or another request may have begun to apply the plan, and fails then.
+        with log_failures(f"the apply of {plan.pk}", using=place.cluster):
+            _settle_abandoned(place, plan.pk, is_old=True)
+        raise
+
+
+def _check_confirmed(plan: StoredPlan, confirm: Collection[str]) -> None:
+    if missing := [name for name in plan.confirm if name not in confirm]:
+        raise ValidationFailed(
+            "The plan has changes that must be confirmed. Repeat the request with their names in `confirm`.",
+            fields=[FieldError("confirm", "unconfirmed", name) for name in missing],
+        )
+
+
+def _is_current_in_region(place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan) -> bool:
+    parts = current.IN_REGION.intersection(plan.parts)
+    wanted = [(place, plan.version_in_region)] + ([] if source is None else [(source, plan.merge["versions"][0])])
+    return all(plans.versions_of(current.read(each, parts))[0] == version for each, version in wanted)
+
+
+def _is_current_in_control(place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan) -> bool:
+    parts = set(plan.parts) - current.IN_REGION
+    wanted = [(place, plan.version_in_control)] + ([] if source is None else [(source, plan.merge["versions"][1])])
+    return all(plans.versions_of(current.read(each, parts))[1] == version for each, version in wanted)
+
+
+def _change_region(
+    place: EnvironmentRef,
+    source: EnvironmentRef | None,
+    plan: StoredPlan,
+    wanted: Submitted,
+    change: Callable[[], None],
+    caller: Caller,
+) -> None:
+    """One transaction. Raises LockNotWon: then it may be repeated."""
+    using = place.cluster
+    with schema_apply.locks_or_not(), transaction.atomic(using=using):
+        environment_locks.lock_shared_in_region(place.environment_id, using)
+        found = StoredPlan.objects.using(using).select_for_update().filter(pk=plan.pk)
+        stored = found.first()
+        if stored is None or stored.state != StoredPlan.State.OPEN:
+            raise PreconditionFailed(_OUTDATED)
+        if stored.interruptions != plan.interruptions:
+            raise Unavailable("The apply took too long and was interrupted. Nothing was changed. Try again.")
+        deploy_service.lock_functions(place)
+        if not _is_current_in_region(place, source, plan):
+            raise PreconditionFailed(_OUTDATED)
+        versions.store(place, current.read(place, plan.parts))
+        try:
+            with audit.part_of_one_change():
+                change()
+        except schema_service.VersionMoved as error:
+            raise PreconditionFailed(_OUTDATED) from error
+        if source is not None:
+            merge_bases.move(place, source, plan.merge["base"], plan.merge["names"])
+        names = [each["operation"] or each["path"] for each in plan.changes]
+        audit_outbox.record(
+            place,
+            "config.applied",
+            actor=caller,
+            target_id=place.environment_id,
+            plan=plan.pk,
+            source=None if source is None else source.environment_id,
+            changes=names[:MOST_NAMED],
+            count=len(names),
+        )
+        StoredPlan.objects.using(using).filter(pk=plan.pk).update(
+            state=StoredPlan.State.APPLIED, document_text=plan.document_text
+        )
+        failpoints.reach("config.before_region_commit")
+
+
+def _completed(place: EnvironmentRef, plan: StoredPlan, wanted: Submitted, caller: Caller | Actor) -> Outcome:
+    """The control database follows. What is committed in the region is reported as such, whatever becomes of that."""
+    outcome = Outcome("completing", None)
+    with log_failures(f"the apply of {plan.pk}"):
+        control_part.finish(place, plan.pk, wanted, plan.changes, actor=caller)
+        failpoints.reach("config.after_control_commit")
+        plans.mark_done(place.cluster, plan.pk)
+        outcome = Outcome("applied", _version(place, plan))
+    return outcome
+
+
+def _version(place: EnvironmentRef, plan: StoredPlan) -> str:
+    return current.read(place, plan.parts).version
+
+
+def _settle(place: EnvironmentRef, plan_id: str, wanted: Submitted, caller: Caller) -> bool:
+    """After an error of the caller's own apply. Returns whether the plan is applied all the same."""
+    with transaction.atomic(using=place.cluster):
+        # A commit whose connection broke may still be under way: it keeps the lock until it is decided.
+        plan = StoredPlan.objects.using(place.cluster).select_for_update().filter(pk=plan_id).first()
+    if plan is None or not plan.is_applied:
+        applying.end(place.environment_id, plan_id)
+        return False
+    _completed(place, plan, wanted, caller)
+    return True
+
+
+def settle_interrupted() -> None:
+    """Complete each apply that was interrupted after its region had changed; end those that had changed nothing."""
+    unsettled = Environment.objects.live().filter(status=Environment.Status.MIGRATING, applying_plan__isnull=False)
+    for environment_id, plan_id, since in list(unsettled.values_list("pk", "applying_plan", "applying_since")):
+        with log_failures(f"the apply of {plan_id}"):
+            place = place_of(environment_id)
+            if place is not None and plan_id is not None and since is not None:
+                _settle_abandoned(place, plan_id, is_old=since < clock.now(DEFAULT_DB_ALIAS) - ABANDONED)
+
+
+def _settle_abandoned(place: EnvironmentRef, plan_id: str, *, is_old: bool) -> None:
+    plan = StoredPlan.objects.using(place.cluster).filter(pk=plan_id).first()
+    if plan is not None and plan.is_applied:
+        author = Actor(cast(ActorKind, plan.author_kind), plan.author_id)
+        control_part.finish(place, plan_id, submitted.check(place, plan.document), plan.changes, actor=author)
+        plans.mark_done(place.cluster, plan_id)
+    elif is_old and _is_fenced_off(place, plan_id):
+        applying.end(place.environment_id, plan_id)
+
+
+def _is_fenced_off(place: EnvironmentRef, plan_id: str) -> bool:
+    """Whether no process will change the region for this apply any more."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        plans_here = StoredPlan.objects.using(using).filter(pk=plan_id)
+        if not plans_here.exists():
+            return True
+        found = plans_here.select_for_update(skip_locked=True).first()
+        if found is None or found.is_applied:  # a process is changing the region, or just has
+            return False
+        plans_here.update(interruptions=F("interruptions") + 1)
+    return True

@@ -1,0 +1,18 @@
+from django.apps import AppConfig
+
+
+class ConfigConfig(AppConfig):
+    name = "platform_site.config"
+    label = "config"
+
+    def ready(self) -> None:
+        from platform_site.config import merge_bases, plans, versions
+        from platform_site.config.models import ConfigVersion, MergeBase, StoredPlan
+        from platform_site.identity import signals
+        from projects.provisioning import orphaned_rows
+
+        orphaned_rows.register(StoredPlan, MergeBase, ConfigVersion)
+        signals.environment_branched.connect(merge_bases.follow_branch, dispatch_uid="config.follow_branch")
+        signals.environment_deleted.connect(merge_bases.forget_environment, dispatch_uid="config.forget_merge_bases")
+        signals.environment_deleted.connect(plans.forget_environment, dispatch_uid="config.forget_environment")
+        signals.environment_deleted.connect(versions.forget_environment, dispatch_uid="config.forget_versions")

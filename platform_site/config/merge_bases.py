@@ -1,0 +1,69 @@
+"""The common base of two environments: the branch as it was created, then the source of each merge."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q
+
+from platform_site.config import current
+from platform_site.config.merged_schema import Names
+from platform_site.config.models import MergeBase
+from platform_site.http.errors import Conflict
+from platform_site.identity.callers import EnvironmentRef
+from rows.migrate import service as schema_service
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    parts: dict[str, Any]
+    names: dict[str, Any]
+
+    def at(self, environment_id: str) -> tuple[int, Names | None]:
+        """The version of that environment's schema then, and its names; None where they are those of the base."""
+        known = self.names[environment_id]
+        names = known.get("names")
+        return known["version"], None if names is None else Names(names["tables"], names["columns"])
+
+
+def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
+    """In the transaction that copies the source. The copies are the base: they differ on purpose, such as webhooks that
+    are disabled."""
+    version = schema_service.current(target).version
+    MergeBase.objects.using(using).create(
+        environment_id=target.environment_id,
+        other_id=source.environment_id,
+        parts=current.read(target, current.PARTS).parts,
+        names={each.environment_id: {"version": version} for each in (source, target)},
+    )
+
+
+def _of(one: EnvironmentRef, other: EnvironmentRef) -> Any:
+    pairs = Q(environment_id=one.environment_id, other_id=other.environment_id) | Q(
+        environment_id=other.environment_id, other_id=one.environment_id
+    )
+    return MergeBase.objects.using(one.cluster).filter(pairs)
+
+
+def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
+    """Raises Conflict."""
+    found = _of(one, other).first()
+    if found is None:
+        raise Conflict("These environments have no common base: neither was branched from the other.")
+    return Base(found.parts, found.names)
+
+
+def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], names: dict[str, Any]) -> None:
+    """In the transaction of the region that merges `source` into `target`. `names` are those of the target."""
+    _of(target, source).update(
+        parts=parts,
+        names={
+            target.environment_id: {"version": schema_service.current(target).version, "names": names},
+            source.environment_id: {"version": schema_service.current(source).version},
+        },
+    )
+
+
+def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """May run twice."""
+    named = Q(environment_id=environment_id) | Q(other_id=environment_id)
+    MergeBase.objects.using(cluster).filter(named).delete()

@@ -1,0 +1,215 @@
+"""Three-way merge of schema documents that follows renames.
+
+A table or column is the same one on both sides if it came from the same one of the base. Its name is merged like any
+other value, so a rename meets a change of the column on the other side without a conflict, and the result says
+`renamed_from`. A name that means different things on both sides is a conflict: rules that use it would change silently.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from platform_site.config.three_way import MISSING, Merger
+from platform_site.identity.callers import EnvironmentRef
+from rows.migrate import service as schema_service
+from rows.schema import parser
+
+Document = Mapping[str, Any]
+_BY_NAME: Final = ("conditions", "checks")
+_WHOLE: Final = ("id_prefix", "unique", "indexes")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What one side calls the tables and columns of the base; those that it dropped are left out."""
+
+    tables: Mapping[str, str]
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By table of the base. The keys of the documents."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"tables": self.tables, "columns": self.columns}
+
+
+def same_names(document: Document) -> Names:
+    tables = document["tables"]
+    return Names(
+        {name: name for name in tables}, {name: {key: key for key in tables[name]["columns"]} for name in tables}
+    )
+
+
+def names_now(place: EnvironmentRef, base: Document, version: int, then: Names | None) -> Names:
+    """Follows the renames of `place` since `version`, when it called the things of the base as `then` says."""
+    if not base["tables"]:
+        return Names({})
+    start = then or same_names(base)
+    tables = dict(start.tables)
+    state = schema_service.version(place, version).document if version else {"tables": {}}
+    schema = parser.parse(state)
+    columns = {
+        name: {
+            key: column.name
+            for key, there in start.columns.get(name, {}).items()
+            if (column := _by_key(schema, at).get(there)) is not None
+        }
+        for name, at in tables.items()
+    }
+    versions = schema_service.history(place).filter(version__gt=version).order_by("version")
+    for number in list(versions.values_list("version", flat=True)):
+        record = schema_service.version(place, number)
+        schema = parser.parse(record.document)
+        now = schema_service.moved(tables, record.renames.get("tables", {}), schema.tables)
+        columns = {
+            name: schema_service.moved(
+                columns.get(name, {}), record.renames.get("columns", {}).get(at, {}), schema.tables[at].columns
+            )
+            for name, at in now.items()
+        }
+        tables = now
+    keys = {
+        name: {column.name: column.key for column in schema.tables[at].columns.values()} for name, at in tables.items()
+    }
+    return Names(tables, {name: {key: keys[name][at] for key, at in columns[name].items()} for name in tables})
+
+
+def _by_key(schema: Any, table: str) -> Mapping[str, Any]:
+    found = schema.tables.get(table)
+    return {} if found is None else {column.key: column for column in found.columns.values()}
+
+
+@dataclass(slots=True)
+class Merged:
+    document: dict[str, Any]
+    """With `renamed_from` wherever ours has another name."""
+    names: Names
+    """What the result calls the things of theirs, which is the next base."""
+
+
+def merge(
+    merger: Merger, base: Document, ours: Document, theirs: Document, our_names: Names, their_names: Names
+) -> Merged:
+    tables: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    columns: dict[str, dict[str, str]] = {}
+    path = "schema.tables"
+    for old, our, their in _same(
+        base["tables"], ours["tables"], theirs["tables"], our_names.tables, their_names.tables
+    ):
+        sides = [_of(base["tables"], old), _of(ours["tables"], our), _of(theirs["tables"], their)]
+        name = _name(merger, path, old, our, their, sides)
+        if name is None:
+            continue
+        if their is not None:
+            names[their] = name
+        if our is None or their is None:
+            body = dict(sides[1] if our is not None else sides[2])
+            if their is not None:
+                columns[their] = {key: key for key in body["columns"]}
+        else:
+            found = (our_names.columns.get(old, {}), their_names.columns.get(old, {})) if old else ({}, {})
+            body, columns[their] = _table(merger, f"{path}.{name}", sides, *found)
+        if our is not None and our != name:
+            body["renamed_from"] = our
+        if name in tables:
+            merger.conflict(f"{path}.{name}", sides[0], tables[name], body)
+        tables[name] = body
+    _refuse_double_meaning(merger, path, our_names.tables, their_names.tables, ours["tables"], theirs["tables"])
+    document: dict[str, Any] = {"tables": tables}
+    users = merger.mapping("schema.users", *(each.get("users", {}) for each in (base, ours, theirs)))
+    if users:
+        document["users"] = users
+    return Merged(document, Names(names, columns))
+
+
+def _same(
+    base: Iterable[str], ours: Iterable[str], theirs: Iterable[str], our: Mapping[str, str], their: Mapping[str, str]
+) -> Iterator[tuple[str | None, str | None, str | None]]:
+    """Each thing by its names in base, ours and theirs. In the order of ours, then what is new in theirs."""
+    olds = {now: old for old, now in our.items()}
+    known = set(their.values())
+    for name in ours:
+        old = olds.get(name)
+        if old is not None:
+            yield old, name, their.get(old)
+        else:
+            yield None, name, name if name in theirs and name not in known else None
+    for old in base:
+        if old not in our and old in their:
+            yield old, None, their[old]
+    for name in theirs:
+        if name not in known and not (name in ours and name not in olds):
+            yield None, None, name
+
+
+def _of(tables: Mapping[str, Any], name: str | None) -> Any:
+    return MISSING if name is None else tables[name]
+
+
+def _name(
+    merger: Merger, path: str, old: str | None, our: str | None, their: str | None, sides: list[Any]
+) -> str | None:
+    """The name of the result; None if it is not there. A deletion meets a change: a conflict."""
+    if our is not None and their is not None:
+        if old is None or our == their:
+            return our
+        name = merger.value(f"{path}.{our}.name", old, our, their)
+        return name if isinstance(name, str) else our
+    if old is None:
+        return our or their
+    kept = our if our is not None else their
+    unchanged = kept == old and (sides[1] if our is not None else sides[2]) == sides[0]
+    if unchanged:
+        return None
+    found = merger.value(f"{path}.{kept}", sides[0], sides[1], sides[2])
+    return None if found is MISSING or found is None else kept
+
+
+def _table(
+    merger: Merger, path: str, sides: list[Any], our_columns: Mapping[str, str], their_columns: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Merged from both sides, and what it calls the columns of theirs."""
+    base, ours, theirs = ({} if each is MISSING else each for each in sides)
+    old_columns = base.get("columns", {})
+    merged: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for old, our, their in _same(old_columns, ours["columns"], theirs["columns"], our_columns, their_columns):
+        defined = [_of(old_columns, old), _of(ours["columns"], our), _of(theirs["columns"], their)]
+        key = _name(merger, f"{path}.columns", old, our, their, defined)
+        if key is None:
+            continue
+        if old is None or (our is not None and their is not None):
+            column = merger.value(f"{path}.columns.{key}", *defined)
+        else:
+            column = defined[1] if our is not None else defined[2]
+        if our is not None and our != key and isinstance(column, dict):
+            column = {**column, "renamed_from": our}
+        if key in merged:
+            merger.conflict(f"{path}.columns.{key}", defined[0], merged[key], column)
+        if their is not None:
+            names[their] = key
+        merged[key] = column
+    _refuse_double_meaning(merger, f"{path}.columns", our_columns, their_columns, ours["columns"], theirs["columns"])
+    table: dict[str, Any] = {"columns": merged}
+    for word in _WHOLE:
+        value = merger.value(f"{path}.{word}", *(each.get(word, MISSING) for each in (base, ours, theirs)))
+        if value is not MISSING:
+            table[word] = value
+    for word in _BY_NAME:
+        if value := merger.mapping(f"{path}.{word}", *(each.get(word, {}) for each in (base, ours, theirs))):
+            table[word] = value
+    rules = [each.get("rules", {}) for each in (base, ours, theirs)]
+    for role in dict.fromkeys([*rules[1], *rules[2], *rules[0]]):
+        if value := merger.mapping(f"{path}.rules.{role}", *(each.get(role, {}) for each in rules)):
+            table.setdefault("rules", {})[role] = value
+    return table, names
+
+
+def _refuse_double_meaning(
+    merger: Merger, path: str, our: Mapping[str, str], their: Mapping[str, str], ours: Document, theirs: Document
+) -> None:
+    """A name of both sides that continues different things of the base."""
+    our_olds = {now: old for old, now in our.items()}
+    their_olds = {now: old for old, now in their.items()}
+    for name in ours:
+        if name in theirs and our_olds.get(name) != their_olds.get(name):
+            merger.conflict(f"{path}.{name}", None, ours[name], theirs[name])

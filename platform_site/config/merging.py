@@ -1,0 +1,239 @@
+"""Merges the configuration of another environment into this one: the document of the plan, and its conflicts.
+
+What changed on one side only is no conflict. Settings that control access, where data is sent or automatic runs keep
+the target's values unless `include` names them. Webhooks without a name are left alone: an id is the same nowhere else.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from functions.models import Version
+from platform_site.config import comparison, current, merge_bases, merged_schema
+from platform_site.config.current import Configuration
+from platform_site.config.merge_bases import Base
+from platform_site.config.three_way import MISSING, Conflict, Merger
+from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.identity.callers import EnvironmentRef
+from rows.migrate import service as schema_service
+from rows.schema.model import InvalidDocument
+
+Items = Mapping[str, Mapping[str, Any]]
+DEFAULT_PARTS: Final = ("schema", "functions", "webhooks")
+MAX_ERRORS: Final = 100
+_ID: Final = "wh_"
+
+
+@dataclass(slots=True)
+class Merge:
+    """`document` is what `POST /v1/config/plan` takes; the rest is for the plan that stores it."""
+
+    document: dict[str, Any]
+    now: Configuration
+    """Of the target."""
+    theirs: Configuration
+    conflicts: list[Conflict]
+    warnings: list[FieldError] = field(default_factory=list)
+    base_parts: dict[str, Any] = field(default_factory=dict)
+    """The next base."""
+    names: merged_schema.Names | None = None
+
+
+def parts_of(include: Collection[str]) -> list[str]:
+    """The parts that a merge reads and writes. Raises ValidationFailed."""
+    wrong = [name for name in include if name.partition(".")[0] not in current.PARTS]
+    if wrong:
+        raise ValidationFailed.of("include", "not_among", f"Begin with one of {', '.join(current.PARTS)}.")
+    named = {name.partition(".")[0] for name in include}
+    return [part for part in current.PARTS if part in DEFAULT_PARTS or part in named]
+
+
+def merge(
+    place: EnvironmentRef, source: EnvironmentRef, *, include: Collection[str], resolve: Mapping[str, Any]
+) -> Merge:
+    """Merge `source` into `place`. Changes nothing. Raises ValidationFailed, and Conflict without a common base."""
+    parts = parts_of(include)
+    base = merge_bases.find(place, source)
+    now, theirs = current.read(place, parts), current.read(source, parts)
+    merger = Merger(resolve)
+    merged = _Merging(place, source, base, now, theirs, merger, [*include])
+    found = Merge({}, now, theirs, merger.conflicts)
+    schema = merged.schema()
+    found.document["schema"], found.names = schema.document, schema.names
+    found.document["functions"] = merged.functions()
+    found.document["webhooks"] = merged.webhooks()
+    if "auth" in parts:
+        found.document["auth"] = merged.auth()
+    if "origins" in parts:
+        sides = (each.get("origins", []) for each in (base.parts, now.parts, theirs.parts))
+        found.document["origins"] = merger.value("origins", *sides)
+    if unknown := sorted(set(resolve) - merger.paths):
+        raise ValidationFailed(
+            fields=[
+                FieldError(f"resolve.{path[:200]}", "unknown", "The merge has no such path.") for path in unknown[:100]
+            ]
+        )
+    found.warnings = merged.warnings
+    found.base_parts = {**base.parts, **merged.next_base()}
+    return found
+
+
+@dataclass(slots=True)
+class _Merging:
+    place: EnvironmentRef
+    source: EnvironmentRef
+    base: Base
+    now: Configuration
+    theirs: Configuration
+    merger: Merger
+    include: list[str]
+    warnings: list[FieldError] = field(default_factory=list)
+
+    def schema(self) -> merged_schema.Merged:
+        base, ours, theirs = self._sides("schema", {"tables": {}})
+        merged = merged_schema.merge(
+            self.merger, base, ours, theirs,
+            merged_schema.names_now(self.place, base, *self.base.at(self.place.environment_id)),
+            merged_schema.names_now(self.source, base, *self.base.at(self.source.environment_id)),
+        )  # fmt: skip
+        if not any(conflict.path.startswith("schema") for conflict in self.merger.conflicts):
+            try:
+                schema_service.read(merged.document)
+            except InvalidDocument as error:
+                # Each side is valid: something that one side changed is used by what the other side changed.
+                for path in dict.fromkeys(self.merger.nearest(f"schema.{it.field}") for it in error.errors):
+                    if path is not None and path not in self.merger.resolve:  # else the plan says what is wrong
+                        inner = path.removeprefix("schema.")
+                        self.merger.conflict(path, *(_at(each, inner) for each in (base, ours, theirs)))
+        return merged
+
+    def functions(self) -> dict[str, Any]:
+        sides = self._sides("functions", {})
+        merged = self._items("functions", sides, comparison.FUNCTION_TRUST)
+        theirs = current.with_sources(self.source, Configuration({"functions": sides[2]}))["functions"]
+        for name, item in merged.items():
+            digest = item.pop("source_sha256", None)
+            if digest == sides[1].get(name, {}).get("source_sha256"):
+                continue
+            is_theirs = digest == sides[2].get(name, {}).get("source_sha256")
+            item["source"] = theirs[name]["source"] if is_theirs else digest
+        self.merger.conflicts[:] = [self._with_texts(each) for each in self.merger.conflicts]
+        return merged
+
+    def webhooks(self) -> dict[str, Any]:
+        base, ours, theirs = self._sides("webhooks", {})
+        unnamed = {name: item for name, item in ours.items() if name.startswith(_ID)}
+        named = [{name: it for name, it in side.items() if not name.startswith(_ID)} for side in (base, ours, theirs)]
+        if len(named[2]) < len(theirs):
+            self.warnings.append(FieldError("webhooks", "no_name", "Webhooks without a name are not merged."))
+        merged = self._items("webhooks", named, comparison.WEBHOOK_TRUST)
+        for name in [name for name, item in merged.items() if "url" not in item]:
+            del merged[name]
+            message = f"It is new and is left out, because its URL is not included: include webhooks.{name}."
+            self.warnings.append(FieldError(f"webhooks.{name}", "not_included", message))
+        return merged | unnamed
+
+    def auth(self) -> dict[str, Any]:
+        base, ours, theirs = self._sides("auth", {})
+        merged = {}
+        for name in ours:
+            if name in theirs and name != "providers":
+                merged[name] = self._field("auth", name, base, ours, theirs, is_trust=name != "app_name")
+        if "providers" in ours and "providers" in theirs:
+            sides = [side.get("providers", {}) for side in (base, ours, theirs)]
+            included = [
+                {name: it for name, it in side.items() if self._included(f"auth.providers.{name}")} for side in sides
+            ]
+            merged["providers"] = {name: it for name, it in sides[1].items() if name not in included[1]}
+            merged["providers"] |= self._items("auth.providers", included, frozenset())
+        return merged
+
+    def next_base(self) -> dict[str, Any]:
+        """Theirs, but for settings that were not merged: those are still to be compared with the old base."""
+        found: dict[str, Any] = {"schema": self.theirs.parts["schema"]}
+        for part, trust in (("functions", comparison.FUNCTION_TRUST), ("webhooks", comparison.WEBHOOK_TRUST)):
+            old: Items = self.base.parts.get(part, {})
+            found[part] = {
+                name: {
+                    key: value if key not in trust or self._included(f"{part}.{name}.{key}") else old[name][key]
+                    for key, value in item.items()
+                    if key not in trust or self._included(f"{part}.{name}.{key}") or key in old.get(name, {})
+                }
+                for name, item in self.theirs.parts[part].items()
+            }
+        if "origins" in self.include:
+            found["origins"] = self.theirs.parts["origins"]
+        if "auth" in self.include:
+            found["auth"] = self.theirs.parts["auth"]
+        return found
+
+    def _sides(self, part: str, default: Any) -> tuple[Any, Any, Any]:
+        return self.base.parts.get(part, default), self.now.parts[part], self.theirs.parts[part]
+
+    def _included(self, path: str) -> bool:
+        return any(path == name or path.startswith(f"{name}.") for name in self.include)
+
+    def _items(self, part: str, sides: Sequence[Items], trust: frozenset[str]) -> dict[str, Any]:
+        base, ours, theirs = sides
+        merged: dict[str, Any] = {}
+        for name in dict.fromkeys([*ours, *theirs]):
+            path = f"{part}.{name}"
+            old, our, their = base.get(name), ours.get(name), theirs.get(name)
+            if our is not None and their is not None:
+                fields = dict.fromkeys([*our, *their])
+                values = {key: self._field(path, key, old or {}, our, their, is_trust=key in trust) for key in fields}
+                merged[name] = {key: value for key, value in values.items() if value is not MISSING}
+            elif old is None:
+                merged[name] = dict(our) if our is not None else self._new(path, their or {}, trust)
+            else:
+                kept = dict(our or their or {})
+                if not _is_same(kept, old, trust):
+                    found = (MISSING if each is None else dict(each) for each in (old, our, their))
+                    if self.merger.value(path, *found) is not MISSING:
+                        merged[name] = kept
+        return merged
+
+    def _new(self, path: str, item: Mapping[str, Any], trust: frozenset[str]) -> dict[str, Any]:
+        """Only what narrows access comes along without being included."""
+        return {
+            key: value
+            for key, value in item.items()
+            if key not in trust or self._included(f"{path}.{key}") or (key == "invoke" and value != "public")
+        }
+
+    def _field(
+        self, path: str, key: str, base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any],
+        *, is_trust: bool,
+    ) -> Any:  # fmt: skip
+        if is_trust and not self._included(f"{path}.{key}"):
+            return ours.get(key, MISSING)
+        at = f"{path}.{'source' if key == 'source_sha256' else key}"
+        return self.merger.value(at, *(each.get(key, MISSING) for each in (base, ours, theirs)))
+
+    def _with_texts(self, conflict: Conflict) -> Conflict:
+        """Sources as texts: hashes tell nobody anything."""
+        if not conflict.path.startswith("functions.") or not conflict.path.endswith(".source"):
+            return conflict
+        texts = (self._text(each) for each in (conflict.base, conflict.ours, conflict.theirs))
+        return Conflict(conflict.path, *texts)
+
+    def _text(self, digest: str | None) -> str | None:
+        ids = [self.place.environment_id, self.source.environment_id]
+        versions = Version.objects.using(self.place.cluster).filter(function__environment_id__in=ids)
+        return versions.filter(source_hash=digest).values_list("source", flat=True).first()
+
+
+def _is_same(item: Mapping[str, Any], base: Mapping[str, Any], trust: frozenset[str]) -> bool:
+    return all(item.get(key) == base.get(key) for key in (item.keys() | base.keys()) - trust)
+
+
+def _at(document: Any, path: str) -> Any:
+    """The value there, or what of it there is."""
+    for name in path.split("."):
+        if isinstance(document, dict) and name in document:
+            document = document[name]
+        elif isinstance(document, list) and name.isdigit() and int(name) < len(document):
+            document = document[int(name)]
+        else:
+            return MISSING
+    return document

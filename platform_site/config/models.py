@@ -1,0 +1,102 @@
+"""Tables of configuration plans, in each region's schema `platform`."""
+
+from typing import Any, ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now
+
+from platform_site.http import exact_json
+from platform_site.http.models import public_id
+
+
+class StoredPlan(models.Model):
+    """What an author was shown, and may apply."""
+
+    class State(models.TextChoices):
+        OPEN = "open"
+        APPLIED = "applied"
+        """In the region; the control database may have to follow (`applying`)."""
+        DONE = "done"
+
+    id = public_id("pln")
+    environment_id = models.CharField(max_length=30)
+    author_kind = models.CharField(max_length=10)
+    author_id = models.CharField(max_length=30)
+    parts = ArrayField(models.CharField(max_length=20))
+    document_text = models.TextField()
+    """The document as JSON. Text: the order of columns in a schema has a meaning."""
+    changes = models.JSONField()
+    """Path, kind and operation of each change."""
+    confirm = models.JSONField()
+    version_in_region = models.CharField(max_length=30)
+    """Of the parts in the region that were compared."""
+    version_in_control = models.CharField(max_length=30)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.OPEN)
+    interruptions = models.SmallIntegerField(default=0)
+    """How many applies were ended from outside before they changed anything: those must not go on."""
+    merge: "models.JSONField[Any, Any]" = models.JSONField(null=True)
+    """Of a plan that merges another environment: `planning.of_merge`."""
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "config_plan"
+        indexes: ClassVar = [
+            models.Index(fields=["environment_id", "author_id", "-created_at"], name="config_plan_of_author"),
+            models.Index(fields=["expires_at"], name="config_plan_expiry"),
+        ]
+
+    def __str__(self) -> str:
+        return self.pk
+
+    @property
+    def is_applied(self) -> bool:
+        return self.state in (self.State.APPLIED, self.State.DONE)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = exact_json.loads(self.document_text)
+        return found
+
+
+class MergeBase(models.Model):
+    """What a branch and another environment last had in common: the branch at its creation, then the source of each
+    merge."""
+
+    environment_id = models.CharField(max_length=30)
+    """The branch."""
+    other_id = models.CharField(max_length=30, db_index=True)
+    parts = models.JSONField()
+    """As `current.Configuration.parts`."""
+    names = models.JSONField()
+    """By environment, the version of its schema then, and what it calls the tables and columns of the base."""
+
+    class Meta:
+        db_table = "config_merge_base"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["environment_id", "other_id"], name="config_merge_base_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.environment_id} of {self.other_id}"
+
+
+class ConfigVersion(models.Model):
+    """What an environment had in some parts before a plan changed them, to go back to."""
+
+    environment_id = models.CharField(max_length=30)
+    version = models.CharField(max_length=30)
+    schema_version = models.IntegerField()
+    compressed_document = models.BinaryField()
+    """JSON, with the sources of functions."""
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "config_version"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["environment_id", "version"], name="config_version_once")
+        ]
+
+    def __str__(self) -> str:
+        return self.version

@@ -1,0 +1,98 @@
+"""Creates stored plans: from a document, or by merging another environment."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from platform_site.config import comparison, credentials, current, merging, plans, submitted
+from platform_site.config.comparison import Plan
+from platform_site.config.merging import Merge
+from platform_site.config.models import StoredPlan
+from platform_site.config.three_way import Conflict
+from platform_site.http import exact_json
+from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.identity.callers import Caller, EnvironmentRef
+
+MAX_ERRORS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    stored: StoredPlan
+    plan: Plan
+    conflicts: list[Conflict]
+
+
+def of_document(place: EnvironmentRef, document: Mapping[str, Any], parts: Collection[str], author: Caller) -> Planned:
+    """Raises ValidationFailed and the errors of `comparison.plan`."""
+    wanted = submitted.check(place, document)
+    now = current.read(place, parts)
+    found = comparison.plan(place, now, wanted)
+    return Planned(plans.store(place, author, document, now, found), found, [])
+
+
+def of_merge(
+    place: EnvironmentRef,
+    source: EnvironmentRef,
+    *,
+    include: Collection[str],
+    resolve: Mapping[str, Any],
+    author: Caller,
+) -> Planned:
+    """Raises as `of_document` and `merging.merge`."""
+    _refuse_secrets(resolve)
+    merge = merging.merge(place, source, include=include, resolve=resolve)
+    plan = _compared(place, merge)
+    stored = plans.store(place, author, merge.document, merge.now, plan, _as_json(merge, source, include, resolve))
+    return Planned(stored, plan, merge.conflicts)
+
+
+def resolve(place: EnvironmentRef, source: EnvironmentRef, stored: StoredPlan, choices: Mapping[str, Any]) -> None:
+    """Complete a plan by what its conflicts become; the environments are what they were. Raises ValidationFailed with
+    the conflicts that remain."""
+    _refuse_secrets(choices)
+    merge = merging.merge(
+        place, source, include=stored.merge["include"], resolve={**stored.merge["resolve"], **choices}
+    )
+    if merge.conflicts:
+        raise ValidationFailed(
+            "The merge has conflicts. Say `ours`, `theirs` or a value for each in `resolve`.",
+            fields=[FieldError("resolve", "unresolved", each.path) for each in merge.conflicts[:MAX_ERRORS]],
+        )
+    plan = _compared(place, merge)
+    stored.document_text = exact_json.dumps(merge.document)
+    stored.changes, stored.confirm = plans.changes_as_json(plan), plan.confirm
+    stored.merge = _as_json(merge, source, stored.merge["include"], {**stored.merge["resolve"], **choices})
+    stored.save(using=place.cluster, update_fields=["document_text", "changes", "confirm", "merge"])
+
+
+def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
+    """Nothing is stored or repeated of a choice that holds a secret. Sources may, of which the plan warns."""
+    for path, choice in resolve.items():
+        is_source = path.startswith("functions.") and path.endswith(".source")
+        text = path if is_source else f"{path} {exact_json.dumps(choice)}"
+        if credentials.first_line_with_secret(text) is not None:
+            raise ValidationFailed.of("resolve", "secret", "A configuration holds no secrets.")
+
+
+def _compared(place: EnvironmentRef, merge: Merge) -> Plan:
+    document = merge.document
+    if any(conflict.path.startswith("schema") for conflict in merge.conflicts):
+        document = {**document, "schema": merge.now.parts["schema"]}  # the merged one may not be valid yet
+    plan = comparison.plan(place, merge.now, submitted.check(place, document))
+    plan.warnings += merge.warnings
+    return plan
+
+
+def _as_json(
+    merge: Merge, source: EnvironmentRef, include: Collection[str], resolve: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "source": source.environment_id,
+        "include": [*include],
+        "resolve": dict(resolve),
+        "versions": plans.versions_of(merge.theirs),
+        "conflicts": len(merge.conflicts),
+        "base": merge.base_parts,
+        "names": merge.names.as_json() if merge.names else {},
+    }

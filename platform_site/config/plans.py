@@ -1,0 +1,105 @@
+"""Stored plans: created, found by their author, deleted."""
+
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import transaction
+
+from platform_site.config import current
+from platform_site.config.comparison import Plan
+from platform_site.config.current import Configuration
+from platform_site.config.models import StoredPlan
+from platform_site.http import exact_json
+from platform_site.http.errors import NotFound
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.postgres import clock
+from projects.directory import locks as environment_locks
+from projects.models import Environment
+
+LIFETIME: Final = timedelta(hours=1)
+REMEMBERED: Final = timedelta(days=1)
+"""How long after its end the apply of a plan can be repeated, which returns what it returned."""
+MOST_OPEN: Final = 20
+"""Plans of one author in one environment. A new one replaces the oldest."""
+BATCH: Final = 500
+
+
+def versions_of(configuration: Configuration) -> tuple[str, str]:
+    """The versions of the parts in the region and of those in the control database."""
+    in_region = {name: part for name, part in configuration.parts.items() if name in current.IN_REGION}
+    in_control = {name: part for name, part in configuration.parts.items() if name not in current.IN_REGION}
+    return Configuration(in_region).version, Configuration(in_control).version
+
+
+def store(
+    place: EnvironmentRef,
+    author: Caller,
+    document: Mapping[str, Any],
+    now: Configuration,
+    plan: Plan,
+    merge: Mapping[str, Any] | None = None,
+) -> StoredPlan:
+    """Store a plan for its author. `now` is the configuration that it was compared with."""
+    using = place.cluster
+    in_region, in_control = versions_of(now)
+    with transaction.atomic(using=using):
+        environment_locks.lock_shared_in_region(place.environment_id, using)
+        own = StoredPlan.objects.using(using).filter(
+            environment_id=place.environment_id, author_id=author.id, state=StoredPlan.State.OPEN
+        )
+        surplus = own.order_by("-created_at", "-id").values_list("pk", flat=True)[MOST_OPEN - 1 :]
+        own.filter(pk__in=list(surplus)).delete()
+        return StoredPlan.objects.using(using).create(
+            environment_id=place.environment_id,
+            author_kind=author.kind,
+            author_id=author.id,
+            parts=[*now.parts],
+            document_text=exact_json.dumps(dict(document)),
+            changes=changes_as_json(plan),
+            merge=merge,
+            confirm=plan.confirm,
+            version_in_region=in_region,
+            version_in_control=in_control,
+            expires_at=clock.now(using) + LIFETIME,
+        )
+
+
+def changes_as_json(plan: Plan) -> list[dict[str, Any]]:
+    return [{"path": it.path, "kind": it.kind, "operation": it.operation} for it in plan.changes]
+
+
+def find(place: EnvironmentRef, plan_id: str) -> StoredPlan:
+    """A plan of the environment. Raises NotFound."""
+    plans = StoredPlan.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    found = plans.filter(pk=plan_id).first() if ids.matches("pln", plan_id) else None
+    if found is None:
+        raise NotFound("There is no such plan in this environment. Plans are deleted a day after they expire.")
+    return found
+
+
+def delete_old(using: str) -> None:
+    """Delete plans that were forgotten. Those that are being applied stay."""
+    old = StoredPlan.objects.using(using).filter(expires_at__lt=clock.now(using) - REMEMBERED)
+    while True:
+        batch = dict(old.order_by("expires_at").values_list("pk", "state")[:BATCH])
+        interrupted = [plan_id for plan_id, state in batch.items() if state == StoredPlan.State.APPLIED]
+        unfinished = _being_applied(interrupted)
+        old.filter(pk__in=batch.keys() - unfinished).delete()
+        if len(batch) < BATCH or len(unfinished) == BATCH:
+            return
+
+
+def _being_applied(plan_ids: Collection[str]) -> set[str | None]:
+    return set(Environment.objects.filter(applying_plan__in=plan_ids).values_list("applying_plan", flat=True))
+
+
+def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """The plans of a deleted environment. May run twice."""
+    StoredPlan.objects.using(cluster).filter(environment_id=environment_id).delete()
+
+
+def mark_done(using: str, plan_id: str) -> None:
+    applied = StoredPlan.objects.using(using).filter(pk=plan_id, state=StoredPlan.State.APPLIED)
+    applied.update(state=StoredPlan.State.DONE)

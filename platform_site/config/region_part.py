@@ -1,0 +1,116 @@
+"""Applies the part of a plan that is stored in the region: functions, webhooks and the schema."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from functions.deploy import service as deploy_service
+from platform_site import outbound
+from platform_site.config import credentials, touched
+from platform_site.config.submitted import Submitted
+from platform_site.config.touched import Touched, errors_at
+from platform_site.http.errors import ValidationFailed
+from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.migrate import service as schema_service
+from webhooks.models import Webhook
+from webhooks.subscriptions import service as webhook_service
+
+Changes = Sequence[Mapping[str, Any]]
+
+
+def check(place: EnvironmentRef, wanted: Submitted, changes: Changes) -> None:
+    """What takes long or calls out, before any transaction: loads sources, resolves the hosts of URLs.
+
+    Raises ValidationFailed, Unavailable.
+    """
+    for name, each in sorted(touched.items(changes, "functions.").items()):
+        if not each.is_removed:
+            with errors_at(f"functions.{name}"):
+                _try_out(place, name, each, wanted)
+    for name, each in sorted(touched.items(changes, "webhooks.").items()):
+        url = {} if each.is_removed else each.values(wanted.parts["webhooks"][name])
+        if "url" in url:
+            with errors_at(f"webhooks.{name}"):
+                _check_url(url["url"])
+
+
+def _try_out(place: EnvironmentRef, name: str, each: Touched, wanted: Submitted) -> None:
+    values = each.values(wanted.parts["functions"][name])
+    if _is_deployed(name, each, wanted):
+        deploy_service.try_out(place, name, values | {"source": wanted.sources[name]})
+    else:
+        deploy_service.try_out_configuration(place, name, values)
+
+
+def _is_deployed(name: str, each: Touched, wanted: Submitted) -> bool:
+    return each.is_new or "source" in each.fields
+
+
+def _check_url(url: str) -> None:
+    if credentials.REFERENCE in url:
+        message = "The environment has no secret for this URL. Set the webhook's URL by its own endpoint, then plan."
+        raise ValidationFailed.of("url", "secret_missing", message)
+    outbound.check_url(url)
+
+
+@contextmanager
+def prepared(
+    place: EnvironmentRef, wanted: Submitted, changes: Changes, *, confirm: Sequence[str], actor: Caller
+) -> Generator[Callable[[], None]]:
+    """Builds what the schema needs beforehand; the block then calls what it gets in its transaction of the region.
+
+    Raises as `rows.migrate.service.prepared`, the services of functions and of webhooks; ValidationFailed with paths in
+    the document.
+    """
+
+    def change_items() -> None:
+        _change_functions(place, wanted, changes, actor)
+        _change_webhooks(place, wanted, changes, actor)
+
+    if "schema" not in touched.paths(changes):
+        yield change_items
+        return
+    with schema_service.prepared(place, wanted.parts["schema"], actor=actor, confirm=confirm) as change_schema:
+
+        def change_all() -> None:
+            schema_service.locked_version(place)  # first, so that two changes of a schema never wait for each other
+            change_items()
+            change_schema()  # last, because it keeps the tables locked until the commit
+
+        yield change_all
+
+
+def _change_functions(place: EnvironmentRef, wanted: Submitted, changes: Changes, actor: Caller) -> None:
+    found = touched.items(changes, "functions.")
+    for name in sorted(name for name, each in found.items() if each.is_removed):
+        deploy_service.delete_function(place, name, actor=actor)
+    for name, each in sorted(found.items()):
+        if each.is_removed:
+            continue
+        values = each.values(wanted.parts["functions"][name])
+        with errors_at(f"functions.{name}"):
+            if _is_deployed(name, each, wanted):
+                values["source"] = wanted.sources[name]
+                deploy_service.deploy(place, name, values, actor=actor, warm=False, tried=True)
+            else:
+                deploy_service.configure(place, name, values, actor=actor, tried=True)
+
+
+def _change_webhooks(place: EnvironmentRef, wanted: Submitted, changes: Changes, actor: Caller) -> None:
+    found = touched.items(changes, "webhooks.")
+    if not found:
+        return
+    live = Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)
+    ids = {webhook.name or webhook.pk: webhook.pk for webhook in live}
+    for name in sorted(name for name, each in found.items() if each.is_removed):
+        webhook_service.delete_webhook(place, ids[name], actor=actor)
+    for name, each in sorted(found.items()):
+        if each.is_removed:
+            continue
+        values = each.values(wanted.parts["webhooks"][name])
+        with errors_at(f"webhooks.{name}"):
+            if each.is_new:
+                own = {} if name.startswith("wh_") else {"name": name}
+                webhook_service.create_webhook(place, values | own, actor=actor)
+            else:
+                webhook_service.change_webhook(place, ids[name], values, actor=actor)

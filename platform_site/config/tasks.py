@@ -1,0 +1,23 @@
+"""Periodic jobs of configurations."""
+
+from typing import Final
+
+from django.conf import settings
+
+from platform_site.background.periodic import log_failures, periodic_job
+from platform_site.config import apply, plans
+
+HOUR: Final = 3600.0
+
+
+@periodic_job(every=settings.JOB_SECONDS)
+def settle_interrupted_applies() -> None:
+    """Complete or end each apply whose process died."""
+    apply.settle_interrupted()
+
+
+@periodic_job(every=HOUR)
+def delete_old_plans() -> None:
+    for cluster in settings.REGION_DATABASES:
+        with log_failures(f"old plans in {cluster}", using=cluster):
+            plans.delete_old(cluster)

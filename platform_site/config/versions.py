@@ -1,0 +1,56 @@
+"""Stored versions of configurations: what each applied plan replaced, to go back to."""
+
+import zlib
+from typing import Any, Final
+
+from django.db.models.functions import Now
+
+from platform_site.config import current
+from platform_site.config.current import Configuration
+from platform_site.config.models import ConfigVersion
+from platform_site.http import exact_json
+from platform_site.http.errors import NotFound, ValidationFailed
+from platform_site.identity.callers import EnvironmentRef
+from rows.migrate import service as schema_service
+
+MOST: Final = 20
+"""Of an environment; the oldest go."""
+
+
+def store(place: EnvironmentRef, now: Configuration) -> None:
+    """In the transaction that changes it. One that is too large to be read as a document is not stored."""
+    using = place.cluster
+    try:
+        document = current.with_sources(place, now)
+    except ValidationFailed:
+        return
+    ConfigVersion.objects.using(using).update_or_create(
+        environment_id=place.environment_id,
+        version=now.version,
+        defaults={
+            "schema_version": schema_service.current(place).version,
+            "compressed_document": zlib.compress(exact_json.dumps(document).encode()),
+            "created_at": Now(),
+        },
+    )
+    own = ConfigVersion.objects.using(using).filter(environment_id=place.environment_id)
+    surplus = own.order_by("-created_at", "-pk").values_list("pk", flat=True)[MOST:]
+    own.filter(pk__in=list(surplus)).delete()
+
+
+def document_of(place: EnvironmentRef, version: str) -> dict[str, Any]:
+    """The document that brings it back: tables and columns that were renamed since are renamed back. Raises
+    NotFound."""
+    own = ConfigVersion.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    stored = own.filter(version=version).first()
+    if stored is None:
+        raise NotFound("The environment has no stored configuration of this version.")
+    document: dict[str, Any] = exact_json.loads(zlib.decompress(stored.compressed_document))
+    if "schema" in document:
+        document["schema"] = schema_service.document_to_revert_to(place, stored.schema_version)
+    return document
+
+
+def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """May run twice."""
+    ConfigVersion.objects.using(cluster).filter(environment_id=environment_id).delete()

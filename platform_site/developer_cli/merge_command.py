@@ -1,0 +1,90 @@
+"""`merge`: brings the changes of one environment into another."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from platform_site.developer_cli import output, session, store
+from platform_site.developer_cli.environment_commands import confirm
+from platform_site.developer_cli.failures import Exit, Failure
+from platform_site.developer_cli.output import Json
+from platform_site.developer_cli.session import Environment
+
+if TYPE_CHECKING:
+    from platform_site.developer_cli.api import Answer
+
+Paths = list[str] | None
+
+
+def merge(
+    source: Annotated[str, typer.Argument(help="Name or id of the environment whose changes are merged.")],
+    include: Annotated[
+        Paths, typer.Option(help="A part or path whose access settings are merged too: functions.digest. Repeatable.")
+    ] = None,
+    ours: Annotated[Paths, typer.Option(help="Path of a conflict in which the target stays. Repeatable.")] = None,
+    theirs: Annotated[Paths, typer.Option(help="Path of a conflict in which the source wins. Repeatable.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan. Nothing changes.")] = False,
+    environment: Environment = None,
+    json: Json = False,
+) -> None:
+    """Merge SOURCE into the environment: schema, rules, functions and webhooks. What both changed is a conflict."""
+    api = session.environment_api(environment)
+    resolve = {**dict.fromkeys(ours or [], "ours"), **dict.fromkeys(theirs or [], "theirs")}
+    if both := sorted({*(ours or [])} & {*(theirs or [])}):
+        raise Failure(Exit.USAGE, "usage", f"Both --ours and --theirs name {', '.join(both)}.")
+    body = {"from": _source_id(source), "include": include or [], "resolve": resolve}
+    plan = api.send("POST", "/config/plan", body, authored=True)
+    _show(plan)
+    if plan["conflicts"] and not dry_run:
+        raise Failure(
+            Exit.CONFLICT,
+            "merge_conflicts",
+            f"Both environments changed {len(plan['conflicts'])} things. Nothing was merged.",
+            "Repeat the command with --ours PATH or --theirs PATH for each.",
+            [{"field": each["path"], "code": "conflict", "message": _sides(each)} for each in plan["conflicts"]],
+        )
+    status = None
+    if not dry_run and (plan["changes"] or resolve):
+        names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
+        confirm(f"Merge {len(plan['changes'])} changes from {source}?{names}", yes)
+        status = api.send("POST", "/config/apply", {"plan": plan["plan"], "confirm": plan["confirm"]})["status"]
+    if output.is_json():
+        output.print_json({**plan, "applied": status is not None, "status": status})
+    elif status == "completing":
+        output.note("Merged. Sign-in and origins follow within a minute.")
+    elif status is not None:
+        output.note(f"Merged. To go back, plan with the version {plan['version']}.")
+
+
+def _source_id(named: str) -> str:
+    if store.is_id(named):
+        return named
+    _, link = session.project_link()
+    api = session.account_api(link.url)
+    found: str = session.chosen(session.environments(api, link.project), named, "environment", "in this project")["id"]
+    return found
+
+
+def _show(plan: "Answer") -> None:
+    if output.is_json():
+        return
+    for each in plan["changes"]:
+        mark = " (loses data)" if each["destructive"] else " (access)" if each["kind"] == "trust" else ""
+        print(output.plain(f"{each['operation'] or each['kind'] + ' ' + each['path']}{mark}"))
+        for statement in each["sql"]:
+            print(output.plain(f"    {statement}"))
+    for each in plan["conflicts"]:
+        print(output.plain(f"conflict {each['path']}"))
+        for side in ("base", "ours", "theirs"):
+            print(output.plain(f"    {side}: {output.plain(each[side]) or '(not there)'}"))
+    for each in plan["warnings"]:
+        output.note(f"Warning: {each['field']}: {each['message']}")
+    for path in plan["missing_secrets"]:
+        output.note(f"To be set afterwards: {path}")
+    if not plan["changes"] and not plan["conflicts"]:
+        output.note("There is nothing to merge.")
+
+
+def _sides(conflict: dict[str, Any]) -> str:
+    return f"ours: {output.plain(conflict['ours'])}; theirs: {output.plain(conflict['theirs'])}"

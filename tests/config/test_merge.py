@@ -1,0 +1,386 @@
+"""`POST /v1/config/plan` with `from`: a three-way merge of two environments of a project.
+
+The attackers here: a branch whose settings would send production's data or secrets elsewhere, and a merge that would
+silently overwrite what changed in production.
+"""
+
+import copy
+from typing import Any
+
+import pytest
+
+from accounts import audit
+from accounts.models import User
+from platform_site.config.models import MergeBase, StoredPlan
+from projects import services
+from projects.models import Project
+from tests.config.conftest import SCHEMA, SOURCE, Configured
+from tests.projects.conftest import environment_of, key_for, make_project, token_of
+from tests.support.client import Answer
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+REGION = "us-east-1"
+
+
+@pytest.fixture(autouse=True)
+def _receivers_here(settings: Any) -> None:
+    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+
+
+class Pair:
+    """Production, and a branch of it."""
+
+    def __init__(self, production: Configured, branch: Configured) -> None:
+        self.production, self.branch = production, branch
+
+    def ask(self, into: Configured, source: Configured, **more: Any) -> Answer:
+        body = {"from": source.id, **more}
+        return into.api.post("/v1/config/plan", token=into.token, environment=into.id, json=body)
+
+    def plan(self, *include: str, **more: Any) -> Any:
+        answer = self.ask(self.production, self.branch, include=[*include], **more)
+        assert answer.status == 200, answer.json
+        return answer.json
+
+    def back(self, *include: str) -> Any:
+        answer = self.ask(self.branch, self.production, include=[*include])
+        assert answer.status == 200, answer.json
+        return answer.json
+
+    def merge(self, *include: str, **more: Any) -> Any:
+        plan = self.plan(*include)
+        answer = self.production.apply(plan, **more)
+        assert answer.status == 200, answer.json
+        return plan
+
+
+def change_schema(place: Configured, change: Any, **more: Any) -> None:
+    document = place.config("?parts=schema")["config"]["schema"]
+    change(document["tables"])
+    place.call("PUT", "/v1/schema", {"document": document, **more})
+
+
+def schema_of(place: Configured) -> Any:
+    return place.config("?parts=schema")["config"]["schema"]["tables"]
+
+
+def rename_title(tables: Any) -> None:
+    columns = tables["notes"]["columns"]
+    tables["notes"]["columns"] = {"heading": {**columns["title"], "renamed_from": "title"}, "done": columns["done"]}
+
+
+@pytest.fixture
+def pair(configured: Configured, project: Project) -> Pair:
+    [webhook] = configured.config("?parts=webhooks")["config"]["webhooks"]
+    configured.call("PATCH", f"/v1/webhooks/{webhook}", {"name": "crm"})
+    configured.call("POST", "/v1/rows/notes", {"title": "Tea"})
+    path = f"/v1/projects/{project.pk}/environments"
+    branch = configured.call("POST", path, {"name": "blue", "from": "production"})
+    return Pair(configured, Configured(configured.api, configured.owner, type("Place", (), {"pk": branch["id"]})()))
+
+
+def paths(plan: Any) -> set[str]:
+    return {change["operation"] or change["path"] for change in plan["changes"]}
+
+
+class TestOneSide:
+    def test_a_branch_without_changes_changes_nothing(self, pair: Pair) -> None:
+        plan = pair.plan()
+        assert (plan["changes"], plan["conflicts"], plan["confirm"]) == ([], [], [])
+        assert pair.back()["changes"] == []
+
+    def test_changes_of_the_branch_arrive(self, pair: Pair) -> None:
+        change_schema(pair.branch, lambda tables: tables.update(tags={"columns": {"name": {"type": "text"}}}))
+        pair.branch.call("PUT", "/v1/functions/digest", {"source": "export default () => 2"})
+        pair.branch.call("PUT", "/v1/functions/new", {"source": SOURCE, "timeout_ms": 1000})
+        plan = pair.merge()
+        assert paths(plan) == {"create table tags", "functions.digest.source", "functions.new"}
+        assert plan["confirm"] == []
+        assert schema_of(pair.production) == schema_of(pair.branch)
+        functions = pair.production.config("?parts=functions")["config"]["functions"]
+        assert functions["digest"]["source"] == "export default () => 2"
+        assert functions["new"]["timeout_ms"] == 1000
+        assert pair.plan()["changes"] == pair.back()["changes"] == []
+
+    def test_changes_of_production_stay(self, pair: Pair) -> None:
+        change_schema(pair.production, lambda tables: tables.update(tags={"columns": {"name": {"type": "text"}}}))
+        pair.production.call("PUT", "/v1/functions/digest", {"source": "export default () => 3"})
+        assert pair.plan()["changes"] == []
+        assert paths(pair.back()) == {"create table tags", "functions.digest.source"}
+
+    def test_a_rename_stays_a_rename(self, pair: Pair) -> None:
+        change_schema(pair.branch, rename_title)
+        plan = pair.merge()
+        assert plan["confirm"] == [], "nothing is dropped"
+        [row] = pair.production.call("GET", "/v1/rows/notes")["data"]
+        assert row["heading"] == "Tea"
+        assert pair.plan()["changes"] == []
+
+    def test_a_renamed_table_keeps_its_rows(self, pair: Pair) -> None:
+        def rename(tables: Any) -> None:
+            tables["memos"] = {**tables.pop("notes"), "renamed_from": "notes"}
+
+        change_schema(pair.branch, rename)
+        assert pair.merge()["confirm"] == []
+        assert len(pair.production.call("GET", "/v1/rows/memos")["data"]) == 1
+
+    def test_a_deletion_stays_a_deletion_and_is_confirmed(self, pair: Pair) -> None:
+        change_schema(
+            pair.branch, lambda tables: tables["notes"]["columns"].pop("done"), confirm=["drop column notes.done"]
+        )
+        pair.branch.api.request("DELETE", "/v1/functions/digest", token=pair.branch.token, environment=pair.branch.id)
+        plan = pair.merge()
+        assert plan["confirm"] == ["drop column notes.done", "functions.digest"]
+        assert pair.production.config("?parts=functions")["config"]["functions"] == {}
+
+
+class TestBothSides:
+    def test_the_same_change_on_both_sides(self, pair: Pair) -> None:
+        for place in (pair.production, pair.branch):
+            place.call("PUT", "/v1/functions/digest", {"source": "export default () => 5"})
+            change_schema(place, rename_title)
+        plan = pair.plan()
+        assert (plan["changes"], plan["conflicts"]) == ([], [])
+
+    def test_different_changes_of_one_table(self, pair: Pair) -> None:
+        change_schema(
+            pair.production, lambda tables: tables["notes"]["columns"].update(a={"type": "text", "null": True})
+        )
+        change_schema(pair.branch, lambda tables: tables["notes"]["columns"].update(b={"type": "text", "null": True}))
+        pair.merge()
+        assert [*schema_of(pair.production)["notes"]["columns"]] == ["title", "done", "a", "b"]
+
+    @pytest.mark.parametrize("renamed", ["production", "branch"])
+    def test_a_rename_on_one_side_and_a_change_on_the_other(self, pair: Pair, renamed: str) -> None:
+        sides = [pair.production, pair.branch]
+        place, other = sides if renamed == "production" else reversed(sides)
+        change_schema(place, rename_title)
+        change_schema(other, lambda tables: tables["notes"]["columns"]["title"].update(max_length=40))
+        plan = pair.merge()
+        assert (plan["conflicts"], plan["confirm"]) == ([], [])
+        assert schema_of(pair.production)["notes"]["columns"]["heading"] == {"type": "text", "max_length": 40}
+        [row] = pair.production.call("GET", "/v1/rows/notes")["data"]
+        assert row["heading"] == "Tea"
+        assert pair.plan()["changes"] == []
+
+    def test_two_names_for_one_column_are_a_conflict(self, pair: Pair) -> None:
+        def to_name(tables: Any) -> None:
+            columns = tables["notes"]["columns"]
+            columns["name"] = {**columns.pop("title"), "renamed_from": "title"}
+
+        change_schema(pair.production, to_name)
+        change_schema(pair.branch, rename_title)
+        [conflict] = pair.plan()["conflicts"]
+        assert conflict == {
+            "path": "schema.tables.notes.columns.name.name", "base": "title", "ours": "name", "theirs": "heading"
+        }  # fmt: skip
+        pair.merge(resolve={conflict["path"]: "theirs"})
+        [row] = pair.production.call("GET", "/v1/rows/notes")["data"]
+        assert row["heading"] == "Tea"
+
+    def test_delete_against_change(self, pair: Pair) -> None:
+        change_schema(pair.branch, lambda tables: tables.clear(), confirm=["drop table notes"])
+        change_schema(pair.production, lambda tables: tables["notes"]["columns"]["title"].update(max_length=40))
+        plan = pair.plan()
+        [conflict] = plan["conflicts"]
+        assert (conflict["path"], conflict["theirs"]) == ("schema.tables.notes", None)
+        answer = pair.production.apply(plan)
+        assert (answer.status, answer.fields) == (422, {"resolve": "unresolved"})
+        assert pair.production.apply(plan, resolve={conflict["path"]: "ours"}).status == 200
+        assert "notes" in schema_of(pair.production)
+        assert pair.plan()["changes"] == [], "the conflict is settled"
+
+    def test_a_resolution_that_loses_data_is_confirmed(self, pair: Pair) -> None:
+        change_schema(pair.branch, lambda tables: tables.clear(), confirm=["drop table notes"])
+        change_schema(pair.production, lambda tables: tables["notes"]["columns"]["title"].update(max_length=40))
+        plan = pair.plan()
+        resolve = {"schema.tables.notes": "theirs"}
+        answer = pair.production.apply(plan, resolve=resolve)
+        assert (answer.status, answer.fields) == (422, {"confirm": "unconfirmed"})
+        assert pair.production.apply(plan, resolve=resolve, confirm=["drop table notes"]).status == 200
+        assert schema_of(pair.production) == {}
+
+    def test_a_column_type_against_a_rule_that_uses_it(self, pair: Pair) -> None:
+        change_schema(pair.production, lambda tables: tables["notes"]["columns"].update(done={"type": "text"}))
+        rule = {"where": {"done": {"$eq": True}}}
+        change_schema(pair.branch, lambda tables: tables["notes"]["rules"].update(user={"read": rule}))
+        [conflict] = pair.plan()["conflicts"]
+        assert conflict["path"] == "schema.tables.notes.rules.user.read"
+        assert (conflict["ours"], conflict["theirs"]) == ({}, rule)
+        pair.merge(resolve={conflict["path"]: {"where": {"done": "true"}}})
+        assert schema_of(pair.production)["notes"]["rules"]["user"]["read"] == {"where": {"done": "true"}}
+
+    def test_names_that_are_swapped_are_a_conflict(self, pair: Pair) -> None:
+        change_schema(
+            pair.production, lambda tables: tables["notes"]["columns"].update(other={"type": "text", "null": True})
+        )
+        pair.back()
+        pair.branch.apply(pair.back())
+
+        def swap(tables: Any) -> None:
+            columns = tables["notes"]["columns"]
+            title, other = columns["title"], columns["other"]
+            columns["title"], columns["other"] = {**other, "renamed_from": "other"}, {**title, "renamed_from": "title"}
+
+        change_schema(pair.branch, swap)
+        rule = {"where": {"title": "x"}}
+        change_schema(pair.production, lambda tables: tables["notes"]["rules"].update(user={"read": rule}))
+        assert {"schema.tables.notes.columns.title", "schema.tables.notes.columns.other"} <= {
+            conflict["path"] for conflict in pair.plan()["conflicts"]
+        }
+
+    def test_function_against_function_shows_the_sources(self, pair: Pair) -> None:
+        pair.production.call("PUT", "/v1/functions/digest", {"source": "export default () => 'ours'"})
+        pair.branch.call("PUT", "/v1/functions/digest", {"source": "export default () => 'theirs'"})
+        assert pair.plan()["conflicts"] == [
+            {
+                "path": "functions.digest.source", "base": SOURCE, "ours": "export default () => 'ours'",
+                "theirs": "export default () => 'theirs'",
+            }
+        ]  # fmt: skip
+        both = "export default () => 'both'"
+        pair.merge(resolve={"functions.digest.source": both})
+        assert pair.production.config("?parts=functions")["config"]["functions"]["digest"]["source"] == both
+
+    def test_there_and_back_and_there_again(self, pair: Pair) -> None:
+        change_schema(pair.branch, rename_title)
+        pair.merge()
+        change_schema(
+            pair.production, lambda tables: tables["notes"]["columns"].update(a={"type": "text", "null": True})
+        )
+        assert pair.branch.apply(pair.back()).status == 200
+        assert schema_of(pair.branch) == schema_of(pair.production)
+        change_schema(pair.branch, lambda tables: tables["notes"]["columns"].pop("a"), confirm=["drop column notes.a"])
+        assert pair.merge()["confirm"] == ["drop column notes.a"]
+
+
+class TestTrust:
+    def test_settings_that_carry_trust_keep_the_targets_values(self, pair: Pair, project: Project) -> None:
+        settings = {
+            "allowed_hosts": ["evil.example"], "schedule": "* * * * *", "on": ["*"], "invoke": "public",
+        }  # fmt: skip
+        pair.branch.call("PUT", "/v1/functions/digest", {"source": SOURCE, **settings})
+        pair.branch.call("PUT", "/v1/functions/new", {"source": SOURCE, **settings})
+        [crm] = pair.branch.call("GET", "/v1/webhooks")["data"]
+        evil = {"url": "http://127.0.0.1:8080/evil", "enabled": True, "events": ["notes.delete"]}
+        pair.branch.call("PATCH", f"/v1/webhooks/{crm['id']}", evil)
+        pair.branch.call("POST", "/v1/webhooks", {"name": "spy", "url": "http://127.0.0.1:8080/spy", "events": ["*"]})
+        pair.branch.call("PUT", "/v1/redirect-uris", {"redirect_uris": ["https://evil.example"]})
+        path = f"/v1/projects/{project.pk}/environments/{pair.branch.id}"
+        pair.branch.call("PATCH", path, {"allowed_origins": ["https://evil.example"]})
+        before = pair.production.config()["config"]
+        plan = pair.merge()
+        assert paths(plan) == {"functions.new", "webhooks.crm.events"}
+        assert [warning["field"] for warning in plan["warnings"]] == ["webhooks.spy"]
+        after = pair.production.config()["config"]
+        assert after["functions"]["digest"] == before["functions"]["digest"]
+        new = after["functions"]["new"]
+        assert (new["allowed_hosts"], new["schedule"], new["on"], new["invoke"]) == ([], None, [], None)
+        assert after["webhooks"] == {"crm": {**before["webhooks"]["crm"], "events": ["notes.delete"]}}
+        assert (after["auth"], after["origins"]) == (before["auth"], before["origins"])
+
+    def test_included_they_are_merged_and_confirmed_later_too(self, pair: Pair) -> None:
+        pair.branch.call("PATCH", "/v1/functions/digest", {"allowed_hosts": ["c.example.com"]})
+        assert pair.merge()["changes"] == []
+        change_schema(pair.branch, rename_title)
+        pair.merge()
+        plan = pair.plan("functions.digest.allowed_hosts")
+        assert plan["confirm"] == ["functions.digest.allowed_hosts"], "the base has not moved for it"
+        assert pair.production.apply(plan).status == 200
+        digest = pair.production.config("?parts=functions")["config"]["functions"]["digest"]
+        assert digest["allowed_hosts"] == ["c.example.com"]
+
+    def test_a_function_for_keys_does_not_open_to_users(self, pair: Pair) -> None:
+        pair.branch.call("PUT", "/v1/functions/new", {"source": SOURCE, "invoke": "key"})
+        assert pair.merge()["confirm"] == ["functions.new.invoke"]
+        assert pair.production.config("?parts=functions")["config"]["functions"]["new"]["invoke"] == "key"
+
+    def test_origins_and_redirect_uris_if_included(self, pair: Pair, project: Project) -> None:
+        pair.branch.call("PUT", "/v1/redirect-uris", {"redirect_uris": ["https://b.example"]})
+        [conflict] = pair.plan("auth", "origins")["conflicts"]
+        assert conflict["path"] == "auth.redirect_uris", "they were not the same when it was branched"
+        plan = pair.plan("auth", "origins", resolve={"auth.redirect_uris": "theirs"})
+        assert paths(plan) == {"auth.redirect_uris"}
+        assert pair.production.apply(plan).status == 200
+        auth = pair.production.config("?parts=auth")["config"]["auth"]
+        assert auth["redirect_uris"] == ["https://b.example"]
+        assert list(auth["providers"]) == ["acme"], "a branch has none, which deletes none"
+
+    def test_webhooks_without_a_name_are_left_alone(self, pair: Pair) -> None:
+        url = {"url": "http://127.0.0.1:8080/a", "events": ["*"]}
+        pair.production.call("POST", "/v1/webhooks", url)
+        pair.branch.call("POST", "/v1/webhooks", url)
+        plan = pair.plan("webhooks")
+        assert (plan["changes"], [warning["code"] for warning in plan["warnings"]]) == ([], ["no_name"])
+
+
+class TestRefused:
+    def test_412_after_the_source_changed(self, pair: Pair) -> None:
+        pair.branch.call("PUT", "/v1/functions/digest", {"source": "export default () => 2"})
+        plan = pair.plan()
+        pair.branch.call("PUT", "/v1/functions/digest", {"source": "export default () => 3"})
+        assert pair.production.apply(plan).status == 412
+
+    def test_after_the_source_was_deleted(self, pair: Pair, project: Project) -> None:
+        plan = pair.plan()
+        services.delete_environment(project.pk, pair.branch.id, actor=audit.SYSTEM)
+        assert pair.production.apply(plan).status == 412
+        assert pair.ask(pair.production, pair.branch).fields == {"from": "unknown"}
+        assert not MergeBase.objects.using(REGION).filter(environment_id=pair.branch.id).exists()
+
+    def test_itself_another_project_and_no_common_base(self, pair: Pair, bob: User, project: Project) -> None:
+        assert pair.ask(pair.production, pair.production).fields == {"from": "same"}
+        theirs = make_project(bob, "Other", plan="pro")
+        services.add_member(theirs.pk, email=pair.production.owner.email, role="owner", actor=audit.SYSTEM)
+        elsewhere = copy.copy(pair.branch)
+        elsewhere.id = environment_of(theirs).pk
+        assert pair.ask(pair.production, elsewhere).fields == {"from": "unknown"}
+        elsewhere.id = environment_of(project, "development").pk
+        assert pair.ask(pair.production, elsewhere).status == 409
+
+    def test_viewers_and_keys_of_the_target(self, pair: Pair, bob: User, project: Project) -> None:
+        services.add_member(project.pk, email=bob.email, role="viewer", actor=audit.SYSTEM)
+        body = {"from": pair.branch.id}
+        api = pair.production.api
+        viewer = api.post("/v1/config/plan", token=token_of(bob), environment=pair.production.id, json=body)
+        assert viewer.status == 403
+        assert all(scope in viewer.json["error"]["message"] for scope in ("schema:write", "functions:deploy", "webhooks:write"))  # fmt: skip
+        key = key_for(pair.production.id, "schema:read", "schema:write")
+        assert api.post("/v1/config/plan", token=key, json=body).fields == {"from": "unknown"}
+
+    @pytest.mark.parametrize(
+        ("body", "fields"),
+        [
+            ({"from": "production"}, {"from": "unknown"}),
+            ({"from": 1}, {"from": "invalid"}),
+            ({"include": ["rows"]}, {"include": "not_among"}),
+            ({"resolve": {"schema.tables.nothing": "ours"}}, {"resolve.schema.tables.nothing": "unknown"}),
+            ({"config": {"schema": SCHEMA}}, {"config": "required"}),
+        ],
+    )
+    def test_bad_input(self, pair: Pair, body: Any, fields: Any) -> None:
+        body = {"from": pair.branch.id, **body}
+        answer = pair.production.ask(body)
+        assert (answer.status, answer.fields) == (422, fields)
+
+    @pytest.mark.parametrize("path", ["schema.tables.notes.columns.title", "sk_live_c4n4ryc4n4ryc4n4ry"])
+    def test_secrets_in_a_resolution_are_refused_and_not_stored(self, pair: Pair, path: str) -> None:
+        resolve = {path: {"type": "text", "default": "sk_live_c4n4ryc4n4ryc4n4ry"}}
+        for answer in (
+            pair.ask(pair.production, pair.branch, resolve=resolve),
+            pair.production.apply(pair.plan(), resolve=resolve),
+        ):
+            assert (answer.status, answer.fields) == (422, {"resolve": "secret"})
+            assert "c4n4ry" not in answer.body.decode()
+        assert "c4n4ry" not in str(list(StoredPlan.objects.using(REGION).values_list("merge", "document_text")))
+
+    def test_a_new_column_gets_the_backfill_that_existing_rows_need(self, pair: Pair) -> None:
+        change_schema(pair.branch, lambda tables: tables["notes"]["columns"].update(price={"type": "integer"}))
+        path = "schema.tables.notes.columns.price"
+        refused = pair.ask(pair.production, pair.branch)
+        assert refused.status == 422, "production has rows"
+        plan = pair.plan(resolve={path: {"type": "integer", "backfill": 7}})
+        assert pair.production.apply(plan).status == 200
+        [row] = pair.production.call("GET", "/v1/rows/notes")["data"]
+        assert row["price"] == 7
+        assert pair.plan()["changes"] == []

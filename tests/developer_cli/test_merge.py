@@ -1,0 +1,58 @@
+"""`merge`: a branch into production, with a conflict, and by callers that may not."""
+
+import json
+
+import pytest
+
+from tests.developer_cli.conftest import Cli
+from tests.support.live_changes import App
+
+pytestmark = pytest.mark.served
+
+
+def deploy(cli: Cli, environment: str, source: str) -> None:
+    folder = cli.folder / "backend" / "functions"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "greet.ts").write_text(source)
+    cli.run("push", "-e", environment)
+
+
+def test_a_branch_is_merged_and_merged_again(cli: Cli, app: App) -> None:
+    deploy(cli, "production", "export default () => 1")
+    cli.run("branch", "create", "blue", "--from", "production")
+    assert "nothing to merge" in cli.run("merge", "blue").stderr
+    deploy(cli, "blue", "export default () => 2")
+    shown = cli.run("merge", "blue", "--dry-run")
+    assert shown.stdout == "change functions.greet.source\n"
+    assert cli.error("merge", "blue", code=2)["code"] == "unconfirmed"
+    merged = cli.json("merge", "blue", "--yes")
+    assert (merged["applied"], merged["status"]) == (True, "applied")
+    assert cli.json("invoke", "greet")["output"] == 2
+    assert cli.json("merge", "blue")["applied"] is False
+
+    deploy(cli, "production", "export default () => 'ours'")
+    deploy(cli, "blue", "export default () => 'theirs'")
+    done = cli.run("merge", "blue", "--yes", code=7)
+    assert "conflict functions.greet.source" in done.stdout
+    assert "ours: export default () => 'ours'" in done.stdout
+    error = cli.error("merge", "blue", "--yes", code=7)
+    assert [field["field"] for field in error["fields"]] == ["functions.greet.source"]
+    path = "functions.greet.source"
+    assert cli.error("merge", "blue", "--ours", path, "--theirs", path, code=2)["code"] == "usage"
+    cli.run("merge", "blue", "--ours", path, "--yes")
+    assert cli.json("invoke", "greet")["output"] == "ours"
+    cli.run("merge", "production", "-e", "blue", "--yes")
+    assert cli.json("invoke", "greet", "-e", "blue")["output"] == "ours"
+    cli.run("branch", "delete", "blue", "--yes")
+
+
+def test_mistakes(cli: Cli) -> None:
+    assert cli.error("merge", "nothing", code=5)["code"] == "not_found"
+    assert cli.error("merge", "production", code=3)["fields"][0]["code"] == "same"
+    assert cli.error("merge", "development", code=7)["code"] == "conflict", "no common base"
+    assert cli.error("merge", "development", "--include", "rows", code=3)["fields"][0]["field"] == "include"
+    link = cli.folder / "platform.json"
+    linked = json.loads(link.read_text())
+    link.unlink()
+    assert cli.error("merge", "blue", "-e", linked["environment"], code=2)["code"] == "not_linked"
+    link.write_text(json.dumps(linked))
