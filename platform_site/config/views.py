@@ -23,6 +23,8 @@ from platform_site.http.fields import Serializer
 from platform_site.http.views import ApiViewSet, respond
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import place_for
+from rows.api.schema_serializers import ImpactResponse, impact_response
+from rows.migrate import rule_impact
 from rows.outbox import event_types
 
 
@@ -47,6 +49,7 @@ class PlanInput(Serializer):
         help_text="With `from`: parts and paths whose trust settings are merged, too.",
     )
     resolve = fields.ObjectField(required=False, help_text="With `from`: `ours`, `theirs` or a value, by path.")
+    impact = fields.BooleanField(default=False, help_text="Also count the rows that changed rules show and hide.")
 
     def get_fields(self) -> dict[str, Any]:
         """`from` is a word of Python's, so it cannot be declared as a field."""
@@ -85,6 +88,7 @@ class PlanResponse(Serializer):
     conflicts = fields.ListField(child=PlanConflict(), help_text="Of a merge: what both sides changed.")
     missing_secrets = fields.ListField(child=fields.CharField())
     warnings = fields.ListField(child=PlanWarning())
+    impact = fields.ListField(child=ImpactResponse(), required=False)
 
 
 class ApplyInput(Serializer):
@@ -143,18 +147,36 @@ class ConfigViewSet(ApiViewSet):
         """Compare a configuration with that of the environment: what it would change. It can be applied for an hour.
 
         It needs the scopes to read and to write the parts that the document names. Of a part that it names, functions,
-        webhooks and providers that it leaves out would be removed. Documents with secrets are refused.
+        webhooks and providers that it leaves out would be removed. Documents with secrets are refused. `impact` needs
+        `rows:read`, and `users:manage` to name users.
         """
         current.require_scopes(self.caller, ())
         values = self.read(PlanInput)
+        if values["impact"]:
+            self.caller.need("rows:read")
+        planned = self._planned(values)
+        shown = _plan_response(planned)
+        if values["impact"]:
+            shown["impact"] = self._impact(planned)
+        return respond(shown)
+
+    def _planned(self, values: Mapping[str, Any]) -> Planned:
         if len(values.keys() & {"config", "from", "version"}) != 1:
             raise ValidationFailed.of("config", "required", "Send one of `config`, `from` and `version`.")
         if "from" in values:
-            return respond(_plan_response(self._plan_of_merge(values)))
+            return self._plan_of_merge(values)
         document = values["config"] if "config" in values else versions.document_of(self.place, values["version"])
         parts = submitted.parts_of(document, current.PARTS)
         current.require_scopes(self.caller, _scopes_to_write(parts, document))
-        return respond(_plan_response(planning.of_document(self.place, document, parts, self.caller)))
+        return planning.of_document(self.place, document, parts, self.caller)
+
+    def _impact(self, planned: Planned) -> list[dict[str, Any]]:
+        """Nothing without a schema, or while its conflicts are not resolved."""
+        schema = planned.stored.document.get("schema")
+        if schema is None or any(each.path.startswith("schema") for each in planned.conflicts):
+            return []
+        found = rule_impact.of_change(self.place, schema, name_users=self.caller.may("users:manage"))
+        return [impact_response(each) for each in found]
 
     def _plan_of_merge(self, values: Mapping[str, Any]) -> Planned:
         parts = merging.parts_of(values["include"])

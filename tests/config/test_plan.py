@@ -281,3 +281,14 @@ def test_a_preview_branch_takes_no_sign_in_settings(configured: Configured, proj
     configured.id = configured.call("POST", path, {"name": "blue", "from": "production"})["id"]
     assert configured.ask({"config": {"auth": {"sign_up": "open"}}}).fields == {"config.auth.sign_up": "unknown_field"}
     assert configured.plan(auth={"redirect_uris": []})["changes"] == []
+
+
+def test_the_impact_of_changed_rules_is_counted_on_request(configured: Configured) -> None:
+    document = copy.deepcopy(SCHEMA)
+    document["tables"]["notes"]["rules"] = {"user": {"read": {"where": {"done": True}}}}
+    assert "impact" not in configured.plan(schema=document)
+    body = {"config": {"schema": document}, "impact": True}
+    [told] = [each for each in configured.ask(body).json["impact"] if each["subject"] == "role user, whoever it is"]
+    assert (told["table"], told["vanishing"], told["not_counted"]) == ("notes", 0, None)
+    refused = configured.ask(body, key_for(configured.id, "schema:read", "schema:write"))
+    assert (refused.status, "rows:read" in refused.json["error"]["message"]) == (403, True)
