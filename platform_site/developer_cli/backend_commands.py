@@ -40,7 +40,7 @@ def pull(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Write the environment's schema, functions and webhooks to backend/. Secrets are not written."""
+    """Write the environment's schema, functions, webhooks and sign-in settings to backend/. Secrets are not written."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
     files = _pulled(api, folder)
@@ -71,6 +71,12 @@ def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
     hooks = [_own(each, backend_files.WEBHOOK_SETTINGS) for each in planning.webhooks(api)]
     if hooks or (folder / "webhooks.json").exists():
         files[folder / "webhooks.json"] = hooks
+    try:
+        files[folder / "auth.json"] = api.get("/config", parts="auth")["config"]["auth"]
+    except Failure as error:
+        if error.code != "forbidden":
+            raise
+        output.note("auth.json is not written: this key may not read the sign-in settings.")
     if any(_CREDENTIAL_IN_URL.search(each["url"]) for each in hooks):
         output.note(
             "Warning: the URL of a webhook may contain a credential. Look at webhooks.json before you commit it."
@@ -120,7 +126,7 @@ def push(
     environment: Environment = None,
     json: Json = False,
 ) -> None:
-    """Apply backend/ to the environment: the schema first, then functions, then webhooks."""
+    """Apply backend/ to the environment: the schema, then functions, webhooks and sign-in settings."""
     backend = backend_files.read(backend_folder(folder))
     api = session.environment_api(environment)
     found = planning.make(api, backend)

@@ -1,4 +1,5 @@
-"""The folder `backend/`: schema.json, functions/*.ts, functions.json (their settings) and webhooks.json.
+"""The folder `backend/`: schema.json, functions/*.ts, functions.json (their settings), webhooks.json
+and auth.json.
 
 Reading finds every mistake that needs no service: invalid JSON, duplicate keys, and secrets.
 """
@@ -44,6 +45,7 @@ class Backend:
     schema: JsonFile | None = None
     settings: JsonFile | None = None
     webhooks: JsonFile | None = None
+    auth: JsonFile | None = None
     sources: dict[str, tuple[Path, str]] = field(default_factory=dict)
 
 
@@ -55,6 +57,7 @@ def read(folder: Path) -> Backend:
         _read_json(folder / "schema.json", dict),
         _read_json(folder / "functions.json", dict),
         _read_json(folder / "webhooks.json", list),
+        _read_json(folder / "auth.json", dict),
     )
     for path in sorted([*(folder / "functions").glob("*.ts"), *(folder / "functions").glob("*.js")]):
         if path.name.endswith(".d.ts") or path.name.startswith("."):

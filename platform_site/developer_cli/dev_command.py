@@ -101,6 +101,7 @@ def _only(backend: Backend, folder: Path, changed: set[Path]) -> Backend:
         backend,
         schema=backend.schema if folder / "schema.json" in changed else None,
         webhooks=backend.webhooks if folder / "webhooks.json" in changed else None,
+        auth=backend.auth if folder / "auth.json" in changed else None,
         sources={name: found for name, found in backend.sources.items() if settings_changed or found[0] in changed},
     )
 

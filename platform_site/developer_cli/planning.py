@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @dataclass
 class Change:
     part: str
-    """schema, function or webhook."""
+    """schema, function, webhook or auth."""
     change: str
     """As the API or this command names it: `drop column tasks.internal`, `create function digest`."""
     destructive: bool = False
@@ -37,6 +37,8 @@ class Plan:
     only_there: list[str] = field(default_factory=list)
     """Functions and webhooks that the folder does not have. They stay."""
     schema_version: int = 0
+    auth: dict[str, Any] = field(default_factory=dict)
+    """The service's plan for auth.json."""
 
 
 def make(api: "Api", backend: Backend) -> Plan:
@@ -47,6 +49,8 @@ def make(api: "Api", backend: Backend) -> Plan:
     _plan_functions(api, backend, plan)
     if backend.webhooks is not None:
         _plan_webhooks(api, backend.webhooks, plan)
+    if backend.auth is not None:
+        _plan_auth(api, backend.auth, plan)
     return plan
 
 
@@ -109,6 +113,18 @@ def _plan_webhooks(api: "Api", file: JsonFile, plan: Plan) -> None:
     plan.only_there += [f"webhook {url}" for url in existing]
 
 
+def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:
+    try:
+        plan.auth = api.send("POST", "/config/plan", {"config": {"auth": file.value}}, authored=True)
+    except Failure as error:
+        raise _located(error, file, "config.auth.") from None
+    plan.changes += [
+        Change("auth", f"{'change' if each['kind'] == 'trust' else each['kind']} {each['path']}", each["destructive"])
+        for each in plan.auth["changes"]
+    ]
+    plan.warnings += [f"{path} must be set." for path in plan.auth["missing_secrets"]]
+
+
 def apply(api: "Api", plan: Plan) -> list[dict[str, Any]]:
     """The created webhooks, with their signing secrets. A Failure names what was applied before it."""
     done: list[str] = []
@@ -127,8 +143,10 @@ def apply(api: "Api", plan: Plan) -> list[dict[str, Any]]:
                 _send(api, each, "PATCH", f"/webhooks/{path_part(each.target)}", each.body)
             elif each.part == "webhook":
                 created.append(_send(api, each, "POST", "/webhooks", each.body))
-            if each.part != "schema":
+            if each.part in ("function", "webhook"):
                 done.append(each.change)
+        if plan.auth.get("changes"):
+            api.send("POST", "/config/apply", {"plan": plan.auth["plan"], "confirm": plan.auth["confirm"]})
     except Failure as error:
         if done:
             error.hint = f"{error.hint} Already applied: {'; '.join(done)}. Push again to apply the rest.".strip()

@@ -60,7 +60,25 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     assert pulled.json("functions.json") == files.json("functions.json")
     assert pulled.json("webhooks.json") == files.json("webhooks.json")
     assert _changes(cli, "plan", "--folder", "again") == []
+    assert [each["file"] for each in cli.json("pull") if each["written"]] == ["backend/auth.json"]
     assert not any(each["written"] for each in cli.json("pull"))
+
+
+def test_sign_in_settings_are_pushed_and_pulled(files: Files) -> None:
+    cli = files.cli
+    cli.run("pull", "--force")
+    was = files.json("auth.json")
+    files.write("auth.json", {**was, "redirect_uris": ["https://app.example.com/signed-in"]})
+    assert _changes(cli, "plan") == ["change auth.redirect_uris"]
+    cli.run("push")
+    assert _changes(cli, "plan") == []
+    cli.run("pull", "--folder", "again", "--force")
+    assert json.loads((cli.folder / "again" / "auth.json").read_text()) == files.json("auth.json")
+    files.write("auth.json", {"redirect_uris": ["javascript:alert(1)"]})
+    refused = cli.run("push", code=3)
+    assert "auth.json:3: " in refused.stderr
+    files.write("auth.json", was)
+    cli.run("push")
 
 
 def test_a_push_changes_only_what_differs(files: Files) -> None:
