@@ -153,6 +153,8 @@ class Environment(models.Model):
     """The configuration plan that is being applied (`platform_site.config.apply`): until it is, settings that are
     stored here do not change otherwise."""
     applying_since = models.DateTimeField(null=True, editable=False)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    """When a preview branch is deleted; None: never."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = EnvironmentQuerySet.as_manager()
@@ -172,7 +174,12 @@ class Environment(models.Model):
                 fields=["status", "id"],
                 name="environment_unsettled",
                 condition=models.Q(status__in=["creating", "migrating", "deleting"]),
-            )
+            ),
+            models.Index(
+                fields=["expires_at"],
+                name="environment_expiry",
+                condition=models.Q(expires_at__isnull=False) & ~models.Q(status="deleting"),
+            ),
         ]
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from platform_site.background.periodic import log_failures, periodic_job
 from projects.provisioning import branching, orphaned_rows, schemas
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning.schemas import SchemaBusy
+from projects.services import branch_expiry
 
 MAX_RUN_SECONDS: Final = 45.0
 """A periodic run starts nothing new after that; the next one continues."""
@@ -70,6 +71,13 @@ def finish_and_clean() -> None:
         log.info("finished the deletion of %s", thing)
     for environment_id in _drop_orphans(deadline):
         log.info("dropped a schema whose environment was never made: %s", environment_id)
+
+
+@periodic_job(every=settings.JOB_SECONDS)
+def delete_expired_branches() -> None:
+    """Delete the preview branches whose `expires_at` has passed."""
+    for environment_id in branch_expiry.delete_expired():
+        log.info("the branch %s has expired", environment_id)
 
 
 @periodic_job(every=ORPHANED_ROWS_EVERY)

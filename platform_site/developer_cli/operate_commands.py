@@ -1,7 +1,7 @@
 """`secrets`, `logs` and `branch`."""
 
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,11 +165,17 @@ def branch_create(
     source: Annotated[str, typer.Option("--from", help="Name or id of the environment to copy.")] = "development",
     data: Annotated[bool, typer.Option("--data", help="Copy the rows too.")] = False,
     use: Annotated[bool, typer.Option("--use", help="Link this folder to the branch.")] = False,
+    expires_in: Annotated[
+        int | None, typer.Option(min=1, max=365, help="Days after which the branch is deleted. Default: never.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Create a preview branch and wait until it is ready."""
     api, path = _project()
-    made = api.send("POST", path, {"name": name, "from": source, "data": "full" if data else "none"})
+    body = {"name": name, "from": source, "data": "full" if data else "none"}
+    if expires_in is not None:
+        body["expires_at"] = (datetime.now(UTC) + timedelta(days=expires_in)).isoformat()
+    made = api.send("POST", path, body)
     while made["status"] == "creating":
         time.sleep(POLL_SECONDS)
         made = api.get(f"{path}/{path_part(made['id'])}")

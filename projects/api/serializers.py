@@ -1,8 +1,11 @@
 """The bodies that `projects` reads and the shapes that it answers. Contract sections 2 and 4.1-4.4."""
 
+from datetime import datetime
 from typing import Any, Final
 
 from django.core.validators import RegexValidator
+from django.utils import timezone
+from rest_framework.exceptions import ValidationError
 from rest_framework.serializers import DictField
 
 from accounts.api.serializers import LONGEST_NAME, ChosenPasswordField, EmailField
@@ -12,6 +15,7 @@ from platform_site.http import fields
 from platform_site.http.fields import Serializer, timestamp
 from projects.directory import environments, origins
 from projects.models import Environment, Member, Plan, Project, Region
+from projects.services import branch_expiry
 
 NAME_LENGTH = 64
 BRANCH_NAME: Final = r"\A(?!env_[0-9a-z]{26}\Z)[a-z0-9](?:[a-z0-9._/-]*[a-z0-9])?\Z"
@@ -43,11 +47,20 @@ class ProjectChanges(Serializer):
     plan = fields.ChoiceField(choices=Plan.values, required=False)
 
 
+def _check_expiry(value: datetime) -> None:
+    now = timezone.now()
+    if not now < value <= now + branch_expiry.LONGEST:
+        raise ValidationError("Must be within the next 365 days.", "out_of_range")
+
+
 class NewBranch(Serializer):
     name = fields.CharField(
         max_length=48, trim_whitespace=False, validators=[RegexValidator(BRANCH_NAME, BRANCH_NAME_RULE, "malformed")]
     )
     data = fields.ChoiceField(choices=["none", "full"], default="none")  # type: ignore[assignment]
+    expires_at = fields.DateTimeField(
+        required=False, allow_null=True, validators=[_check_expiry], help_text="When the branch is deleted."
+    )
 
     def get_fields(self) -> dict[str, Any]:
         """`from` is a word of Python's, too."""
@@ -58,6 +71,9 @@ class NewBranch(Serializer):
 class EnvironmentChanges(Serializer):
     allowed_origins = fields.ListField(
         child=fields.CharField(max_length=origins.LONGEST), max_length=origins.MOST, required=False
+    )
+    expires_at = fields.DateTimeField(
+        required=False, allow_null=True, validators=[_check_expiry], help_text="Of a preview branch; null: never."
     )
 
 
@@ -118,6 +134,7 @@ class EnvironmentDetail(ListedEnvironment):
     status_reason = fields.CharField(allow_null=True)
     parent_id = fields.CharField(allow_null=True)
     allowed_origins = fields.ListField(child=fields.CharField())
+    expires_at = fields.DateTimeField(allow_null=True)
     created_at = fields.DateTimeField()
 
 
@@ -198,6 +215,7 @@ def environment_detail(environment: Environment, cluster: str) -> dict[str, Any]
         "status_reason": environment.status_reason,
         "parent_id": environment.parent_id,
         "allowed_origins": environment.allowed_origins,
+        "expires_at": timestamp(environment.expires_at) if environment.expires_at else None,
         "created_at": timestamp(environment.created_at),
     }
 

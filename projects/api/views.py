@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from django.db import transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
@@ -28,6 +29,7 @@ from projects.directory import environments, invitations, limits
 from projects.directory.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
 from projects.errors import NoSuchAccount, NoSuchInvitation
 from projects.models import Environment, Project
+from projects.services import branch_expiry
 
 
 class ProjectViewSet(ApiViewSet):
@@ -138,7 +140,12 @@ class EnvironmentViewSet(ApiViewSet):
         source = services.find_source(project, values["from"])
         may_branch(self.caller, source)
         branch = services.create_branch(
-            project_id, name=values["name"], source_id=source.pk, data=values["data"], actor=self.caller
+            project_id,
+            name=values["name"],
+            source_id=source.pk,
+            data=values["data"],
+            expires_at=values.get("expires_at"),
+            actor=self.caller,
         )
         return created(
             f"/v1/projects/{project_id}/environments/{branch.pk}", environment_detail(branch, project.cluster)
@@ -153,12 +160,18 @@ class EnvironmentViewSet(ApiViewSet):
     @idempotent()
     @extend_schema(request=serializers.EnvironmentChanges, responses=serializers.EnvironmentDetail)
     def partial_update(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
-        """Change which web origins may read the environment's answers. Owners, developers, keys of the environment."""
-        environment_for(self.caller, project_id, environment_id, "developer")
+        """Change which web origins may read the environment's answers, and when a preview branch is deleted. Owners,
+        developers, keys of the environment."""
+        environment = environment_for(self.caller, project_id, environment_id, "developer")
         values = self.read(serializers.EnvironmentChanges)
-        changed = services.change_environment(
-            environment_id, allowed_origins=values.get("allowed_origins"), actor=self.caller
-        )
+        if "expires_at" in values and not environment.is_branch:
+            raise ValidationFailed.of("expires_at", "not_a_branch", "Only a preview branch expires.")
+        with transaction.atomic():
+            if "expires_at" in values:
+                branch_expiry.set_expiry(environment_id, values["expires_at"], actor=self.caller)
+            changed = services.change_environment(
+                environment_id, allowed_origins=values.get("allowed_origins"), actor=self.caller
+            )
         return respond(environment_detail(changed, changed.project.cluster))
 
     @extend_schema(operation_id="deleteBranch", responses={204: None})

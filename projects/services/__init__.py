@@ -7,6 +7,7 @@ Called by the API, the console and the commands alike; whether the actor may is 
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, transaction
@@ -247,10 +248,16 @@ def find_source(project: Project, named: str) -> Environment:
 
 
 def create_branch(
-    project_id: str, *, name: str, source_id: str, data: branching.Data, actor: Caller | Actor
+    project_id: str,
+    *,
+    name: str,
+    source_id: str,
+    data: branching.Data,
+    expires_at: datetime | None = None,
+    actor: Caller | Actor,
 ) -> Environment:
     """Create a preview branch of the environment `source_id` of this project: its schema, webhooks (disabled) and
-    functions, and with `data="full"` its rows.
+    functions, and with `data="full"` its rows. It is deleted at `expires_at`.
 
     Ready when this returns and its transaction commits, unless there are many rows: then it is `creating`, and a worker
     copies them. Raises NoSuchProject, NoSuchSource, SourceNotReady, NameTaken, BranchesQuotaReached, and DatabaseError
@@ -268,7 +275,7 @@ def create_branch(
         from_place = place_of(project, source)
         at_once = data == "none" or branching.is_small(from_place)
         filled_from = Environment.Filling.SOURCE if data == "full" else None
-        branch = begin_branch(project, source, name, filled_from, at_once=at_once)
+        branch = begin_branch(project, source, name, filled_from, at_once=at_once, expires_at=expires_at)
         audit.record(
             "environment.branched",
             actor=actor,
@@ -298,6 +305,7 @@ def begin_branch(
     *,
     at_once: bool,
     pk: str | None = None,
+    expires_at: datetime | None = None,
 ) -> Environment:
     """The record of a new branch, in the transaction at hand, which holds the project's lock.
 
@@ -316,6 +324,7 @@ def begin_branch(
         pool_id=source.pool_id,
         filled_from=filled_from,
         allowed_origins=source.allowed_origins,
+        expires_at=expires_at,
         status=Environment.Status.READY if at_once else Environment.Status.CREATING,
     )
     schemas.hold([branch.pk])

@@ -42,7 +42,8 @@ def test_an_empty_branch_has_the_schema_the_versions_and_no_rows(tracker: Tracke
     made = answer.json
     assert answer.headers["Location"] == address(tracker, made["id"])
     assert set(made) == {
-        "id", "name", "schema_version", "status", "status_reason", "parent_id", "allowed_origins", "created_at",
+        "id", "name", "schema_version", "status", "status_reason", "parent_id", "allowed_origins", "expires_at",
+        "created_at",
     }  # fmt: skip
     assert (made["name"], made["status"], made["schema_version"]) == ("feature/login", "ready", 2)
     assert made["parent_id"] == tracker.environment_id

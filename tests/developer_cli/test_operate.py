@@ -107,7 +107,8 @@ def test_logs_of_requests_follow_until_interrupted(cli: Cli, app: App) -> None:
 
 
 def test_a_branch(cli: Cli, app: App) -> None:
-    made = cli.json("branch", "create", "try/it", "--from", "production", "--use")
+    made = cli.json("branch", "create", "try/it", "--from", "production", "--use", "--expires-in", "7")
+    assert made["expires_at"] is not None
     assert made["status"] == "ready"
     [linked] = [each for each in cli.json("branch", "list") if each["linked"]]
     assert linked["name"] == "try/it"
