@@ -201,6 +201,19 @@ def test_settings_of_trust_are_included_and_confirmed(branched: Branched) -> Non
     assert branched.function()["allowed_hosts"] == ["evil.example.com"]
 
 
+def test_functions_and_webhooks_of_the_source_can_be_included(branched: Branched) -> None:
+    for name in ("crm", None):
+        webhook = {"url": "https://example.com/", "events": ["tasks.*"]}
+        made = branched.call("POST", "/webhooks", webhook, branched.branch)
+        branched.call("PATCH", f"/webhooks/{made['id']}", {"name": name}, branched.branch)
+    page = branched.desk.get(f"branches/merge?from={branched.branch}")
+    assert page.status_code == 200
+    assert set(re.findall(r'name="include" value="([^"]+\.[^"]+)"', page.content.decode())) == {
+        "functions.digest",
+        "webhooks.crm",
+    }
+
+
 def test_a_stale_plan_is_not_applied(branched: Branched) -> None:
     branched.set_schema(branched.branch, rename_title)
     planned = branched.ask()

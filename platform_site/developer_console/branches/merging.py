@@ -162,15 +162,22 @@ def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
     """What can be merged besides: whole parts, and each function and webhook of the source."""
     found = [(name, title, "") for name, title in _PARTS]
     if asked.source is not None and console.may_write:
-        for part in ("functions", "webhooks"):
-            try:
-                items = console.client.call("GET", f"/v1/{part}", environment=asked.source["id"]).data["data"]
-            except Refused:  # the plan says why
-                continue
-            found += [(f"{part}.{each['name']}", "", each["name"]) for each in items if each["name"]]
+        found += [(path, "", path) for path in _items(console, asked.source["id"])]
     known = {name for name, _, _ in found}
     found += [(name, "", name) for name in asked.include if name not in known]
     return [
         {"path": path, "title": title, "is_checked": path in asked.include, "part": path.partition(".")[0]}
         for path, title, _ in found
     ]
+
+
+def _items(console: Console, source_id: str) -> list[str]:
+    """Paths of the source's functions, and of its webhooks with a name: an id is not merged."""
+    try:
+        functions = console.client.call("GET", "/v1/functions", environment=source_id).data["data"]
+        query = {"parts": "webhooks"}
+        config = console.client.call("GET", "/v1/config", query=query, environment=source_id).data["config"]
+    except Refused:  # the plan says why
+        return []
+    webhooks = [name for name in config["webhooks"] if not name.startswith("wh_")]
+    return [*(f"functions.{each['name']}" for each in functions), *(f"webhooks.{name}" for name in webhooks)]
