@@ -40,6 +40,7 @@ SECTIONS: Final = (
     Section("functions", "Functions"),
     Section("webhooks", "Webhooks"),
     Section("logs", "Logs"),
+    Section("branches", "Branches"),
     Section("settings", "Settings"),
 )
 

@@ -15,6 +15,8 @@ from platform_site.developer_console import (
 )
 from platform_site.developer_console import sign_in as member_sign_in
 from platform_site.developer_console.auth import providers, sign_up, users
+from platform_site.developer_console.branches import merging
+from platform_site.developer_console.branches import pages as branches
 from platform_site.developer_console.functions import pages as functions
 from platform_site.developer_console.functions import runs as function_runs
 from platform_site.developer_console.functions import settings as function_settings
@@ -49,6 +51,8 @@ urlpatterns = [
     path(f"{_ENVIRONMENT}webhooks/<str:webhook_id>/deliveries", webhook_deliveries.deliveries, name="deliveries"),
     path(f"{_ENVIRONMENT}logs", logs.logs, name="logs"),
     path(f"{_ENVIRONMENT}logs/audit", logs.audit, name="audit"),
+    path(f"{_ENVIRONMENT}branches/", branches.branches, name="branches"),
+    path(f"{_ENVIRONMENT}branches/merge", merging.merge, name="merge"),
     path(f"{_ENVIRONMENT}search", search.search, name="search"),
     path(f"{_ENVIRONMENT}settings", settings.settings, name="settings"),
     path(f"{_ENVIRONMENT}tables/", tables.tables, name="tables"),

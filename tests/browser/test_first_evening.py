@@ -1,4 +1,4 @@
-"""A new user's first evening at `/console`, without curl: from an empty project to a delivery, wide and on a phone."""
+"""A new user's first evening at `/console`, without curl: from an empty project to a merge, wide and on a phone."""
 
 import json
 import re
@@ -97,8 +97,30 @@ def see_delivery(page: Page, url: str) -> None:
     expect(page.get_by_text("notes.insert")).to_be_visible()
 
 
+def branch_change_merge(page: Page) -> None:
+    go(page, "Branches")
+    page.get_by_label("Name", exact=True).fill("fix/notes")
+    page.get_by_role("button", name="Create branch").click()
+    expect(page.get_by_text("The branch fix/notes is created.")).to_be_visible()
+    page.locator("main").get_by_role("link", name="fix/notes", exact=True).click()
+    go(page, "Schema")
+    document = page.get_by_label("Document (JSON)")
+    changed = json.loads(document.input_value())
+    changed["tables"]["notes"]["columns"]["done"] = {"type": "boolean", "default": False}
+    document.fill(json.dumps(changed, indent=2))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("The schema is at version 3.")).to_be_visible()
+    go(page, "Branches")
+    page.get_by_role("link", name=re.compile("^Merge ")).click()
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_text("add column notes.done")).to_be_visible()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("All changes of the plan are applied.")).to_be_in_viewport()
+
+
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_from_an_empty_project_to_a_delivery(window: Callable[..., Page], served: Up, width: int) -> None:
+def test_from_an_empty_project_to_a_merge(window: Callable[..., Page], served: Up, width: int) -> None:
     page = window(width=width)
     enter_console(page, served)
     page.goto(f"{served.base_url}/console/?new=1")
@@ -112,10 +134,18 @@ def test_from_an_empty_project_to_a_delivery(window: Callable[..., Page], served
     create_key(page)
     run_function(page)
     see_delivery(page, served.base_url + demo_receiver.PATH)
+    branch_change_merge(page)
     go(page, "Logs")
     expect(page.get_by_text("No request yet.")).to_be_visible()  # the console's own calls are not the application's
     page.get_by_role("link", name="Audit log").click()
-    for action in ("schema.applied", "function.deployed", "webhook.created", "key.issued", "user.created"):
+    for action in (
+        "schema.applied",
+        "function.deployed",
+        "webhook.created",
+        "key.issued",
+        "user.created",
+        "config.applied",
+    ):
         expect(page.get_by_role("link", name=action).first).to_be_visible()
     save_screenshot(page, f"console-evening-{width}")
     go(page, "Settings")

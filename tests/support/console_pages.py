@@ -26,6 +26,8 @@ _PAGES = {
     "logs": "logs",
     "logs-error": "logs?status=nine",
     "audit": "logs/audit",
+    "branches": "branches/",
+    "merge": "branches/merge",
 }
 
 

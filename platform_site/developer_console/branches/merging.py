@@ -1,0 +1,183 @@
+"""Merging one environment into another: the plan, its conflicts, what has to be confirmed, and applying it.
+
+The page keeps nothing: its form carries both environments, what is included and the choices. Each plan is the API's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.http import HttpResponse
+
+from platform_site.developer_console import forms
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.frame import Console, page
+
+_GROUPS: Final = (
+    ("add", "Added"),
+    ("change", "Changed"),
+    ("remove", "Removed"),
+    ("trust", "Access, destinations and automatic runs"),
+)
+_PARTS: Final = (
+    ("functions", "Allowed hosts, schedules, events and callers of all functions"),
+    ("webhooks", "URLs and status of all webhooks, and new webhooks"),
+    ("auth", "Sign-in: sign-up, providers, redirect URIs"),
+    ("origins", "Allowed origins"),
+)
+_SIDES: Final = ("ours", "theirs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the form says. A plan is of a merge, or of a stored `version` to go back to."""
+
+    into: Mapping[str, Any]
+    source: Mapping[str, Any] | None
+    version: str
+    include: list[str] = field(default_factory=list)
+    resolve: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        if self.version or self.source is None:
+            return {"version": self.version}
+        return {"from": self.source["id"], "include": self.include, "resolve": self.resolve}
+
+    @property
+    def fingerprint(self) -> str:
+        return forms.fingerprint({"into": self.into["id"], **self.body})
+
+
+@page("branches")
+def merge(console: Console) -> HttpResponse:
+    asked = _asked(console)
+    what = console.request.POST.get("what", "")
+    context: dict[str, Any] = {}
+    status = 200
+    if console.request.method == "POST":
+        try:
+            if what == "apply":
+                context = _apply(console, asked)
+            else:
+                context = {"plan": _plan(console, asked)}
+        except Refused as refusal:
+            if refusal.status == 403:
+                raise
+            context, status = {"refusal": refusal, "stale": what == "apply" and refusal.status == 412}, refusal.status
+            if what == "apply" and refusal.status != 412:
+                context["plan"] = _plan_again(console, asked)
+    return console.render("console/merge.html", _shown(console, asked, context) | context, status)
+
+
+def _asked(console: Console) -> _Asked:
+    """Raises Refused for environments of other projects."""
+    given = console.request.POST if console.request.method == "POST" else console.request.GET
+    into = _environment(console, given.get("into") or console.environment["id"])
+    source = _environment(console, given["from"]) if given.get("from") else None
+    resolve = {
+        path: choice
+        for number, path in enumerate(given.getlist("path"))
+        if (choice := given.get(f"choice-{number}")) in _SIDES
+    }
+    return _Asked(into, source, given.get("version", ""), list(dict.fromkeys(given.getlist("include"))), resolve)
+
+
+def _environment(console: Console, environment_id: str) -> Mapping[str, Any]:
+    for each in console.project["environments"]:
+        if each["id"] == environment_id:
+            found: Mapping[str, Any] = each
+            return found
+    raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
+
+
+def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
+    if asked.source is None and not asked.version:
+        raise forms.invalid("from", "Choose the environment to merge.")
+    plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", asked.body, environment=asked.into["id"]).data
+    plan["seen"] = forms.fingerprint(plan["changes"])
+    given = console.request.POST
+    confirmed = given.getlist("confirm") if given.get("seen") == plan["seen"] else []
+    for change in plan["changes"]:
+        change["name"] = change["operation"] or change["path"]
+        change["is_confirmed"] = change["name"] in confirmed
+        change["texts"] = [
+            (title, _text(change[side]))
+            for side, title in (("before", "Before"), ("after", "After"))
+            if change[side] is not None
+        ]
+    for conflict in plan["conflicts"]:
+        conflict["texts"] = [(side, _text(conflict[side])) for side in ("base", *_SIDES)]
+    changes = plan["changes"]
+    plan["groups"] = [
+        (title, of_kind) for kind, title in _GROUPS if (of_kind := [each for each in changes if each["kind"] == kind])
+    ]
+    return plan
+
+
+def _plan_again(console: Console, asked: _Asked) -> dict[str, Any] | None:
+    """To show below an error of its apply."""
+    try:
+        return _plan(console, asked)
+    except Refused:
+        return None
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) else forms.json_text(value)
+
+
+def _apply(console: Console, asked: _Asked) -> dict[str, Any]:
+    given = console.request.POST
+    if console.may_write and given.get("planned") != asked.fingerprint:
+        message = "The form was changed after the plan. Nothing was applied: check the new plan."
+        raise Refused(422, {"code": "validation_failed", "message": message})
+    body = {"plan": given.get("plan", ""), "confirm": [each.strip() for each in given.getlist("confirm") if each]}
+    done = console.client.call("POST", "/v1/config/apply", body, environment=asked.into["id"]).data
+    follows = " Sign-in and origins follow within two minutes." if done["status"] == "completing" else ""
+    return {"notice": f"All changes of the plan are applied.{follows}", "undo": given.get("replaced", "")}
+
+
+def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str, Any]:
+    plan = context.get("plan") or {}
+    refused_fields = context["refusal"].fields if "refusal" in context else []
+    open_paths = [each["path"] for each in plan.get("conflicts", [])]
+    return {
+        "asked": asked,
+        "here": console.url("merge"),
+        "planned": asked.fingerprint,
+        "from_errors": [each["message"] for each in refused_fields if each["field"] == "from"],
+        "environments": console.project["environments"],
+        "includes": _includes(console, asked),
+        "resolved": [
+            (len(open_paths) + number, path, choice)
+            for number, (path, choice) in enumerate(each for each in asked.resolve.items() if each[0] not in open_paths)
+        ],
+    }
+
+
+def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
+    """What can be merged besides: whole parts, and each function and webhook of the source."""
+    found = [(name, title, "") for name, title in _PARTS]
+    if asked.source is not None and console.may_write:
+        found += [(path, "", path) for path in _items(console, asked.source["id"])]
+    known = {name for name, _, _ in found}
+    found += [(name, "", name) for name in asked.include if name not in known]
+    return [
+        {"path": path, "title": title, "is_checked": path in asked.include, "part": path.partition(".")[0]}
+        for path, title, _ in found
+    ]
+
+
+def _items(console: Console, source_id: str) -> list[str]:
+    """Paths of the source's functions, and of its webhooks with a name: an id is not merged."""
+    try:
+        functions = console.client.call("GET", "/v1/functions", environment=source_id).data["data"]
+        query = {"parts": "webhooks"}
+        config = console.client.call("GET", "/v1/config", query=query, environment=source_id).data["config"]
+    except Refused:  # the plan says why
+        return []
+    webhooks = [name for name in config["webhooks"] if not name.startswith("wh_")]
+    return [*(f"functions.{each['name']}" for each in functions), *(f"webhooks.{name}" for name in webhooks)]

@@ -1,0 +1,97 @@
+"""The environments of a project: listed, created as a branch of another one, and deleted."""
+
+from typing import Any, Final
+
+from django.http import HttpResponse
+
+from platform_site.developer_console import forms
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.forms import Field, Form
+from platform_site.developer_console.frame import Console, go_to, page
+
+_DATA: Final = (("none", "No rows"), ("full", "All rows"))
+_FIXED: Final = ("development", "production")
+
+
+@page("branches")
+def branches(console: Console) -> HttpResponse:
+    """All environments, and the form for another branch."""
+    asked = console.request.POST
+    what = asked.get("what", "")
+    context: dict[str, Any] = {}
+    status = 200
+    if console.request.method == "POST":
+        try:
+            if what == "delete":
+                _delete(console)
+                if asked.get("branch") == console.environment["id"]:
+                    return go_to(console.request, _elsewhere(console))
+                context = {"notice": "The branch is deleted."}
+            else:
+                context = {"notice": _create(console)}
+        except Refused as refusal:
+            if refusal.status in (403, 404):
+                raise
+            context, status = {"refusal": refusal, "failed": what}, refusal.status
+    return console.render("console/branches.html", _shown(console, context) | context, status)
+
+
+def path_of(console: Console, *environment_id: str) -> str:
+    return "/".join([f"/v1/projects/{console.project['id']}/environments", *environment_id])
+
+
+def _shown(console: Console, context: dict[str, Any]) -> dict[str, Any]:
+    console.project = console.client.call("GET", f"/v1/projects/{console.project['id']}").data
+    names = {each["id"]: each["name"] for each in console.project["environments"]}
+    found = []
+    for environment_id in names:
+        try:
+            detail = console.client.call("GET", path_of(console, environment_id)).data
+        except Refused as refusal:
+            if refusal.status != 404:  # else it is deleted meanwhile
+                raise
+            continue
+        parent_id = detail["parent_id"]
+        found.append(
+            detail
+            | {"parent": parent_id and names.get(parent_id, "deleted"), "is_branch": detail["name"] not in _FIXED}
+        )
+    failed = context.get("failed") == "create"
+    fields = (
+        Field("name", "Name", required=True, placeholder="fix/login"),
+        Field("from", "Copy of", "select", choices=[(pk, name) for pk, name in names.items()]),
+        Field("data", "Rows", "select", choices=_DATA, help="A copy of many rows continues in the background."),
+    )
+    form = Form(
+        "new",
+        fields,
+        {"from": console.environment["id"]},
+        context.get("refusal") if failed else None,
+        console.request.POST if failed else None,
+    )
+    return {"environments": found, "form": form, "branch_asked": console.request.POST.get("branch", "")}
+
+
+def _create(console: Console) -> str:
+    asked = console.request.POST
+    body = {name: asked.get(name, "") for name in ("name", "from", "data")}
+    made = console.client.call("POST", path_of(console), body).data
+    return f"The branch {made['name']} is created."
+
+
+def _delete(console: Console) -> None:
+    asked = console.request.POST
+    branch_id = asked.get("branch", "")
+    found = next((each for each in console.project["environments"] if each["id"] == branch_id), None)
+    if found is None:
+        raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
+    if console.may_write and asked.get("confirm") != found["name"]:
+        raise forms.invalid("confirm", "This is not the branch's name.")
+    console.client.call("DELETE", path_of(console, branch_id))
+
+
+def _elsewhere(console: Console) -> str:
+    """This page, at an environment that remains: the current one is deleted."""
+    remaining = console.client.call("GET", f"/v1/projects/{console.project['id']}").data["environments"]
+    console.environment = next((each for each in remaining if each["name"] == "development"), remaining[0])
+    return console.url("branches")
