@@ -97,6 +97,8 @@ def test_every_example_works_on_the_demo(api: Api, tmp_path: Path, settings: Any
             continue
         assert 200 <= answer.status < 300, (name, answer.status, answer.json)
         made = answer.json.get("id") if isinstance(answer.json, dict) and method.upper() == "POST" else None
+        if name == "planConfig":
+            real[f"pln_{SAMPLE}"] = answer.json["plan"]
         match name:
             case "createWebhook":
                 known["webhook_id"] = made

@@ -88,6 +88,7 @@ def application(served: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     environ = {
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
         "PLATFORM_URL": served.base_url, "PLATFORM_CONFIG_DIR": str(root / "config"), "NO_COLOR": "1",
+        "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
         "DENO_DIR": str(root / "deno"), "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "false",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }  # fmt: skip

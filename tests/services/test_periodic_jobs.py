@@ -18,6 +18,7 @@ from django.db import InterfaceError, OperationalError, connections
 
 import functions.runs.retention
 import functions.tasks
+import platform_site.config.tasks
 import platform_site.tasks
 import projects.tasks
 import rows.outbox.audit
@@ -28,6 +29,7 @@ import webhooks.tasks
 from functions.runs import queue as run_queue
 from platform_site.background import periodic
 from platform_site.celery import app, stop_schedulers
+from platform_site.config import plans
 from platform_site.console import rollups
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning import orphaned_rows, schemas
@@ -283,6 +285,7 @@ def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")
     yield "the departed", rows.tasks.apply_pending_user_deletions, (PendingUserReferences.objects, "using")
     yield "the leaving", rows.tasks.finish_user_deletions, (PendingUserDeletion.objects, "using")
+    yield "old plans", platform_site.config.tasks.delete_old_plans, (plans, "delete_old")
     yield "figures", platform_site.tasks.measure_regions, (rollups, "_queues")
 
 

@@ -19,7 +19,12 @@ class Cli:
         self.folder, self.url = folder, url
         self.config = folder / ".config"
         inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
-        self.environment = {**inherited, "PLATFORM_CONFIG_DIR": str(self.config), "PYTHONPATH": str(ROOT)}
+        self.environment = {
+            **inherited,
+            "PLATFORM_CONFIG_DIR": str(self.config),
+            "PYTHONPATH": str(ROOT),
+            "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
+        }
 
     @property
     def credentials(self) -> Path:
