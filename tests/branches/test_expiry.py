@@ -55,8 +55,9 @@ def test_it_is_shown_changed_and_removed(tracker: Tracker, branch: Branch) -> No
     assert change(tracker, made.json["id"], None).json["expires_at"] is None
 
 
-@pytest.mark.parametrize("wrong", [moment(seconds=-1), moment(days=366), "tomorrow", 5, "2026-13-01T00:00:00Z"])
+@pytest.mark.parametrize("wrong", ["past", "far", "tomorrow", 5, "2026-13-01T00:00:00Z"])
 def test_a_time_that_cannot_be_meant_is_refused(tracker: Tracker, branch: Branch, wrong: Any) -> None:
+    wrong = {"past": moment(seconds=-1), "far": moment(days=366)}.get(wrong, wrong)
     refused = branch("preview", expires_at=wrong)
     assert (refused.status, list(refused.fields)) == (422, ["expires_at"])
     made = branch("preview").json["id"]
