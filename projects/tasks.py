@@ -6,17 +6,22 @@ A notification with an id may be lost; the periodic jobs work from PostgreSQL al
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from celery import shared_task
 from django.conf import settings
 from django.db import Error
+from django.db.models.functions import Now
 
+from accounts import audit
 from platform_site.background.periodic import log_failures, periodic_job
+from projects import services
+from projects.errors import NoSuchEnvironment, NoSuchProject
+from projects.models import Environment
 from projects.provisioning import branching, orphaned_rows, schemas
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning.schemas import SchemaBusy
-from projects.services import branch_expiry
 
 MAX_RUN_SECONDS: Final = 45.0
 """A periodic run starts nothing new after that; the next one continues."""
@@ -76,8 +81,11 @@ def finish_and_clean() -> None:
 @periodic_job(every=settings.JOB_SECONDS)
 def delete_expired_branches() -> None:
     """Delete the preview branches whose `expires_at` has passed."""
-    for environment_id in branch_expiry.delete_expired():
-        log.info("the branch %s has expired", environment_id)
+    expired = Environment.objects.live().branches().filter(expires_at__lte=Now()).order_by("expires_at", "pk")
+    for environment_id, project_id in list(expired.values_list("pk", "project_id")[:1000]):
+        with suppress(NoSuchEnvironment, NoSuchProject):  # deleted meanwhile
+            services.delete_environment(project_id, environment_id, actor=audit.SYSTEM)
+            log.info("the branch %s has expired", environment_id)
 
 
 @periodic_job(every=ORPHANED_ROWS_EVERY)

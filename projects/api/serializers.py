@@ -1,6 +1,6 @@
 """The bodies that `projects` reads and the shapes that it answers. Contract sections 2 and 4.1-4.4."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.core.validators import RegexValidator
@@ -15,9 +15,9 @@ from platform_site.http import fields
 from platform_site.http.fields import Serializer, timestamp
 from projects.directory import environments, origins
 from projects.models import Environment, Member, Plan, Project, Region
-from projects.services import branch_expiry
 
 NAME_LENGTH = 64
+LONGEST_EXPIRY: Final = timedelta(days=365)
 BRANCH_NAME: Final = r"\A(?!env_[0-9a-z]{26}\Z)[a-z0-9](?:[a-z0-9._/-]*[a-z0-9])?\Z"
 """As branches are called in Git, in lower case; never what could be taken for an id."""
 BRANCH_NAME_RULE: Final = (
@@ -49,7 +49,7 @@ class ProjectChanges(Serializer):
 
 def _check_expiry(value: datetime) -> None:
     now = timezone.now()
-    if not now < value <= now + branch_expiry.LONGEST:
+    if not now < value <= now + LONGEST_EXPIRY:
         raise ValidationError("Must be within the next 365 days.", "out_of_range")
 
 

@@ -29,7 +29,6 @@ from projects.directory import environments, invitations, limits
 from projects.directory.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
 from projects.errors import NoSuchAccount, NoSuchInvitation
 from projects.models import Environment, Project
-from projects.services import branch_expiry
 
 
 class ProjectViewSet(ApiViewSet):
@@ -168,7 +167,7 @@ class EnvironmentViewSet(ApiViewSet):
             raise ValidationFailed.of("expires_at", "not_a_branch", "Only a preview branch expires.")
         with transaction.atomic():
             if "expires_at" in values:
-                branch_expiry.set_expiry(environment_id, values["expires_at"], actor=self.caller)
+                services.set_expiry(environment_id, values["expires_at"], actor=self.caller)
             changed = services.change_environment(
                 environment_id, allowed_origins=values.get("allowed_origins"), actor=self.caller
             )

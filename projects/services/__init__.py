@@ -440,6 +440,26 @@ def change_environment(
     return environment
 
 
+def set_expiry(environment_id: str, expires_at: datetime | None, *, actor: Caller | Actor) -> None:
+    """Change when a preview branch is deleted (by a periodic job); None: never. Raises NoSuchEnvironment."""
+    with transaction.atomic():
+        branch = Environment.objects.live().branches().select_for_update(no_key=True).filter(pk=environment_id).first()
+        if branch is None:
+            raise NoSuchEnvironment
+        if branch.expires_at == expires_at:
+            return
+        branch.expires_at = expires_at
+        branch.save(update_fields=["expires_at"])
+        audit.record(
+            "environment.changed",
+            actor=actor,
+            target_id=environment_id,
+            project_id=branch.project_id,
+            environment_id=environment_id,
+            expires_at=expires_at and expires_at.isoformat(),
+        )
+
+
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
     """Give the platform account with this email a role in the project. An open invitation of this email ends.
 
