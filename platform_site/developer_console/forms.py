@@ -1,6 +1,6 @@
 """Forms whose values the API checks. Each error of the API is shown at the field that caused it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
@@ -10,6 +10,9 @@ from platform_site.developer_console.frame import Console
 from platform_site.http import exact_json
 
 _INTEGER_DIGITS: Final = 18
+
+Change = Callable[..., dict[str, Any]]
+"""What a form asks for: called with the console and the object of the page, it returns what the page is to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,49 @@ class Form:
             return []
         shown = {path for each in self.fields for path, _ in self._errors_of(each.name)}
         return [each for each in self.refusal.fields if each["field"] not in shown]
+
+
+@dataclass
+class Submission:
+    """What a page with several forms was sent, and what came of it."""
+
+    what: str = ""
+    """The name of the form."""
+    asked: Mapping[str, str] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    """What the change returned, for the page to show."""
+    refusal: Refused | None = None
+
+    @property
+    def status(self) -> int:
+        return 200 if self.refusal is None else self.refusal.status
+
+    @property
+    def failed(self) -> str:
+        """The name of the form whose change was refused."""
+        return "" if self.refusal is None else self.what
+
+    def form(self, name: str, fields: Sequence[Field], values: Mapping[str, Any]) -> Form:
+        """With the errors and the values that were sent, if they are this form's."""
+        is_mine = self.failed == name
+        return Form(name, fields, values, self.refusal if is_mine else None, self.asked if is_mine else None)
+
+
+def submit(console: Console, changes: Mapping[str, Change], *arguments: Any) -> Submission:
+    """Make the change that the sent form names: `change(console, *arguments)`. Nothing for a page that is only read."""
+    asked = console.request.POST
+    found = Submission(asked.get("what", ""), asked)
+    if console.request.method == "POST":
+        try:
+            change: Change = changes.get(found.what, unknown)
+            found.context = change(console, *arguments)
+        except Refused as refusal:
+            found.refusal = refusal
+    return found
+
+
+def unknown(console: Console, *_: object) -> dict[str, Any]:
+    raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})
 
 
 def invalid(field_name: str, message: str) -> Refused:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from django.http import HttpResponse
 from django.urls import reverse
 
-from platform_site.developer_console import keys
+from platform_site.developer_console import forms, keys
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import WRITERS, Console, go_to, page
 from platform_site.templatetags.developer_console import isolated
@@ -21,7 +21,7 @@ def settings(console: Console) -> HttpResponse:
     what = console.request.POST.get("what", "")
     if console.request.method == "POST":
         try:
-            context = _CHANGES.get(what, _unknown)(console)
+            context = _CHANGES.get(what, forms.unknown)(console)
         except Refused as refusal:
             context, status = (
                 {"refusal": refusal, "failed": what if what in _CHANGES else "", "asked": console.request.POST},
@@ -111,10 +111,6 @@ def _delete(console: Console) -> dict[str, Any]:
         raise Refused(422, {"code": "validation_failed", "message": message, "fields": fields})
     console.api("DELETE", _project(console))
     return {"left": True}
-
-
-def _unknown(console: Console) -> dict[str, Any]:
-    raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})
 
 
 _CHANGES: Final[dict[str, Callable[[Console], dict[str, Any]]]] = {

@@ -5,7 +5,6 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console
 
@@ -36,7 +35,3 @@ def person_of(asked: Any) -> dict[str, Any]:
         "role": asked.get("role", "").strip() or None,
         "claims": forms.json_of(asked.get("claims", ""), "claims") or {},
     }
-
-
-def unknown(console: Console, *_: object) -> dict[str, Any]:
-    raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from accounts.oauth.providers import PRESETS
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
-from platform_site.developer_console.auth.common import render, unknown
+from platform_site.developer_console.auth.common import render
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
 
@@ -70,22 +70,17 @@ def _path(provider_id: str) -> str:
 
 @page("auth")
 def provider(console: Console, provider_id: str) -> HttpResponse:
-    asked = console.request.POST
-    context: dict[str, Any] = {}
-    refusal, status = None, 200
     current = console.api("GET", _path(provider_id)).data
-    if console.request.method == "POST":
-        try:
-            context = {"edit": _edit, "delete": _delete}.get(asked.get("what", ""), unknown)(console, current)
-            if "deleted" in context:
-                return go_to(console.request, console.url("providers"))
-            current = console.api("GET", _path(provider_id)).data
-        except Refused as error:
-            refusal, status = error, error.status
+    sent = forms.submit(console, {"edit": _edit, "delete": _delete}, current)
+    if "deleted" in sent.context:
+        return go_to(console.request, console.url("providers"))
+    if sent.context:
+        current = console.api("GET", _path(provider_id)).data
     values = _shown(current)
-    form = Form("edit", _fields(current), values, refusal, asked if refusal else None)
-    context |= {"provider": current, "seen": forms.fingerprint(values), "form": form}
-    return render(console, "console/provider.html", "", context, status)
+    # The page shows every error in its one form.
+    form = Form("edit", _fields(current), values, sent.refusal, sent.asked if sent.refusal else None)
+    context = {**sent.context, "provider": current, "seen": forms.fingerprint(values), "form": form}
+    return render(console, "console/provider.html", "", context, sent.status)
 
 
 def _fields(provider: dict[str, Any]) -> tuple[Field, ...]:

@@ -5,9 +5,8 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
-from platform_site.developer_console.auth.common import render, unknown
-from platform_site.developer_console.forms import Field, Form
+from platform_site.developer_console.auth.common import render
+from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, page
 
 _LINKS: Final = {
@@ -45,24 +44,11 @@ _REDIRECTS: Final = (
 
 @page("auth")
 def sign_up(console: Console) -> HttpResponse:
-    asked = console.request.POST
-    what = asked.get("what", "")
-    context: dict[str, Any] = {}
-    refusal, status = None, 200
-    if console.request.method == "POST":
-        try:
-            context = {"settings": _save, "redirects": _save_redirects}.get(what, unknown)(console)
-        except Refused as error:
-            refusal, status = error, error.status
+    sent = forms.submit(console, {"settings": _save, "redirects": _save_redirects})
     settings = _shown(console)
     uris = _redirect_uris(console)
-
-    def form(of: str, fields: tuple[Field, ...], values: dict[str, Any]) -> Form:
-        is_mine = refusal is not None and what == of
-        return Form(of, fields, values, refusal if is_mine else None, asked if is_mine else None)
-
     # One form in two parts: its errors without a field are shown in the first.
-    first = form("settings", (*_SETTINGS, *_PAGES), settings)
+    first = sent.form("settings", (*_SETTINGS, *_PAGES), settings)
     return render(
         console,
         "console/sign_up.html",
@@ -70,13 +56,13 @@ def sign_up(console: Console) -> HttpResponse:
         {
             "form": first,
             "seen": forms.fingerprint(settings),
-            "redirects": form("redirects", _REDIRECTS, {"redirect_uris": "\n".join(uris)}),
+            "redirects": sent.form("redirects", _REDIRECTS, {"redirect_uris": "\n".join(uris)}),
             "uris_seen": forms.fingerprint(uris),
-            "refusal": refusal,
-            "failed": what if refusal is not None else "",
-            **context,
+            "refusal": sent.refusal,
+            "failed": sent.failed,
+            **sent.context,
         },
-        status,
+        sent.status,
     )
 
 

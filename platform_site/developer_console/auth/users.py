@@ -9,7 +9,7 @@ from django.utils.http import urlencode
 
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
-from platform_site.developer_console.auth.common import PERSON, person_of, render, unknown
+from platform_site.developer_console.auth.common import PERSON, person_of, render
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.identity import ids
@@ -65,25 +65,13 @@ def _path(user_id: str) -> str:
 
 @page("auth")
 def user(console: Console, user_id: str) -> HttpResponse:
-    asked = console.request.POST
-    what = asked.get("what", "")
-    context: dict[str, Any] = {}
-    refusal, status = None, 200
     current = console.api("GET", _path(user_id)).data
-    if console.request.method == "POST":
-        try:
-            context = _CHANGES.get(what, unknown)(console, current)
-            if "deleted" in context:
-                return go_to(console.request, console.url("auth"))
-            current = console.api("GET", _path(user_id)).data
-        except Refused as error:
-            refusal, status = error, error.status
+    sent = forms.submit(console, _CHANGES, current)
+    if "deleted" in sent.context:
+        return go_to(console.request, console.url("auth"))
+    if sent.context:
+        current = console.api("GET", _path(user_id)).data
     values = _shown(current)
-
-    def form(of: str, fields: tuple[Field, ...], shown: dict[str, Any]) -> Form:
-        is_mine = refusal is not None and what == of
-        return Form(of, fields, shown, refusal if is_mine else None, asked if is_mine else None)
-
     return render(
         console,
         "console/user.html",
@@ -91,13 +79,13 @@ def user(console: Console, user_id: str) -> HttpResponse:
         {
             "user": current,
             "seen": forms.fingerprint(values),
-            "edit": form("edit", _EDIT, values),
-            "password": form("password", _PASSWORD, {}),
-            "refusal": refusal,
-            "failed": what if refusal is not None else "",
-            **context,
+            "edit": sent.form("edit", _EDIT, values),
+            "password": sent.form("password", _PASSWORD, {}),
+            "refusal": sent.refusal,
+            "failed": sent.failed,
+            **sent.context,
         },
-        status,
+        sent.status,
     )
 
 

@@ -7,7 +7,7 @@ from django.http import HttpResponse
 
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
-from platform_site.developer_console.forms import Field, Form
+from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.developer_console.functions.common import path_of, render
 
@@ -58,41 +58,28 @@ _INBOUND: Final = (
 
 @page("functions")
 def settings(console: Console, name: str) -> HttpResponse:
-    asked = console.request.POST
-    what = asked.get("what", "")
-    context: dict[str, Any] = {}
-    refusal, status = None, 200
-    if console.request.method == "POST":
-        try:
-            context = _CHANGES.get(what, _unknown)(console, name)
-        except Refused as error:
-            refusal, status = error, error.status
-        if "deleted" in context:
-            return go_to(console.request, console.url("functions"))
+    sent = forms.submit(console, _CHANGES, name)
+    if "deleted" in sent.context:
+        return go_to(console.request, console.url("functions"))
     detail = console.api("GET", path_of(name)).data
-
-    def form(of: str, fields: tuple[Field, ...], values: dict[str, Any]) -> Form:
-        is_mine = refusal is not None and what == of
-        return Form(of, fields, values, refusal if is_mine else None, asked if is_mine else None)
-
     return render(
         console,
         "console/function_settings.html",
         name,
         {
             "function": detail,
-            "limits": form("limits", _LIMITS, _limits_of(detail)),
+            "limits": sent.form("limits", _LIMITS, _limits_of(detail)),
             "seen": forms.fingerprint(_limits_of(detail)),
-            "schedule": form("schedule", _SCHEDULE, {"schedule": detail["schedule"] or ""}),
-            "events": form("events", _EVENTS, {"on": "\n".join(detail["on"] or [])}),
-            "secret": form("secret", _SECRET, {}),
-            "inbound": form("inbound", _INBOUND, {"async": True}),
+            "schedule": sent.form("schedule", _SCHEDULE, {"schedule": detail["schedule"] or ""}),
+            "events": sent.form("events", _EVENTS, {"on": "\n".join(detail["on"] or [])}),
+            "secret": sent.form("secret", _SECRET, {}),
+            "inbound": sent.form("inbound", _INBOUND, {"async": True}),
             "endpoints": console.api("GET", path_of(name, "inbound")).data["data"],
-            "refusal": refusal,
-            "failed": what if refusal is not None else "",
-            **context,
+            "refusal": sent.refusal,
+            "failed": sent.failed,
+            **sent.context,
         },
-        status,
+        sent.status,
     )
 
 
@@ -175,10 +162,6 @@ def _delete(console: Console, name: str) -> dict[str, Any]:
         raise forms.invalid("confirm", "This is not the function's name. Nothing was deleted.")
     console.api("DELETE", path_of(name))
     return {"deleted": True}
-
-
-def _unknown(console: Console, name: str) -> dict[str, Any]:
-    raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})
 
 
 _CHANGES: Final[dict[str, Callable[[Console, str], dict[str, Any]]]] = {

@@ -114,7 +114,7 @@ def webhook(console: Console, webhook_id: str) -> HttpResponse:
     what = console.request.POST.get("what", "")
     if console.request.method == "POST":
         try:
-            context = _CHANGES.get(what, _unknown)(console, webhook_id)
+            context = _CHANGES.get(what, forms.unknown)(console, webhook_id)
         except Refused as refusal:
             if refusal.status == 404:
                 raise
@@ -178,10 +178,6 @@ def _recover(console: Console, webhook_id: str) -> dict[str, Any]:
 def _delete(console: Console, webhook_id: str) -> dict[str, Any]:
     console.api("DELETE", path_of(webhook_id))
     return {"go": console.url("webhooks")}
-
-
-def _unknown(console: Console, webhook_id: str) -> dict[str, Any]:
-    raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})
 
 
 _CHANGES: Final[dict[str, Callable[[Console, str], dict[str, Any]]]] = {
