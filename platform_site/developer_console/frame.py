@@ -196,15 +196,10 @@ def open_project(request: HttpRequest, client: ApiClient, project_id: str) -> Ht
 
 
 def _home_of(client: ApiClient, project: Mapping[str, Any]) -> str:
-    """The page of the first environment that has tables, looked for in development first; else of development."""
-    environments = sorted(project["environments"], key=lambda each: each["name"] != "development")
-    chosen = next((each for each in environments if _has_tables(client, each["id"])), environments[0])
-    return reverse("developer_console:home", args=[project["id"], chosen["id"]])
-
-
-def _has_tables(client: ApiClient, environment_id: str) -> bool:
+    """The page of the first environment that has a schema, looked for in development first; else of development."""
     try:
-        schema = client.call("GET", "/v1/schema", environment=environment_id).data
-    except Refused:  # the environment is not ready, or its region is unavailable
-        return False
-    return bool(schema["document"]["tables"])
+        environments = client.call("GET", f"/v1/projects/{project['id']}/environments").data["data"]
+    except Refused:  # the region is unavailable
+        environments = project["environments"]
+    chosen = min(environments, key=lambda each: (not each.get("schema_version"), each["name"] != "development"))
+    return reverse("developer_console:home", args=[project["id"], chosen["id"]])
