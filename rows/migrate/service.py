@@ -194,12 +194,8 @@ def rehearse(
 
     Raises as `change`, but never for want of confirmation.
     """
-    schema = _read_with_misfits(place, raw)
-    state = _at(place, expected)
-    hold_to_plan(place, state.schema, schema)
-    plan = planner.plan(state.schema, schema)
-    warnings = lint.of(schema)
-    if _is_same(state, raw, schema, plan):
+    state, plan, warnings, is_same = _planned(place, raw, expected)
+    if is_same:
         return Outcome(state.version, (), changed=False, warnings=warnings)
     operations = apply.rehearse(place.cluster, place.environment_id, plan)
     warnings += old_names.warnings(place, plan, actor)
@@ -253,12 +249,8 @@ def prepared(
     """`change` in two steps, for a change that is part of a larger transaction: it is checked and its unique indexes
     are made; the block then calls what it gets, which changes the tables. That raises LockNotWon where others use them:
     the whole transaction is then repeated (`with_patience`)."""
-    schema = _read_with_misfits(place, raw)
-    state = _at(place, expected)
-    hold_to_plan(place, state.schema, schema)
-    plan = planner.plan(state.schema, schema)
-    warnings = lint.of(schema)
-    if _is_same(state, raw, schema, plan):
+    state, plan, warnings, is_same = _planned(place, raw, expected)
+    if is_same:
         same = Outcome(state.version, (), changed=False, warnings=warnings)
         yield lambda: same
         return
@@ -337,6 +329,20 @@ def hold_to_plan(place: EnvironmentRef, old: Schema, new: Schema) -> None:
     limit = plan_limits(place.plan).tables_per_environment
     if len(new.tables) > max(limit, len(old.tables)):
         raise TablesQuotaReached(limit)
+
+
+def _planned(
+    place: EnvironmentRef, raw: object, expected: int | None
+) -> tuple[State, Plan, tuple[FieldError, ...], bool]:
+    """The state that `raw` would change, the plan, its warnings, and whether there is nothing to do.
+
+    Raises InvalidDocument, TablesQuotaReached, VersionMoved, SchemaLost.
+    """
+    schema = _read_with_misfits(place, raw)
+    state = _at(place, expected)
+    hold_to_plan(place, state.schema, schema)
+    plan = planner.plan(state.schema, schema)
+    return state, plan, lint.of(schema), _is_same(state, raw, schema, plan)
 
 
 def _is_same(state: State, raw: object, schema: Schema, plan: Plan) -> bool:
