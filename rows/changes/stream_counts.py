@@ -5,7 +5,8 @@ A stream is a member of sorted sets by the time when its process last said that 
 
 import logging
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import redis
@@ -49,7 +50,7 @@ def enter(stream: Stream) -> None:
         with wake_ups.connect().pipeline() as pipe:
             for key in keys:
                 pipe.zremrangebyscore(key, 0, time.time() - _GONE_SECONDS)
-                _add(pipe, key, stream)
+                _add(pipe, key, [stream.id])
                 pipe.zcard(key)
             found = pipe.execute()
     except (redis.RedisError, OSError) as error:
@@ -64,8 +65,8 @@ def enter(stream: Stream) -> None:
         raise RateLimited(_RETRY_SECONDS, message)
 
 
-def _add(pipe: Any, key: str, stream: Stream) -> None:
-    pipe.zadd(key, {stream.id: time.time()})
+def _add(pipe: Any, key: str, stream_ids: Iterable[str]) -> None:
+    pipe.zadd(key, dict.fromkeys(stream_ids, time.time()))
     pipe.expire(key, 2 * _GONE_SECONDS)
 
 
@@ -76,15 +77,21 @@ def refresh(streams: Iterable[Stream]) -> None:
 
 def leave(streams: Iterable[Stream]) -> None:
     """They have ended."""
-    _execute(streams, lambda pipe, key, stream: pipe.zrem(key, stream.id))
+    _execute(streams, lambda pipe, key, stream_ids: pipe.zrem(key, *stream_ids))
 
 
-def _execute(streams: Iterable[Stream], command: Any) -> None:
+def _execute(streams: Iterable[Stream], command: Callable[[Any, str, list[str]], Any]) -> None:
+    """`command(pipe, key, stream_ids)` for each key, in one round trip."""
+    ids: dict[str, list[str]] = defaultdict(list)
+    for stream in streams:
+        for key in _keys(stream.place, stream.caller):
+            ids[key].append(stream.id)
+    if not ids:
+        return
     try:
         with wake_ups.connect().pipeline(transaction=False) as pipe:
-            for stream in streams:
-                for key in _keys(stream.place, stream.caller):
-                    command(pipe, key, stream)
+            for key, stream_ids in ids.items():
+                command(pipe, key, stream_ids)
             pipe.execute()
     except (redis.RedisError, OSError) as error:
         logger.warning("streams are not counted: %s", type(error).__name__)
