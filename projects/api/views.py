@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-from django.db import transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
@@ -165,12 +164,7 @@ class EnvironmentViewSet(ApiViewSet):
         values = self.read(serializers.EnvironmentChanges)
         if "expires_at" in values and not environment.is_branch:
             raise ValidationFailed.of("expires_at", "not_a_branch", "Only a preview branch expires.")
-        with transaction.atomic():
-            if "expires_at" in values:
-                services.set_expiry(environment_id, values["expires_at"], actor=self.caller)
-            changed = services.change_environment(
-                environment_id, allowed_origins=values.get("allowed_origins"), actor=self.caller
-            )
+        changed = services.change_environment(environment_id, **values, actor=self.caller)
         return respond(environment_detail(changed, changed.project.cluster))
 
     @extend_schema(operation_id="deleteBranch", responses={204: None})

@@ -19,6 +19,7 @@ from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, one_time_links, pool_settings, sign_up
 from accounts.users import passwords
+from accounts.users.service import UNSET, Unset
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
 from platform_site.http.errors import Forbidden, ValidationFailed
@@ -407,11 +408,16 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
 
 
 def change_environment(
-    environment_id: str, *, allowed_origins: Sequence[str] | None = None, actor: Caller | Actor
+    environment_id: str,
+    *,
+    allowed_origins: Sequence[str] | Unset = UNSET,
+    expires_at: datetime | None | Unset = UNSET,
+    actor: Caller | Actor,
 ) -> Environment:
-    """Change which web origins may read the environment's answers (`projects.directory.origins`); None leaves it.
+    """Change which web origins may read the environment's answers (`projects.directory.origins`), and when a preview
+    branch is deleted (by a periodic job; None: never).
 
-    Raises NoSuchEnvironment, NotAnOrigin.
+    Raises NoSuchEnvironment, NotAnOrigin, NotABranch for `expires_at` of another environment.
     """
     with transaction.atomic():
         environment: Environment | None = (
@@ -424,40 +430,29 @@ def change_environment(
         if environment is None:
             raise NoSuchEnvironment
         applying.require_settled(environment_id)
-        wanted = environment.allowed_origins if allowed_origins is None else origins.normalised(allowed_origins)
-        if wanted != environment.allowed_origins:
-            environment_cache.evict_environment(environment)
-            environment.allowed_origins = wanted
-            environment.save(update_fields=["allowed_origins"])
+        changed: dict[str, Any] = {}
+        if not isinstance(allowed_origins, Unset):
+            wanted = origins.normalised(allowed_origins)
+            if wanted != environment.allowed_origins:
+                environment_cache.evict_environment(environment)
+                environment.allowed_origins = changed["allowed_origins"] = wanted
+        if not isinstance(expires_at, Unset):
+            if not environment.is_branch:
+                raise NotABranch
+            if expires_at != environment.expires_at:
+                environment.expires_at = expires_at
+                changed["expires_at"] = expires_at and expires_at.isoformat()
+        if changed:
+            environment.save(update_fields=[*changed])
             audit.record(
                 "environment.changed",
                 actor=actor,
                 target_id=environment_id,
                 project_id=environment.project_id,
                 environment_id=environment_id,
-                allowed_origins=wanted,
+                **changed,
             )
     return environment
-
-
-def set_expiry(environment_id: str, expires_at: datetime | None, *, actor: Caller | Actor) -> None:
-    """Change when a preview branch is deleted (by a periodic job); None: never. Raises NoSuchEnvironment."""
-    with transaction.atomic():
-        branch = Environment.objects.live().branches().select_for_update(no_key=True).filter(pk=environment_id).first()
-        if branch is None:
-            raise NoSuchEnvironment
-        if branch.expires_at == expires_at:
-            return
-        branch.expires_at = expires_at
-        branch.save(update_fields=["expires_at"])
-        audit.record(
-            "environment.changed",
-            actor=actor,
-            target_id=environment_id,
-            project_id=branch.project_id,
-            environment_id=environment_id,
-            expires_at=expires_at and expires_at.isoformat(),
-        )
 
 
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
