@@ -69,13 +69,7 @@ class AuditViewSet(ApiViewSet):
     )
     def list(self, request: HttpRequest) -> HttpResponseBase:
         """The audit log of a project, the newest entries first. Owners only."""
-        given = {name: value for name, value in self.query.items() if name not in LIST_PARAMETERS}
-        for name in given.keys() & {"since", "until"}:
-            given[name] = given[name].replace(" ", "+")  # what a bare plus sign in a URL means
-        checked = AuditQuery(data=given)
-        if not checked.is_valid():
-            raise fields.failed(checked.errors)
-        wanted = dict(checked.validated_data)
+        wanted = self.read_filters(AuditQuery)
         project = team_of(self.caller, wanted.pop("project"), "owner", though_suspended=True)
         page = audit_log.page(project, wanted, read_limit(self.query.get("limit")), self.query.get("cursor"))
         return respond({"data": [_entry(entry) for entry in page.items], "next_cursor": page.next_cursor})

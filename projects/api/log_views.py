@@ -69,13 +69,7 @@ class LogViewSet(ApiViewSet):
 
         A page may have fewer entries than `limit`, or none, and a cursor: few of the entries that it read match.
         """
-        given = {name: value for name, value in self.query.items() if name not in LIST_PARAMETERS}
-        for name in given.keys() & {"since", "until"}:
-            given[name] = given[name].replace(" ", "+")  # what a bare plus sign in a URL means
-        checked = LogQuery(data=given)
-        if not checked.is_valid():
-            raise fields.failed(checked.errors)
-        wanted = dict(checked.validated_data)
+        wanted = self.read_filters(LogQuery)
         status = wanted.pop("status", None)
         if status is not None and status.endswith("xx"):
             wanted["status_class"] = int(status[0])
