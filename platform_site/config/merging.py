@@ -12,6 +12,7 @@ from functions.models import Version
 from platform_site.config import comparison, current, merge_bases, merged_schema
 from platform_site.config.current import Configuration
 from platform_site.config.merge_bases import Base
+from platform_site.config.submitted import MAX_ERRORS
 from platform_site.config.three_way import MISSING, Conflict, Merger
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
@@ -20,7 +21,6 @@ from rows.schema.model import InvalidDocument
 
 Items = Mapping[str, Mapping[str, Any]]
 DEFAULT_PARTS: Final = ("schema", "functions", "webhooks")
-MAX_ERRORS: Final = 100
 _ID: Final = "wh_"
 
 
@@ -70,7 +70,8 @@ def merge(
     if unknown := sorted(set(resolve) - merger.paths):
         raise ValidationFailed(
             fields=[
-                FieldError(f"resolve.{path[:200]}", "unknown", "The merge has no such path.") for path in unknown[:100]
+                FieldError(f"resolve.{path[:200]}", "unknown", "The merge has no such path.")
+                for path in unknown[:MAX_ERRORS]
             ]
         )
     found.warnings = merged.warnings

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from platform_site.config import comparison, credentials, current, merging, plans, submitted
 from platform_site.config.comparison import Plan
@@ -12,8 +12,6 @@ from platform_site.config.three_way import Conflict
 from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
-
-MAX_ERRORS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def resolve(place: EnvironmentRef, source: EnvironmentRef, stored: StoredPlan, c
     if merge.conflicts:
         raise ValidationFailed(
             "The merge has conflicts. Say `ours`, `theirs` or a value for each in `resolve`.",
-            fields=[FieldError("resolve", "unresolved", each.path) for each in merge.conflicts[:MAX_ERRORS]],
+            fields=[FieldError("resolve", "unresolved", each.path) for each in merge.conflicts[: submitted.MAX_ERRORS]],
         )
     plan = _compared(place, merge)
     stored.document_text = exact_json.dumps(merge.document)
