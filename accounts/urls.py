@@ -6,7 +6,7 @@ from accounts.api.views import KeyViewSet, PublicKeysViewSet, SessionViewSet, To
 from accounts.registration.me_views import MeViewSet
 
 urlpatterns = [
-    path("", include("accounts.oauth.urls")),
+    path("", include("accounts.oauth.api.urls")),
     path("", include("accounts.registration.urls")),
     path(".well-known/jwks.json", PublicKeysViewSet.as_view({"get": "retrieve"}), name="jwks"),
     path("v1/auth/token", TokenViewSet.as_view({"post": "create"}), name="token"),

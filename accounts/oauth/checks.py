@@ -7,7 +7,7 @@ from typing import Final
 from django.conf import settings
 
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import metadata
+from accounts.oauth.client import metadata
 from platform_site.http.errors import FieldError
 from platform_site.outbound import BadUrl, parse_url
 from platform_site.outbound.ssrf import is_allowed, networks

@@ -6,9 +6,10 @@ A wrong issuer is then an error for the developer, and not for the first user wh
 from typing import Final
 
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import checks, metadata, providers
+from accounts.oauth import checks, providers
+from accounts.oauth.client import metadata
+from accounts.oauth.client.transport import Calls
 from accounts.oauth.errors import ProviderAnswerInvalid, ProviderUnreachable
-from accounts.oauth.transport import Calls
 from platform_site.http.errors import ValidationFailed
 
 _PRESETS: Final = frozenset(preset.get("issuer") for preset in providers.PRESETS.values())

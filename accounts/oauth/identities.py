@@ -19,7 +19,7 @@ from accounts.models import User
 from accounts.models.oauth import Identity, IdentityProvider
 from accounts.models.registration import AccountEmail, SignUpMode
 from accounts.oauth import errors, proofs
-from accounts.oauth.claims import Profile
+from accounts.oauth.client.claims import Profile
 from accounts.oauth.proofs import Proof
 from accounts.registration import email_outbox, invitations, pool_settings
 from accounts.users import emails

@@ -86,26 +86,11 @@ def add(
         "userinfo_endpoint": userinfo_endpoint,
         "emails_endpoint": emails_endpoint,
     }
-    fields = dict(profile_fields or {})
-    wrong = [*issuer_errors, *checks.wrong_trust(issuer, trusts_email)] + checks.problems(
-        name=name,
-        client_id=client_id,
-        client_secret=client_secret,
-        issuer=issuer,
-        endpoints=endpoints,
-        profile_fields=fields,
-        scopes=scopes,
-        client_auth=client_auth,
-        has_key=private_key is not None or (secret_follows and client_auth != "none"),
-    )
-    wrong += client_secrets.problems(team_id, key_id, private_key, issuer=issuer, has_secret=client_secret is not None)
-    if wrong:
-        raise ValidationFailed(fields=wrong)
     provider = IdentityProvider(
         environment_id=pool_id,
         name=name,
         display_name=display_name or name.title(),
-        profile_fields=fields,
+        profile_fields=dict(profile_fields or {}),
         client_id=client_id,
         client_auth=client_auth,
         team_id=team_id,
@@ -116,10 +101,44 @@ def add(
         enabled=enabled,
         **(_of_issuer(issuer, scopes) if issuer is not None else _of_endpoints(endpoints, scopes)),
     )
+    wrong = [*issuer_errors, *_problems(provider, endpoints, client_secret, private_key, secret_follows)]
+    if wrong:
+        raise ValidationFailed(fields=wrong)
     provider.client_secret = client_secret
     provider.private_key = private_key
     _store(provider, actor)
     return provider
+
+
+def _problems(
+    provider: IdentityProvider,
+    endpoints: Mapping[str, str | None],
+    client_secret: str | None,
+    private_key: str | None,
+    secret_follows: bool,
+) -> list[FieldError]:
+    """The errors of a provider to be added, which has no credentials yet."""
+    return [
+        *checks.wrong_trust(provider.issuer, provider.trusts_email),
+        *checks.problems(
+            name=provider.name,
+            client_id=provider.client_id,
+            client_secret=client_secret,
+            issuer=provider.issuer,
+            endpoints=endpoints,
+            profile_fields=provider.profile_fields,
+            scopes=provider.scopes,
+            client_auth=provider.client_auth,
+            has_key=private_key is not None or (secret_follows and provider.client_auth != "none"),
+        ),
+        *client_secrets.problems(
+            provider.team_id,
+            provider.key_id,
+            private_key,
+            issuer=provider.issuer,
+            has_secret=client_secret is not None,
+        ),
+    ]
 
 
 def _of_issuer(issuer: str, scopes: Sequence[str]) -> dict[str, Any]:
@@ -183,61 +202,81 @@ def change(
     Raises ValidationFailed, NotFound if the provider is gone by now, and Conflict for another issuer while users are
     linked: there, their subjects may be other people.
     """
-    wrong = checks.wrong_names(
-        provider.name,
-        () if isinstance(scopes, Unset) else scopes,
-        provider.client_id if isinstance(client_id, Unset) else client_id,
-        None if isinstance(client_secret, Unset) else client_secret,
-    )
-    if not isinstance(issuer, Unset):
-        wrong += checks.wrong_issuer(provider, issuer) or issuer_errors
-    has_secret = not isinstance(client_secret, Unset)
-    wrong += client_secrets.problems(team_id, key_id, private_key, issuer=provider.issuer, has_secret=has_secret)
-    wrong += checks.wrong_trust(
-        provider.issuer if isinstance(issuer, Unset) else issuer,
-        provider.trusts_email if isinstance(trusts_email, Unset) else trusts_email,
-    )
+    secret = None if isinstance(client_secret, Unset) else client_secret
+    wrong = [
+        *checks.wrong_names(
+            provider.name,
+            () if isinstance(scopes, Unset) else scopes,
+            provider.client_id if isinstance(client_id, Unset) else client_id,
+            secret,
+        ),
+        *([] if isinstance(issuer, Unset) else checks.wrong_issuer(provider, issuer) or issuer_errors),
+        *client_secrets.problems(team_id, key_id, private_key, issuer=provider.issuer, has_secret=secret is not None),
+        *checks.wrong_trust(
+            provider.issuer if isinstance(issuer, Unset) else issuer,
+            provider.trusts_email if isinstance(trusts_email, Unset) else trusts_email,
+        ),
+    ]
     if wrong:
         raise ValidationFailed(fields=wrong)
+    values = _given(
+        issuer=issuer, response_mode=response_mode, display_name=display_name, client_id=client_id, scopes=scopes,
+        trusts_email=trusts_email, sign_up=sign_up, enabled=enabled,
+    )  # fmt: skip
     with transaction.atomic():
-        hold(provider.environment_id)
-        locked = IdentityProvider.objects.select_for_update().filter(pk=provider.pk).first()
-        if locked is None:
-            raise NotFound
-        changed = []
-        issuers = {}
-        if not isinstance(issuer, Unset) and issuer != locked.issuer:
-            if locked.identities.exists():
-                raise Conflict("Users are linked by this issuer. Remove the provider and add another one.")
-            issuers = {"issuer": issuer, "previous_issuer": locked.issuer}
-        given = {
-            "issuer": issuer,
-            "response_mode": response_mode,
-            "display_name": display_name,
-            "client_id": client_id,
-            "scopes": scopes,
-            "trusts_email": trusts_email,
-            "sign_up": sign_up,
-            "enabled": enabled,
-        }
-        for field, value in given.items():
-            if not isinstance(value, Unset) and getattr(locked, field) != value:
-                setattr(locked, field, value)
-                changed.append(field)
-        secret = None if isinstance(client_secret, Unset) else client_secret
+        locked = _locked(provider)
+        issuers = _issuers(locked, values)
+        changed = _set(locked, values)
         if issuers or secret is not None or private_key is not None:
             changed += _replace_credentials(locked, secret, team_id, key_id, private_key)
         if changed:
             locked.save(update_fields=changed)
-            audit.record(
-                "identity_provider.changed",
-                actor=actor,
-                target_id=locked.pk,
-                environment_id=locked.environment_id,
-                fields=[field.removeprefix("sealed_") for field in changed],
-                **issuers,
-            )
+            _record_change(locked, actor, changed, issuers)
     return locked
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {field: value for field, value in values.items() if not isinstance(value, Unset)}
+
+
+def _locked(provider: IdentityProvider) -> IdentityProvider:
+    """The provider as it is now, locked for this transaction. Raises NotFound if another call removed it."""
+    hold(provider.environment_id)
+    locked = IdentityProvider.objects.select_for_update().filter(pk=provider.pk).first()
+    if locked is None:
+        raise NotFound
+    return locked
+
+
+def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str, str | None]:
+    """The new and the previous issuer for the audit log; empty if it stays. Raises Conflict if users are linked."""
+    issuer = values.get("issuer", provider.issuer)
+    if issuer == provider.issuer:
+        return {}
+    if provider.identities.exists():
+        raise Conflict("Users are linked by this issuer. Remove the provider and add another one.")
+    return {"issuer": issuer, "previous_issuer": provider.issuer}
+
+
+def _set(provider: IdentityProvider, values: Mapping[str, Any]) -> list[str]:
+    """Set the fields that differ. Returns their names."""
+    changed = [field for field, value in values.items() if getattr(provider, field) != value]
+    for field in changed:
+        setattr(provider, field, values[field])
+    return changed
+
+
+def _record_change(
+    provider: IdentityProvider, actor: Caller | Actor, changed: list[str], issuers: Mapping[str, str | None]
+) -> None:
+    audit.record(
+        "identity_provider.changed",
+        actor=actor,
+        target_id=provider.pk,
+        environment_id=provider.environment_id,
+        fields=[field.removeprefix("sealed_") for field in changed],
+        **issuers,
+    )
 
 
 def _replace_credentials(
@@ -257,10 +296,7 @@ def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
     Raises NotFound if another call was first.
     """
     with transaction.atomic():
-        hold(provider.environment_id)
-        locked = IdentityProvider.objects.select_for_update().filter(pk=provider.pk).first()
-        if locked is None:
-            raise NotFound
+        locked = _locked(provider)
         count = locked.identities.count()
         locked.delete()
         audit.record(

@@ -18,7 +18,8 @@ from django.test import Client
 from accounts import audit
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.models.registration import PoolSettings
-from accounts.oauth import metadata, providers, redirects, transport
+from accounts.oauth import providers, redirects
+from accounts.oauth.client import metadata, transport
 from platform_site.concurrency.fair_semaphore import FairSemaphore
 from projects.models import Environment
 from tests.accounts.conftest import token

@@ -19,7 +19,8 @@ from joserfc import jws
 from accounts import audit
 from accounts.models import AuthorizationCode, Identity, RedirectUri, User
 from accounts.models import IdentityProvider as ProviderRecord
-from accounts.oauth import flows, metadata, providers, transport
+from accounts.oauth import flows, providers
+from accounts.oauth.client import metadata, transport
 from accounts.oauth.errors import ProviderUnreachable
 from projects.models import Environment
 from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, told

@@ -8,7 +8,7 @@ import pytest
 from accounts.models import AuditEntry, Identity
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import identities
-from accounts.oauth.claims import Profile
+from accounts.oauth.client.claims import Profile
 from accounts.oauth.errors import ProviderAnswerInvalid
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, session_of

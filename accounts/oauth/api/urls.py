@@ -2,14 +2,9 @@
 
 from django.urls import path
 
-from accounts.oauth.views import (
-    IdentityProviderViewSet,
-    IdentityViewSet,
-    ProviderSignInViewSet,
-    RedirectUriViewSet,
-    SignInCallbackViewSet,
-    SignInProviderViewSet,
-)
+from accounts.oauth.api.identity_views import IdentityViewSet
+from accounts.oauth.api.provider_views import IdentityProviderViewSet, RedirectUriViewSet
+from accounts.oauth.api.sign_in_views import ProviderSignInViewSet, SignInCallbackViewSet, SignInProviderViewSet
 
 urlpatterns = [
     path("v1/auth/authorize", ProviderSignInViewSet.as_view({"get": "begin"}), name="authorize"),

@@ -17,10 +17,10 @@ from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jws import JWSRegistry
 
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import metadata
+from accounts.oauth.client import metadata
+from accounts.oauth.client.metadata import Metadata
+from accounts.oauth.client.transport import Calls, oauth_client
 from accounts.oauth.errors import FlowError, ProviderAnswerInvalid, ProviderRefused
-from accounts.oauth.metadata import Metadata
-from accounts.oauth.transport import Calls, oauth_client
 from accounts.users import emails
 from platform_site.http.errors import ValidationFailed
 

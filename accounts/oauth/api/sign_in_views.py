@@ -2,19 +2,16 @@
 
 `GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}` are visited by a person's browser. Errors are
 returned to the application at its redirect URI (RFC 6749 4.1.2.1); only until this URI is known to be allowed they are
-shown as a page. No error redirects to a URI that is not on the list. The rest manages providers, redirect URIs and the
-caller's identities.
+shown as a page. No error redirects to a URI that is not on the list.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, ClassVar, Final, TypeVar, cast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from django.conf import settings
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
@@ -22,43 +19,21 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import (
-    claims,
-    discovery,
-    errors,
-    flows,
-    identities,
-    metadata,
-    pages,
-    proofs,
-    providers,
-    redirects,
-    serializers,
-)
+from accounts.oauth import errors, flows, providers, redirects, serializers, sign_in
+from accounts.oauth.api import pages
 from accounts.oauth.flows import Flow
-from accounts.oauth.transport import Calls, oauth_client
-from accounts.registration import own_account
 from accounts.users import exchange_codes
 from platform_site.http import bodies, exception_handler
 from platform_site.http.errors import (
-    Conflict,
-    Forbidden,
-    InvalidGrant,
     InvalidRequest,
-    NotFound,
     PayloadTooLarge,
     ProjectSuspended,
-    QuotaExceeded,
     UnsupportedMediaType,
     ValidationFailed,
 )
-from platform_site.http.fields import Serializer
-from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import ENVIRONMENT, listing
 from platform_site.http.requests import named_environment
-from platform_site.http.views import ApiViewSet, created, no_content, respond
-from platform_site.identity import ids
-from platform_site.identity.plans import plan_limits
+from platform_site.http.views import ApiViewSet, respond
 from platform_site.redis import rate_limits
 
 LONGEST_STATE: Final = 1000
@@ -68,10 +43,6 @@ _HERE: Final = "canonical"
 """Marks a request that has been sent to BASE_URL's host, so that it is sent there once."""
 
 log = logging.getLogger("platform.oauth")
-
-_USER_REFUSED: Final = frozenset(
-    {"access_denied", "login_required", "consent_required", "interaction_required", "account_selection_required"}
-)
 
 
 def _query(name: str, description: str, *, required: bool = False) -> OpenApiParameter:
@@ -164,9 +135,19 @@ class ProviderSignInViewSet(_BrowserViewSet):
                 if not pages.is_wanted(request):
                     raise errors.InvalidFlowRequest("Name a provider: there are several.")
                 return pages.choice(providers.of_pool(pool_id).filter(enabled=True), self.query, pool_id)
-            return _sent_to(provider, raw, application, environment_id, challenge, links=links)
+            flow, state, url = sign_in.begin(
+                provider,
+                environment_id=environment_id,
+                redirect_uri=application.redirect_uri,
+                client_state=application.state,
+                code_challenge=challenge,
+                links=links,
+            )
         except errors.FlowError as error:
             return _logged(application, error, environment_id)
+        response = _see_other(url)
+        _set_cookie(response, raw, flow, state)
+        return response
 
 
 def _on_platform_host(request: HttpRequest, query: Mapping[str, str]) -> HttpResponse | None:
@@ -247,38 +228,7 @@ def _links(query: Mapping[str, str], challenge: str | None) -> bool:
     return intent == "link"
 
 
-def _sent_to(
-    provider: IdentityProvider,
-    request: HttpRequest,
-    application: _Application,
-    environment_id: str | None,
-    challenge: str | None,
-    *,
-    links: bool,
-) -> HttpResponse:
-    """The redirect to the provider, with the flow's cookie."""
-    calls = Calls(provider)
-    known = metadata.of(calls)
-    flow, state = flows.begin(
-        provider_id=provider.pk,
-        environment_id=environment_id,
-        redirect_uri=application.redirect_uri,
-        client_state=application.state,
-        code_challenge=challenge,
-        links=links,
-    )
-    is_oidc = provider.kind == IdentityProvider.Kind.OIDC
-    client = oauth_client(calls, auth_method=known.auth_method(provider))
-    address, _ = client.create_authorization_url(
-        known.authorization_endpoint,
-        state=state,
-        code_verifier=flow.code_verifier,
-        redirect_uri=providers.callback_url(provider),
-        scope=" ".join(provider.scopes) or None,
-        **({"nonce": flow.nonce} if is_oidc else {}),
-        **({"response_mode": provider.response_mode} if provider.response_mode else {}),
-    )
-    response = _see_other(address)
+def _set_cookie(response: HttpResponse, request: HttpRequest, flow: Flow, state: str) -> None:
     for name in flows.surplus(request.COOKIES):
         response.delete_cookie(name, path=flows.COOKIE_PATH)
     response.set_cookie(
@@ -290,7 +240,6 @@ def _sent_to(
         httponly=True,
         samesite="Lax",  # it must come along when the provider sends the browser back
     )
-    return response
 
 
 def _logged(application: _Application, error: errors.FlowError, environment_id: str | None) -> HttpResponse:
@@ -323,10 +272,10 @@ class SignInCallbackViewSet(_BrowserViewSet):
         http: HttpRequest = request._request
         rate_limits.count_anonymous(http)
         state = self.query.get("state", "")
-        flow, provider, pool_plan = _resumed(http, state, provider_id)
+        flow, provider, plan = _resumed(http, state, provider_id)
         application = _Application(flow.redirect_uri, flow.client_state)
         try:
-            response = application.told(code=_code_of(flow, provider, self.query, pool_plan))
+            response = application.told(code=sign_in.finish(flow, provider, self.query, plan=plan))
         except errors.FlowError as error:
             response = _logged(application, error, flow.environment_id)
         response.delete_cookie(flows.cookie_name(state), path=flows.COOKIE_PATH)
@@ -392,53 +341,6 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
     return flow, provider, plan
 
 
-def _code_of(flow: Flow, provider: IdentityProvider, query: Mapping[str, str], plan: str | None) -> str:
-    """Our code for the person whom the provider sent back. Raises a FlowError."""
-    calls = Calls(provider)
-    known = metadata.of(calls)
-    said = query.get("iss")
-    if known.issuer is not None and (not known.is_issuer(said) if said is not None else known.names_itself):
-        raise errors.ProviderAnswerInvalid("another issuer answered")  # mix-up (RFC 9207 2.4)
-    if "error" in query:
-        why = f"it said {query['error'][:60]!r}"
-        if query["error"] in _USER_REFUSED:
-            raise errors.ProviderRefused(why)
-        if query["error"] == "temporarily_unavailable":
-            raise errors.ProviderUnreachable(why)
-        raise errors.ProviderAnswerInvalid(why)
-    code = query.get("code")
-    if not code or len(code) > 4096:
-        raise errors.ProviderAnswerInvalid("no code")
-    profile = claims.of_person(
-        calls,
-        known,
-        code=code,
-        redirect_uri=providers.callback_url(provider),
-        code_verifier=flow.code_verifier,
-        nonce=flow.nonce,
-    )
-    if not profile.name and "user" in query:
-        profile = replace(profile, name=claims.name_in_form(query["user"]))
-    if flow.links:
-        return proofs.make(
-            provider_id=provider.pk,
-            subject=profile.subject,
-            email=profile.email,
-            environment_id=flow.environment_id,
-            code_challenge=str(flow.code_challenge),
-            issuer=provider.issuer,
-        )
-    most = plan_limits(plan).app_users_per_environment if plan is not None else None
-    with transaction.atomic():  # no user is created or linked without a code
-        return exchange_codes.issue(
-            identities.find_or_create_user(provider, profile, most=most),
-            environment_id=flow.environment_id,
-            redirect_uri=flow.redirect_uri,
-            code_challenge=flow.code_challenge,
-            method=f"oauth:{provider.name}",
-        )
-
-
 class SignInProviderViewSet(ApiViewSet):
     """`GET /v1/auth/providers`: for applications that draw their own buttons."""
 
@@ -452,179 +354,3 @@ class SignInProviderViewSet(ApiViewSet):
         _, pool_id = _environment(request._request, self.query.get("environment"))
         found = providers.of_pool(pool_id).filter(enabled=True).values("name", "display_name")
         return respond({"data": [*found]})
-
-
-# ── Management ──
-
-Action = TypeVar("Action", bound=Callable[..., HttpResponse])
-
-
-def _discovered_before(action: Action) -> Action:
-    """Checks the body's `issuer` before the transaction of an idempotent action begins, since that makes requests.
-
-    The action gets the result by `_issuer`: a repeated request is answered without it, whatever the provider says now.
-    """
-
-    @wraps(action)
-    def checked(view: "IdentityProviderViewSet", *args: Any, **kwargs: Any) -> HttpResponse:
-        body = view.request.data
-        issuer = body.get("issuer") if isinstance(body, dict) else None
-        if isinstance(issuer, str):
-            try:
-                view.checked_issuer = discovery.check(issuer, view.place.pool_id)
-            except ValidationFailed as error:
-                view.checked_issuer = error
-        return action(view, *args, **kwargs)
-
-    return cast(Action, checked)
-
-
-class IdentityProviderViewSet(ApiViewSet):
-    """`/v1/identity-providers`: the identity providers of the environment."""
-
-    required_scopes: ClassVar = dict.fromkeys(
-        ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
-    )
-    """Adding a provider determines identities, which is as powerful as setting every user's password."""
-    query_parameters: ClassVar = {"list": frozenset()}
-    also_raises: ClassVar = {"create": (QuotaExceeded,), "partial_update": (Conflict,)}
-    serializer_class = serializers.NewProvider
-    checked_issuer: str | ValidationFailed | None = None
-    """What `_discovered_before` found."""
-
-    @extend_schema(responses=listing(serializers.ProviderDetail, paged=False))
-    def list(self, request: Any) -> HttpResponse:
-        """The identity providers of the environment, by name. Secrets are in no answer."""
-        return respond({"data": [serializers.provider(each) for each in providers.of_pool(self.place.pool_id)]})
-
-    @_discovered_before
-    @idempotent()
-    @extend_schema(request=serializers.NewProvider, responses={201: serializers.ProviderDetail})
-    def create(self, request: Any) -> HttpResponse:
-        """Add an identity provider. By `issuer` (OpenID Connect), by endpoints (plain OAuth 2), or by `preset`.
-
-        Register the `callback_url` of the response at the provider. An `issuer` is checked by its discovery document.
-        Endpoints and `profile_fields` cannot be changed later: remove the provider and add another one.
-        """
-        pool_id = environment_directory.own_pool(self.place, "providers")
-        values = serializers.filled_in(self._read(serializers.NewProvider))
-        values.setdefault("client_secret", None)
-        made = providers.add(pool_id, actor=self.caller, **values)
-        return created(f"/v1/identity-providers/{made.pk}", serializers.provider(made))
-
-    @extend_schema(responses=serializers.ProviderDetail)
-    def retrieve(self, request: Any, provider_id: str) -> HttpResponse:
-        """One identity provider."""
-        return respond(serializers.provider(self._provider(self.place.pool_id, provider_id)))
-
-    @_discovered_before
-    @idempotent()
-    @extend_schema(request=serializers.ProviderChanges, responses=serializers.ProviderDetail)
-    def partial_update(self, request: Any, provider_id: str) -> HttpResponse:
-        """Change an identity provider. `"enabled": false` turns it off and keeps who is linked.
-
-        Another `issuer` is checked as a new one, clears the client secret unless the request has a new one, and is
-        refused (409) while users are linked.
-        """
-        provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
-        values = self._read(serializers.ProviderChanges)
-        return respond(serializers.provider(providers.change(provider, actor=self.caller, **values)))
-
-    @extend_schema(responses={204: None})
-    def destroy(self, request: Any, provider_id: str) -> HttpResponse:
-        """Remove an identity provider and forget whom it recognised. Users and their sessions stay."""
-        provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
-        providers.remove(provider, actor=self.caller)
-        return no_content()
-
-    def _read(self, serializer: type[Serializer]) -> dict[str, Any]:
-        """The body's values, with the issuer as its discovery document spells it, or what is wrong with it."""
-        values = self.read(serializer)
-        if isinstance(self.checked_issuer, ValidationFailed):
-            return {**values, "issuer_errors": self.checked_issuer.fields}
-        return values if self.checked_issuer is None else {**values, "issuer": self.checked_issuer}
-
-    def _provider(self, pool_id: str, provider_id: str) -> IdentityProvider:
-        known = ids.matches("idp", provider_id)
-        found = providers.of_pool(pool_id).filter(pk=provider_id).first() if known else None
-        if found is None:
-            raise NotFound
-        return found
-
-
-class RedirectUriViewSet(ApiViewSet):
-    """`GET|PUT /v1/redirect-uris`: where applications of the environment may be sent back with a code."""
-
-    required_scopes: ClassVar = {"list": "environments:write", "replace": "environments:write"}
-    query_parameters: ClassVar = {"list": frozenset()}
-    serializer_class = serializers.RedirectUrisInput
-
-    @extend_schema(operation_id="getRedirectUris", responses=serializers.RedirectUris)
-    def list(self, request: Any) -> HttpResponse:
-        """The redirect URIs of the environment."""
-        return respond({"redirect_uris": redirects.of(self.place.environment_id)})
-
-    @extend_schema(
-        operation_id="replaceRedirectUris", request=serializers.RedirectUrisInput, responses=serializers.RedirectUris
-    )
-    def replace(self, request: Any) -> HttpResponse:
-        """Replace the redirect URIs of the environment. They are compared letter by letter: no wildcards, no prefixes.
-
-        `https://`, `http://` on `localhost`, `127.0.0.1` or `[::1]`, or an app's own scheme (`com.example.app:/done`);
-        no fragment, no user name, no dot segments, the host in lower case.
-        """
-        uris = self.read(serializers.RedirectUrisInput)["redirect_uris"]
-        return respond({"redirect_uris": redirects.replace(self.place.environment_id, uris, actor=self.caller)})
-
-
-class IdentityViewSet(ApiViewSet):
-    """`GET|POST /v1/auth/identities`, `DELETE /v1/auth/identities/{id}`: by which providers the caller signs in."""
-
-    required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
-    environment = "unused"
-    query_parameters: ClassVar = {"list": frozenset()}
-    also_raises: ClassVar = {
-        "list": (Forbidden,),
-        "create": (Forbidden, Conflict, InvalidGrant, QuotaExceeded),
-        "destroy": (Forbidden, Conflict),
-    }
-    serializer_class = serializers.LinkIdentityInput
-
-    @extend_schema(responses=listing(serializers.IdentityDetail, paged=False))
-    def list(self, request: Any) -> HttpResponse:
-        """By which identity providers the caller signs in, the newest first."""
-        found = identities.of_user(self._person()).order_by("-id")
-        return respond({"data": [serializers.identity(each) for each in found]})
-
-    @idempotent()
-    @extend_schema(
-        operation_id="linkIdentity",
-        request=serializers.LinkIdentityInput,
-        responses={201: serializers.IdentityDetail},
-    )
-    def create(self, request: Any) -> HttpResponse:
-        """Link another identity provider to the caller's account. The owner is notified by email.
-
-        Send the browser to `/v1/auth/authorize?intent=link&code_challenge=…`; the returned `code` is valid for 60 s.
-        Needs the current password; for an account without one, a session younger than ten minutes.
-        """
-        self._person()
-        values = self.read(serializers.LinkIdentityInput)
-        caller, user = self.caller, own_account.of(self.caller)
-        rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
-        environment_id = caller.place.environment_id if caller.kind == "user" and caller.place else None
-        proof = proofs.read(values["code"], environment_id=environment_id, code_verifier=values["code_verifier"])
-        own_account.reauthenticate(user, actor=caller, current_password=values.get("current_password"))
-        identity = identities.link(user, proof, actor=caller)
-        return created(f"/v1/auth/identities/{identity.pk}", serializers.identity(identity))
-
-    @extend_schema(responses={204: None})
-    def destroy(self, request: Any, identity_id: str) -> HttpResponse:
-        """Unlink an identity provider from the caller's account. Refused (409) if it is the only way to sign in."""
-        identities.unlink(self._person(), identity_id, actor=self.caller)
-        return no_content()
-
-    def _person(self) -> str:
-        if self.caller.session_id is None:
-            raise Forbidden("A server key signs in by no provider.")
-        return self.caller.id

@@ -17,8 +17,8 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from accounts.models.oauth import IdentityProvider
+from accounts.oauth.client.transport import Calls, check_endpoint
 from accounts.oauth.errors import ProviderAnswerInvalid
-from accounts.oauth.transport import Calls, check_endpoint
 
 CACHE_SECONDS: Final = 600.0
 """Seconds."""

@@ -1,0 +1,67 @@
+"""REST endpoints of the caller's identities: by which providers the caller signs in."""
+
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from drf_spectacular.utils import extend_schema
+
+from accounts.oauth import identities, proofs, serializers
+from accounts.registration import own_account
+from platform_site.http.errors import Conflict, Forbidden, InvalidGrant, QuotaExceeded
+from platform_site.http.idempotency import idempotent
+from platform_site.http.openapi.description import listing
+from platform_site.http.views import ApiViewSet, created, no_content, respond
+from platform_site.redis import rate_limits
+
+
+class IdentityViewSet(ApiViewSet):
+    """`GET|POST /v1/auth/identities`, `DELETE /v1/auth/identities/{id}`: by which providers the caller signs in."""
+
+    required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
+    environment = "unused"
+    query_parameters: ClassVar = {"list": frozenset()}
+    also_raises: ClassVar = {
+        "list": (Forbidden,),
+        "create": (Forbidden, Conflict, InvalidGrant, QuotaExceeded),
+        "destroy": (Forbidden, Conflict),
+    }
+    serializer_class = serializers.LinkIdentityInput
+
+    @extend_schema(responses=listing(serializers.IdentityDetail, paged=False))
+    def list(self, request: Any) -> HttpResponse:
+        """By which identity providers the caller signs in, the newest first."""
+        found = identities.of_user(self._person()).order_by("-id")
+        return respond({"data": [serializers.identity(each) for each in found]})
+
+    @idempotent()
+    @extend_schema(
+        operation_id="linkIdentity",
+        request=serializers.LinkIdentityInput,
+        responses={201: serializers.IdentityDetail},
+    )
+    def create(self, request: Any) -> HttpResponse:
+        """Link another identity provider to the caller's account. The owner is notified by email.
+
+        Send the browser to `/v1/auth/authorize?intent=link&code_challenge=…`; the returned `code` is valid for 60 s.
+        Needs the current password; for an account without one, a session younger than ten minutes.
+        """
+        self._person()
+        values = self.read(serializers.LinkIdentityInput)
+        caller, user = self.caller, own_account.of(self.caller)
+        rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+        environment_id = caller.place.environment_id if caller.kind == "user" and caller.place else None
+        proof = proofs.read(values["code"], environment_id=environment_id, code_verifier=values["code_verifier"])
+        own_account.reauthenticate(user, actor=caller, current_password=values.get("current_password"))
+        identity = identities.link(user, proof, actor=caller)
+        return created(f"/v1/auth/identities/{identity.pk}", serializers.identity(identity))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: Any, identity_id: str) -> HttpResponse:
+        """Unlink an identity provider from the caller's account. Refused (409) if it is the only way to sign in."""
+        identities.unlink(self._person(), identity_id, actor=self.caller)
+        return no_content()
+
+    def _person(self) -> str:
+        if self.caller.session_id is None:
+            raise Forbidden("A server key signs in by no provider.")
+        return self.caller.id

@@ -1,0 +1,138 @@
+"""REST endpoints that manage the identity providers and redirect URIs of an environment."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ClassVar, TypeVar, cast
+
+from django.http import HttpResponse
+from drf_spectacular.utils import extend_schema
+
+from accounts.directory import environments as environment_directory
+from accounts.models.oauth import IdentityProvider
+from accounts.oauth import discovery, providers, redirects, serializers
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.fields import Serializer
+from platform_site.http.idempotency import idempotent
+from platform_site.http.openapi.description import listing
+from platform_site.http.views import ApiViewSet, created, no_content, respond
+from platform_site.identity import ids
+
+Action = TypeVar("Action", bound=Callable[..., HttpResponse])
+
+
+def _discovered_before(action: Action) -> Action:
+    """Checks the body's `issuer` before the transaction of an idempotent action begins, since that makes requests.
+
+    The action gets the result by `_issuer`: a repeated request is answered without it, whatever the provider says now.
+    """
+
+    @wraps(action)
+    def checked(view: "IdentityProviderViewSet", *args: Any, **kwargs: Any) -> HttpResponse:
+        body = view.request.data
+        issuer = body.get("issuer") if isinstance(body, dict) else None
+        if isinstance(issuer, str):
+            try:
+                view.checked_issuer = discovery.check(issuer, view.place.pool_id)
+            except ValidationFailed as error:
+                view.checked_issuer = error
+        return action(view, *args, **kwargs)
+
+    return cast(Action, checked)
+
+
+class IdentityProviderViewSet(ApiViewSet):
+    """`/v1/identity-providers`: the identity providers of the environment."""
+
+    required_scopes: ClassVar = dict.fromkeys(
+        ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
+    )
+    """Adding a provider determines identities, which is as powerful as setting every user's password."""
+    query_parameters: ClassVar = {"list": frozenset()}
+    also_raises: ClassVar = {"create": (QuotaExceeded,), "partial_update": (Conflict,)}
+    serializer_class = serializers.NewProvider
+    checked_issuer: str | ValidationFailed | None = None
+    """What `_discovered_before` found."""
+
+    @extend_schema(responses=listing(serializers.ProviderDetail, paged=False))
+    def list(self, request: Any) -> HttpResponse:
+        """The identity providers of the environment, by name. Secrets are in no answer."""
+        return respond({"data": [serializers.provider(each) for each in providers.of_pool(self.place.pool_id)]})
+
+    @_discovered_before
+    @idempotent()
+    @extend_schema(request=serializers.NewProvider, responses={201: serializers.ProviderDetail})
+    def create(self, request: Any) -> HttpResponse:
+        """Add an identity provider. By `issuer` (OpenID Connect), by endpoints (plain OAuth 2), or by `preset`.
+
+        Register the `callback_url` of the response at the provider. An `issuer` is checked by its discovery document.
+        Endpoints and `profile_fields` cannot be changed later: remove the provider and add another one.
+        """
+        pool_id = environment_directory.own_pool(self.place, "providers")
+        values = serializers.filled_in(self._read(serializers.NewProvider))
+        values.setdefault("client_secret", None)
+        made = providers.add(pool_id, actor=self.caller, **values)
+        return created(f"/v1/identity-providers/{made.pk}", serializers.provider(made))
+
+    @extend_schema(responses=serializers.ProviderDetail)
+    def retrieve(self, request: Any, provider_id: str) -> HttpResponse:
+        """One identity provider."""
+        return respond(serializers.provider(self._provider(self.place.pool_id, provider_id)))
+
+    @_discovered_before
+    @idempotent()
+    @extend_schema(request=serializers.ProviderChanges, responses=serializers.ProviderDetail)
+    def partial_update(self, request: Any, provider_id: str) -> HttpResponse:
+        """Change an identity provider. `"enabled": false` turns it off and keeps who is linked.
+
+        Another `issuer` is checked as a new one, clears the client secret unless the request has a new one, and is
+        refused (409) while users are linked.
+        """
+        provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
+        values = self._read(serializers.ProviderChanges)
+        return respond(serializers.provider(providers.change(provider, actor=self.caller, **values)))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: Any, provider_id: str) -> HttpResponse:
+        """Remove an identity provider and forget whom it recognised. Users and their sessions stay."""
+        provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
+        providers.remove(provider, actor=self.caller)
+        return no_content()
+
+    def _read(self, serializer: type[Serializer]) -> dict[str, Any]:
+        """The body's values, with the issuer as its discovery document spells it, or what is wrong with it."""
+        values = self.read(serializer)
+        if isinstance(self.checked_issuer, ValidationFailed):
+            return {**values, "issuer_errors": self.checked_issuer.fields}
+        return values if self.checked_issuer is None else {**values, "issuer": self.checked_issuer}
+
+    def _provider(self, pool_id: str, provider_id: str) -> IdentityProvider:
+        known = ids.matches("idp", provider_id)
+        found = providers.of_pool(pool_id).filter(pk=provider_id).first() if known else None
+        if found is None:
+            raise NotFound
+        return found
+
+
+class RedirectUriViewSet(ApiViewSet):
+    """`GET|PUT /v1/redirect-uris`: where applications of the environment may be sent back with a code."""
+
+    required_scopes: ClassVar = {"list": "environments:write", "replace": "environments:write"}
+    query_parameters: ClassVar = {"list": frozenset()}
+    serializer_class = serializers.RedirectUrisInput
+
+    @extend_schema(operation_id="getRedirectUris", responses=serializers.RedirectUris)
+    def list(self, request: Any) -> HttpResponse:
+        """The redirect URIs of the environment."""
+        return respond({"redirect_uris": redirects.of(self.place.environment_id)})
+
+    @extend_schema(
+        operation_id="replaceRedirectUris", request=serializers.RedirectUrisInput, responses=serializers.RedirectUris
+    )
+    def replace(self, request: Any) -> HttpResponse:
+        """Replace the redirect URIs of the environment. They are compared letter by letter: no wildcards, no prefixes.
+
+        `https://`, `http://` on `localhost`, `127.0.0.1` or `[::1]`, or an app's own scheme (`com.example.app:/done`);
+        no fragment, no user name, no dot segments, the host in lower case.
+        """
+        uris = self.read(serializers.RedirectUrisInput)["redirect_uris"]
+        return respond({"redirect_uris": redirects.replace(self.place.environment_id, uris, actor=self.caller)})

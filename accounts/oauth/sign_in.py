@@ -1,0 +1,121 @@
+"""The two halves of a sign-in by a provider: the URL to send a person to, and the code for the person who comes back.
+
+Both make requests to the provider. They know nothing of HTTP requests, cookies and redirects: the views do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from django.db import transaction
+
+from accounts.models.oauth import IdentityProvider
+from accounts.oauth import errors, flows, identities, proofs, providers
+from accounts.oauth.client import claims, metadata
+from accounts.oauth.client.claims import Profile
+from accounts.oauth.client.metadata import Metadata
+from accounts.oauth.client.transport import Calls, oauth_client
+from accounts.oauth.flows import Flow
+from accounts.users import exchange_codes
+from platform_site.identity.plans import plan_limits
+
+_LONGEST_CODE: Final = 4096
+_USER_REFUSED: Final = frozenset(
+    {"access_denied", "login_required", "consent_required", "interaction_required", "account_selection_required"}
+)
+
+
+def begin(
+    provider: IdentityProvider,
+    *,
+    environment_id: str | None,
+    redirect_uri: str,
+    client_state: str | None,
+    code_challenge: str | None,
+    links: bool,
+) -> tuple[Flow, str, str]:
+    """A new flow, its `state`, and the provider's URL to send the person to. Raises a FlowError."""
+    calls = Calls(provider)
+    known = metadata.of(calls)
+    flow, state = flows.begin(
+        provider_id=provider.pk,
+        environment_id=environment_id,
+        redirect_uri=redirect_uri,
+        client_state=client_state,
+        code_challenge=code_challenge,
+        links=links,
+    )
+    is_oidc = provider.kind == IdentityProvider.Kind.OIDC
+    client = oauth_client(calls, auth_method=known.auth_method(provider))
+    url, _ = client.create_authorization_url(
+        known.authorization_endpoint,
+        state=state,
+        code_verifier=flow.code_verifier,
+        redirect_uri=providers.callback_url(provider),
+        scope=" ".join(provider.scopes) or None,
+        **({"nonce": flow.nonce} if is_oidc else {}),
+        **({"response_mode": provider.response_mode} if provider.response_mode else {}),
+    )
+    return flow, state, url
+
+
+def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *, plan: str | None) -> str:
+    """The code for the application, or the proof if the flow links. `plan` limits the users of the pool.
+
+    `answer` has the parameters of the provider's redirect. Raises a FlowError.
+    """
+    calls = Calls(provider)
+    known = metadata.of(calls)
+    code = _provider_code(known, answer)
+    profile = claims.of_person(
+        calls,
+        known,
+        code=code,
+        redirect_uri=providers.callback_url(provider),
+        code_verifier=flow.code_verifier,
+        nonce=flow.nonce,
+    )
+    if not profile.name and "user" in answer:
+        profile = replace(profile, name=claims.name_in_form(answer["user"]))
+    return _proof(flow, provider, profile) if flow.links else _code(flow, provider, profile, plan)
+
+
+def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
+    """The provider's code. Raises a FlowError if another issuer answered, or the provider refused."""
+    issuer = answer.get("iss")
+    if known.issuer is not None and (not known.is_issuer(issuer) if issuer is not None else known.names_itself):
+        raise errors.ProviderAnswerInvalid("another issuer answered")  # mix-up (RFC 9207 2.4)
+    if "error" in answer:
+        why = f"it said {answer['error'][:60]!r}"
+        if answer["error"] in _USER_REFUSED:
+            raise errors.ProviderRefused(why)
+        if answer["error"] == "temporarily_unavailable":
+            raise errors.ProviderUnreachable(why)
+        raise errors.ProviderAnswerInvalid(why)
+    code = answer.get("code")
+    if not code or len(code) > _LONGEST_CODE:
+        raise errors.ProviderAnswerInvalid("no code")
+    return code
+
+
+def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
+    return proofs.make(
+        provider_id=provider.pk,
+        subject=profile.subject,
+        email=profile.email,
+        environment_id=flow.environment_id,
+        code_challenge=str(flow.code_challenge),
+        issuer=provider.issuer,
+    )
+
+
+def _code(flow: Flow, provider: IdentityProvider, profile: Profile, plan: str | None) -> str:
+    most = plan_limits(plan).app_users_per_environment if plan is not None else None
+    with transaction.atomic():  # no user is created or linked without a code
+        return exchange_codes.issue(
+            identities.find_or_create_user(provider, profile, most=most),
+            environment_id=flow.environment_id,
+            redirect_uri=flow.redirect_uri,
+            code_challenge=flow.code_challenge,
+            method=f"oauth:{provider.name}",
+        )
