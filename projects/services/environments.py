@@ -1,0 +1,249 @@
+"""Service of environments: preview branches, and the settings of an environment."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, transaction
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.users.service import UNSET, Unset
+from platform_site.background import dispatch
+from platform_site.background.periodic import log_failures
+from platform_site.identity import ids, signals
+from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.identity.plans import plan_limits
+from projects.directory import applying, environment_cache, origins
+from projects.directory import locks as environment_locks
+from projects.errors import (
+    BranchesQuotaReached,
+    NameTaken,
+    NoSuchEnvironment,
+    NoSuchProject,
+    NoSuchSource,
+    NotABranch,
+    SourceNotReady,
+)
+from projects.models import Environment, Project
+from projects.provisioning import branching, failpoints, schemas
+from projects.provisioning import deletion as project_deletion
+from projects.provisioning.branching import place_of
+from projects.services.locking import locked
+
+
+def find_source(project: Project, named: str) -> Environment:
+    """The live environment of the project with this name or id. One query. Raises NoSuchSource."""
+    meant = {"pk": named} if ids.matches("env", named) else {"name": named}
+    found: Environment | None = project.environments.live().filter(**meant).first()
+    if found is None:
+        raise NoSuchSource
+    return found
+
+
+def create_branch(
+    project_id: str,
+    *,
+    name: str,
+    source_id: str,
+    data: branching.Data,
+    expires_at: datetime | None = None,
+    actor: Caller | Actor,
+) -> Environment:
+    """Create a preview branch of the environment `source_id` of this project: its schema, webhooks (disabled) and
+    functions, and with `data="full"` its rows. It is deleted at `expires_at`.
+
+    Ready when this returns and its transaction commits, unless there are many rows: then it is `creating`, and a worker
+    copies them. Raises NoSuchProject, NoSuchSource, SourceNotReady, NameTaken, BranchesQuotaReached, and DatabaseError
+    (with nothing created) if the region is unavailable.
+    """
+    with transaction.atomic():
+        # The project's row is the lock under which its branches are counted and named.
+        project = locked(project_id)
+        source: Environment | None = project.environments.live().filter(pk=source_id).first()
+        if source is None:
+            raise NoSuchSource
+        if source.status not in (Environment.Status.READY, Environment.Status.MIGRATING):
+            raise SourceNotReady
+        applying.require_settled(source_id)
+        from_place = place_of(project, source)
+        at_once = data == "none" or branching.is_small(from_place)
+        filled_from = Environment.Filling.SOURCE if data == "full" else None
+        branch = begin_branch(project, source, name, filled_from, at_once=at_once, expires_at=expires_at)
+        audit.record(
+            "environment.branched",
+            actor=actor,
+            target_id=branch.pk,
+            project_id=project_id,
+            environment_id=branch.pk,
+            name=name,
+            source=source_id,
+            data=data,
+        )
+        if at_once:
+            place = place_of(project, branch)
+            branching.block_user_deletion(place.pool_id)
+            signals.environment_ready.send(sender=Environment, place=place, since=None)
+            branching.copy(from_place, place, data)
+        else:
+            dispatch.send("projects.tasks.fill_branch", branch.pk)
+    failpoints.reach("branch.after_commit")
+    return branch
+
+
+def begin_branch(
+    project: Project,
+    source: Environment,
+    name: str,
+    filled_from: Environment.Filling | None,
+    *,
+    at_once: bool,
+    pk: str | None = None,
+    expires_at: datetime | None = None,
+) -> Environment:
+    """The record of a new branch, in the transaction at hand, which holds the project's lock.
+
+    Raises NameTaken, BranchesQuotaReached.
+    """
+    if project.environments.live().filter(name=name).exists():
+        raise NameTaken
+    limit = plan_limits(project.plan).preview_branches_per_project
+    if project.environments.live().branches().count() >= limit:
+        raise BranchesQuotaReached(limit)
+    branch = Environment(
+        pk=pk or ids.new("env"),
+        project=project,
+        name=name,
+        parent=source,
+        pool_id=source.pool_id,
+        filled_from=filled_from,
+        allowed_origins=source.allowed_origins,
+        expires_at=expires_at,
+        status=Environment.Status.READY if at_once else Environment.Status.CREATING,
+    )
+    schemas.hold([branch.pk])
+    branch.save(force_insert=True)
+    return branch
+
+
+@contextmanager
+def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail: Any) -> Generator[EnvironmentRef]:
+    """A new preview branch of production with an empty schema, to be filled in the block, which is one transaction of
+    its region. For restoring backups. It becomes reachable when the block has succeeded (at the latest after the next
+    periodic run); otherwise there is none.
+
+    `detail` is added to the audit entry. Raises NoSuchProject, NameTaken, BranchesQuotaReached, DatabaseError.
+    """
+    project = Project.objects.live().filter(pk=project_id).first()
+    if project is None:
+        raise NoSuchProject
+    branch_id = ids.new("env")
+    with branching.region_of_new(branch_id, project.cluster):
+        with transaction.atomic():
+            project = locked(project_id)
+            source = find_source(project, environment_cache.DEFAULT_ENVIRONMENT)
+            branch = begin_branch(project, source, name, Environment.Filling.ARCHIVE, at_once=False, pk=branch_id)
+            audit.record(
+                "environment.restored",
+                actor=actor,
+                target_id=branch_id,
+                project_id=project_id,
+                environment_id=branch_id,
+                name=name,
+                **detail,
+            )
+        try:
+            place = place_of(project, branch)
+            yield place
+            branching.require(place)
+            failpoints.reach("restore.before_region_commit")
+        except BaseException:
+            Environment.objects.filter(pk=branch_id, status=Environment.Status.CREATING).delete()
+            raise
+    failpoints.reach("restore.after_region_commit")
+    with log_failures(f"the restored branch {branch_id}"):
+        branching.settle(branch_id)
+
+
+def is_ready(environment_id: str) -> bool:
+    """Whether the environment is there and no longer `creating`. One query."""
+    return Environment.objects.live().filter(pk=environment_id).exclude(status=Environment.Status.CREATING).exists()
+
+
+def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:
+    """Delete a preview branch for good, with its schema, keys and sessions.
+
+    When this returns it is gone for every caller; the rest is as with a project. Raises NoSuchProject,
+    NoSuchEnvironment (also for the second of two parallel deletions), NotABranch.
+    """
+    with transaction.atomic():
+        project = locked(project_id)
+        environment: Environment | None = (
+            project.environments.live().select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
+        )
+        if environment is None:
+            raise NoSuchEnvironment
+        if not environment.is_branch:
+            raise NotABranch
+        environment_locks.lock_exclusive(environment_id, DEFAULT_DB_ALIAS)
+        environment_cache.evict_environment(environment)
+        Environment.objects.filter(pk=environment_id).update(status=Environment.Status.DELETING)
+        signals.environment_deleting.send(sender=Environment, environment_id=environment_id, cluster=project.cluster)
+        audit.record(
+            "environment.deleted",
+            actor=actor,
+            target_id=environment_id,
+            project_id=project_id,
+            environment_id=environment_id,
+            name=environment.name,
+        )
+        transaction.on_commit(lambda: project_deletion.finish_environment_soon(environment_id, project.cluster))
+
+
+def change_environment(
+    environment_id: str,
+    *,
+    allowed_origins: Sequence[str] | Unset = UNSET,
+    expires_at: datetime | None | Unset = UNSET,
+    actor: Caller | Actor,
+) -> Environment:
+    """Change which web origins may read the environment's answers (`projects.directory.origins`), and when a preview
+    branch is deleted (by a periodic job; None: never).
+
+    Raises NoSuchEnvironment, NotAnOrigin, NotABranch for `expires_at` of another environment.
+    """
+    with transaction.atomic():
+        environment: Environment | None = (
+            Environment.objects.live()
+            .select_for_update(no_key=True, of=("self",))
+            .select_related("project")
+            .filter(pk=environment_id)
+            .first()
+        )
+        if environment is None:
+            raise NoSuchEnvironment
+        applying.require_settled(environment_id)
+        changed: dict[str, Any] = {}
+        if not isinstance(allowed_origins, Unset):
+            wanted = origins.normalised(allowed_origins)
+            if wanted != environment.allowed_origins:
+                environment_cache.evict_environment(environment)
+                environment.allowed_origins = changed["allowed_origins"] = wanted
+        if not isinstance(expires_at, Unset):
+            if not environment.is_branch:
+                raise NotABranch
+            if expires_at != environment.expires_at:
+                environment.expires_at = expires_at
+                changed["expires_at"] = expires_at and expires_at.isoformat()
+        if changed:
+            environment.save(update_fields=[*changed])
+            audit.record(
+                "environment.changed",
+                actor=actor,
+                target_id=environment_id,
+                project_id=environment.project_id,
+                environment_id=environment_id,
+                **changed,
+            )
+    return environment

@@ -1,0 +1,12 @@
+"""The lock of a project, under which its environments and members are counted and named."""
+
+from projects.errors import NoSuchProject
+from projects.models import Project
+
+
+def locked(project_id: str) -> Project:
+    """The live project, locked until the end of the transaction. Raises NoSuchProject."""
+    project: Project | None = Project.objects.live().select_for_update(no_key=True).filter(pk=project_id).first()
+    if project is None:
+        raise NoSuchProject
+    return project

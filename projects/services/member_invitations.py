@@ -1,0 +1,121 @@
+"""Service of invitations into a project: send, withdraw, accept."""
+
+from collections.abc import Callable
+
+from django.db import transaction
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.models.registration import AccountEmail
+from accounts.registration import one_time_links, sign_up
+from accounts.users import passwords
+from platform_site.http.errors import Forbidden, ValidationFailed
+from platform_site.identity.callers import Caller, ProjectRole
+from projects.directory import invitations
+from projects.errors import NoSuchAccount, NoSuchInvitation
+from projects.models import Member, Project
+from projects.services.locking import locked
+from projects.services.members import check_quota, create_membership
+
+
+def invite_member(
+    project_id: str,
+    *,
+    email: str,
+    role: ProjectRole,
+    actor: Caller | Actor,
+    admit: Callable[[], None] = lambda: None,
+) -> AccountEmail:
+    """Invite an email without an account into the project; a second invitation replaces the first.
+
+    `admit` is called when everything else is valid, and may raise (a rate limit that refused calls must not use up).
+    Raises NoSuchProject, NoSuchAccount if the operator does not allow invitations, ValidationFailed (no email),
+    MembersQuotaReached.
+    """
+    with transaction.atomic():
+        project = locked(project_id)
+        if not invitations.are_taken():
+            raise NoSuchAccount
+        invitations.of_address(project_id, email).delete()
+        check_quota(project)
+        made = invitations.write(project_id, email=email, role=role, actor=actor)
+        admit()
+        audit.record(
+            "member.invited", actor=actor, target_id=made.pk, project_id=project_id, email=made.recipient, role=role
+        )
+    return made
+
+
+def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | Actor) -> None:
+    """End an invitation into the project; its link works no longer. Raises NoSuchProject, NoSuchInvitation."""
+    with transaction.atomic():
+        locked(project_id)
+        found = invitations.pending(project_id).select_for_update().filter(pk=invitation_id).first()
+        if found is None:
+            raise NoSuchInvitation
+        found.delete()
+        audit.record(
+            "member.invitation_withdrawn",
+            actor=actor,
+            target_id=invitation_id,
+            project_id=project_id,
+            email=found.recipient,
+        )
+
+
+def accept_invitation(token: str, *, password: str | None = None, name: str = "") -> Member:
+    """Make the invited person a member, with the role of the invitation.
+
+    `password` and `name` are for an email without an account, which is created as verified. Existing members keep their
+    role. Raises InvalidGrant (`invitations.find`), ProjectSuspended, ValidationFailed (a password that is not needed,
+    or a missing or weak one), Forbidden (the operator does not allow invitations any more), RateLimited,
+    MembersQuotaReached; each leaves the link valid.
+    """
+    found = invitations.find(token)
+    password_hash = None
+    if _is_without_account(found, password):
+        if password is None:
+            raise ValidationFailed.of("password", "required", "Choose a password: your account is made with it.")
+        if not invitations.are_taken():
+            raise Forbidden("New accounts are not admitted at the moment.")
+        passwords.check_chosen(password, User(email=found.recipient, name=name))
+        password_hash = passwords.hashed(password)
+    with transaction.atomic():
+        # The project's row is the lock under which its members are counted, and its owners are what they are.
+        project = Project.objects.live().select_for_update(no_key=True).filter(pk=found.project_id).first()
+        if project is None:
+            raise one_time_links.invalid_link()
+        found = invitations.find(token)
+        user = None if _is_without_account(found, password) else invitations.account_of(found)
+        if user is not None:
+            one_time_links.use_up(found)
+        elif password_hash is not None:
+            user = sign_up.make_user(found, password_hash=password_hash, name=name, via="member_invitation")
+        else:
+            raise one_time_links.invalid_link()  # the account went at this moment
+        member = project.memberships.filter(user=user).first()
+        if member is None:
+            member = create_membership(project, user, found.details["member_role"])
+            audit.record(
+                "member.added",
+                actor=Actor.of(user),
+                target_id=user.pk,
+                project_id=project.pk,
+                role=member.role,
+                invitation_id=found.pk,
+                invited_by=found.details["invited_by"],
+            )
+        member.user = user
+    return member
+
+
+def _is_without_account(found: AccountEmail, password: str | None) -> bool:
+    """Whether the invited email has no account. Raises ValidationFailed if it has one and a password was sent, which
+    would not become its password. InvalidGrant if the account is disabled."""
+    if invitations.account_of(found) is None:
+        return True
+    if password is not None:
+        message = "This email already has an account with its own password: accept without one."
+        raise ValidationFailed.of("password", "not_needed", message)
+    return False

@@ -1,0 +1,92 @@
+"""Service of members: add, change, remove. The last owner stays."""
+
+from django.db import transaction
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.models import User
+from platform_site.identity.callers import Caller, ProjectRole
+from platform_site.identity.plans import plan_limits
+from projects.directory import environment_cache, invitations
+from projects.errors import AlreadyMember, LastOwner, MembersQuotaReached, NoSuchAccount, NoSuchMember
+from projects.models import Member, Project
+from projects.services.locking import locked
+
+
+def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
+    """Give the platform account with this email a role in the project. An open invitation of this email ends.
+
+    Raises NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached.
+    """
+    with transaction.atomic():
+        project = locked(project_id)
+        user = User.objects.with_email(None, email).filter(disabled_at=None).first()
+        if user is None:
+            raise NoSuchAccount
+        if project.memberships.filter(user=user).exists():
+            raise AlreadyMember
+        invitations.of_address(project_id, email).delete()
+        member = create_membership(project, user, role)
+        audit.record("member.added", actor=actor, target_id=user.pk, project_id=project_id, role=role)
+    return member
+
+
+def create_membership(project: Project, user: User, role: ProjectRole) -> Member:
+    """A new membership, under the project's lock. Raises MembersQuotaReached."""
+    check_quota(project)
+    environment_cache.evict_members(project.pk, [user.pk])
+    return Member.objects.create(project=project, user=user, role=role)
+
+
+def check_quota(project: Project) -> None:
+    """Raise MembersQuotaReached if members and those invited are as many as the plan allows."""
+    limit = plan_limits(project.plan).members_per_project
+    if project.memberships.count() + invitations.pending(project.pk).count() >= limit:
+        raise MembersQuotaReached(limit)
+
+
+def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, actor: Caller | Actor) -> Member:
+    """Give a member another role; None leaves it. Raises NoSuchProject, NoSuchMember, LastOwner."""
+    with transaction.atomic():
+        member = _member(project_id, user_id)
+        if role is not None and role != member.role:
+            _keep_an_owner(member)
+            environment_cache.evict_members(project_id, [user_id])
+            _end_invitations(member)
+            member.role = role
+            member.save(update_fields=["role"])
+            audit.record("member.changed", actor=actor, target_id=user_id, project_id=project_id, role=role)
+    return member
+
+
+def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> None:
+    """End a membership. Keys that the member made stay: they are the project's. Raises NoSuchProject, NoSuchMember,
+    LastOwner."""
+    with transaction.atomic():
+        member = _member(project_id, user_id)
+        _keep_an_owner(member)
+        environment_cache.evict_members(project_id, [user_id])
+        _end_invitations(member)
+        member.delete()
+        audit.record("member.removed", actor=actor, target_id=user_id, project_id=project_id)
+
+
+def _member(project_id: str, user_id: str) -> Member:
+    """The membership, under the project's lock, so that two owners cannot remove each other at once."""
+    locked(project_id)
+    member = Member.objects.select_related("user").filter(project_id=project_id, user_id=user_id).first()
+    if member is None:
+        raise NoSuchMember
+    return member
+
+
+def _end_invitations(member: Member) -> None:
+    """End the invitations of a member that is no longer an owner."""
+    if member.role == Member.Role.OWNER:
+        invitations.of_inviter(member.user_id).filter(project_id=member.project_id).delete()
+
+
+def _keep_an_owner(member: Member) -> None:
+    others = Member.objects.filter(project_id=member.project_id, role=Member.Role.OWNER).exclude(pk=member.pk)
+    if member.role == Member.Role.OWNER and not others.exists():
+        raise LastOwner

@@ -1,0 +1,205 @@
+"""Service of projects: create, change, delete, suspend, resume."""
+
+from typing import Final
+
+from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db.models.functions import Coalesce, Now
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.models.registration import AccountEmail
+from accounts.registration import email_outbox, pool_settings
+from platform_site.http.errors import ValidationFailed
+from platform_site.identity import signals
+from platform_site.identity.callers import Caller
+from platform_site.identity.plans import plan_limits
+from projects.directory import environment_cache, invitations, origins
+from projects.directory import locks as environment_locks
+from projects.errors import NoSuchAccount, ProjectsQuotaReached
+from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Project
+from projects.provisioning import deletion as project_deletion
+from projects.provisioning import failpoints, schemas, suspension
+from projects.provisioning.branching import place_of
+from projects.services.locking import locked
+
+DEVELOPMENT: Final = "development"
+FIRST_ENVIRONMENTS: Final = (DEVELOPMENT, "production")
+
+
+def create_project(
+    *, account_id: str, name: str, region: str, plan: str, actor: Caller | Actor, cluster: str | None = None
+) -> Project:
+    """Create a project with its `development` and `production` environments and their schemas, owned by the account.
+
+    Development admits pages of the developer's own machine and open sign-up; production neither until configured.
+    Everything exists when this returns and its transaction commits, and nothing if anything fails. `name` is 1-64
+    characters, not blank. `cluster` is the database alias that stores it, by default the region's own. Raises
+    ProjectsQuotaReached, NoSuchAccount, and DatabaseError if the region is unavailable. Contract section 4.1.
+    """
+    with transaction.atomic():
+        # The account's row is the lock under which its projects are counted: parallel creations queue here.
+        owner = (
+            User.objects.in_pool(None).select_for_update(no_key=True).filter(pk=account_id, disabled_at=None).first()
+        )
+        if owner is None:
+            raise NoSuchAccount
+        _check_quota(owner.pk, plan)
+        project = Project.objects.create(
+            name=name, region=region, cluster=cluster or region, plan=plan, created_by=owner
+        )
+        Member.objects.create(project=project, user=owner, role=Member.Role.OWNER)
+        environments = [
+            Environment(project=project, name=name, status=Environment.Status.READY) for name in FIRST_ENVIRONMENTS
+        ]
+        for environment in environments:
+            environment.pool_id = environment.pk
+            if environment.name == DEVELOPMENT:
+                environment.allowed_origins = list(origins.OF_DEVELOPMENT)
+                pool_settings.open_sign_up(environment.pk)
+        schemas.hold(environment.pk for environment in environments)
+        Environment.objects.bulk_create(environments)
+        audit.record(
+            "project.created", actor=actor, target_id=project.pk, project_id=project.pk, name=name, region=region
+        )
+        environment_cache.evict_account(owner.pk)
+        made = [place_of(project, environment) for environment in environments]
+        for place in made:
+            signals.environment_ready.send(sender=Environment, place=place, since=None)
+        schemas.make_schemas(made)
+    failpoints.reach("create.after_commit")
+    return project
+
+
+def _check_quota(account_id: str, plan: str) -> None:
+    """Raise ProjectsQuotaReached if the account has as many live projects on this plan as it may have."""
+    limit = plan_limits(plan).projects_per_account
+    if Project.objects.live().filter(created_by_id=account_id, plan=plan).count() >= limit:
+        raise ProjectsQuotaReached(limit)
+
+
+def change_project(
+    project_id: str, *, actor: Caller | Actor, name: str | None = None, plan: str | None = None
+) -> Project:
+    """Rename a live project or change its plan; None leaves it. Nothing is written if nothing differs.
+
+    Raises NoSuchProject if it was deleted meanwhile, ProjectsQuotaReached if its creator has too many on that plan.
+    """
+    with transaction.atomic():
+        if plan is not None:
+            _lock_creator(project_id)
+        project = locked(project_id)
+        changes = {
+            field: value
+            for field, value in (("name", name), ("plan", plan))
+            if value is not None and value != getattr(project, field)
+        }
+        if "plan" in changes and project.created_by_id is not None:
+            _check_quota(project.created_by_id, changes["plan"])
+        if changes:
+            for field, value in changes.items():
+                setattr(project, field, value)
+            project.save(update_fields=list(changes))
+            audit.record("project.changed", actor=actor, target_id=project_id, project_id=project_id, **changes)
+            if "plan" in changes:
+                environment_cache.evict_project(project_id)
+    return project
+
+
+def _lock_creator(project_id: str) -> None:
+    """Take the lock under which the creator's projects are counted; before the project's own, as a creation does."""
+    User.objects.select_for_update(no_key=True, of=("self",)).filter(created_projects=project_id).first()
+
+
+def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
+    """Delete a project with its environments, schemas, users and keys.
+
+    It is unreachable when this returns. A small one is removed at once, a large one by a worker; after a crash a
+    periodic job continues (`projects.tasks`). Raises NoSuchProject, also for the second of two parallel deletions.
+    Contract section 4.3.
+    """
+    with transaction.atomic():
+        project = locked(project_id)
+        environments = list(project.environments.order_by("pk"))
+        for environment in environments:
+            environment_locks.lock_exclusive(environment.pk, DEFAULT_DB_ALIAS)
+        environment_cache.evict_project(project_id)
+        Project.objects.filter(pk=project_id).update(deleted_at=Now())
+        project.environments.update(status=Environment.Status.DELETING)
+        invitations.pending(project_id).delete()
+        for environment in environments:
+            signals.environment_deleting.send(
+                sender=Environment, environment_id=environment.pk, cluster=project.cluster
+            )
+        audit.record("project.deleted", actor=actor, target_id=project_id, project_id=project_id, name=project.name)
+        transaction.on_commit(lambda: project_deletion.finish_soon(project_id))
+
+
+def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> Project:
+    """Keep everything of a live project from happening until it is resumed; nothing of it is lost. For operators.
+
+    Calls are refused from the next request on (`Place.is_suspended`); deliveries, queued runs and e-mails wait
+    (`projects.provisioning.suspension`); what is under way ends by itself. `reason` is shown to the project's members:
+    1-500 printable characters, and e-mailed to its owners. Of a project that is suspended the reason changes, if it
+    differs, and nothing else. Raises NoSuchProject, ValidationFailed on the field `reason`.
+    """
+    reason = reason.strip()
+    if not reason or len(reason) > SUSPENSION_REASON_LENGTH or not reason.isprintable():
+        raise ValidationFailed.of(
+            "reason", "invalid", f"The reason takes 1 to {SUSPENSION_REASON_LENGTH} printable characters, on one line."
+        )
+    with transaction.atomic():
+        project = locked(project_id)
+        if project.suspension_reason == reason:
+            return project
+        if project.suspended_at is None:
+            environment_cache.evict_project(project_id)
+            transaction.on_commit(lambda: suspension.evict(project.cluster))
+            _notify_owners(project, AccountEmail.Kind.PROJECT_SUSPENDED, reason=reason)
+        Project.objects.filter(pk=project_id).update(
+            suspended_at=Coalesce("suspended_at", Now()), suspension_reason=reason
+        )
+        project.refresh_from_db(fields=["suspended_at", "suspension_reason"])
+        audit.record("project.suspended", actor=actor, target_id=project_id, project_id=project_id, reason=reason)
+    return project
+
+
+def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
+    """Lift a suspension: calls are answered from the next request on, what waited goes on, its owners get an e-mail.
+    False, with nothing written, if there is none. For operators. Raises NoSuchProject."""
+    with transaction.atomic():
+        project = locked(project_id)
+        since, reason = project.suspended_at, project.suspension_reason
+        if since is None:
+            return False
+        environment_cache.evict_project(project_id)
+        Project.objects.filter(pk=project_id).update(suspended_at=None, suspension_reason=None, resumed_at=Now())
+        _notify_owners(project, AccountEmail.Kind.PROJECT_RESUMED)
+        project.refresh_from_db(fields=["resumed_at"])
+        if project.resumed_at is not None:
+            pool_ids = project.environments.values_list("pk", flat=True)
+            email_outbox.postpone(project_id, pool_ids, since, project.resumed_at)
+        audit.record(
+            "project.resumed",
+            actor=actor,
+            target_id=project_id,
+            project_id=project_id,
+            since=since.isoformat(),
+            reason=reason,
+        )
+        transaction.on_commit(lambda: suspension.evict(project.cluster))
+    return True
+
+
+_OF_SUSPENSIONS: Final = (AccountEmail.Kind.PROJECT_SUSPENDED, AccountEmail.Kind.PROJECT_RESUMED)
+
+
+def _notify_owners(project: Project, kind: AccountEmail.Kind, **details: str) -> None:
+    """Email the owners with verified emails, in the current transaction. Unsent emails of an earlier suspension are
+    withdrawn."""
+    for owner in User.objects.filter(
+        memberships__project=project, memberships__role=Member.Role.OWNER, disabled_at__isnull=True
+    ).order_by("pk"):
+        subject = f"{project.pk} {owner.pk}"
+        email_outbox.withdraw(None, subject, _OF_SUSPENSIONS)
+        email_outbox.notify(owner, kind, recipient=owner.email, subject=subject, project=project.pk, **details)
