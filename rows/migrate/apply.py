@@ -5,7 +5,6 @@ would run without touching a lock. Locks are asked for first and waited for brie
 a change that cannot start. docs/adr/0002-schema-changes.md.
 """
 
-import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,13 +24,12 @@ from platform_site.postgres import sqlstates
 from platform_site.postgres.libpq import discard_when_idle
 from platform_site.postgres.row_access import row_access
 from projects.provisioning import failpoints
-from rows.migrate import existing_rows
-from rows.migrate.planner import NewUnique, Plan, Step
+from rows.migrate import existing_rows, stored_values
+from rows.migrate.planning.plan import NewUnique, Plan, Step
 from rows.migrate.schema_editor import RowSchemaEditor
 from rows.query.tables import table_models
-from rows.schema import column_values, identifiers
-from rows.schema.model import ID, Column, InvalidDocument, Schema, Table
-from rows.schema.values import MAX_JSON_DEPTH
+from rows.schema import identifiers
+from rows.schema.model import InvalidDocument, Schema
 
 
 class LockNotWon(Exception):
@@ -72,32 +70,6 @@ _MISFITS: Final = {
     "54011": "PostgreSQL counts dropped columns too, at most 1,600 in a table's life: make a new table, or restore a"
     " backup of the environment, which makes its tables anew",
 }
-_UNREADABLE: Final = {
-    "date": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31'"),
-    "timestamp": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31 23:59:59.999999+00'"),
-    "float": sql.SQL("{column} IN ('NaN', 'Infinity', '-Infinity')"),
-    # JSON's own null would be shown as null and met by no `$null`. Numbers and depth as in `values` and in bodies.
-    "json": sql.SQL("jsonb_typeof({column}) = 'null' OR {column} @? {huge} OR {column} @? {deep}"),
-}
-"""What PostgreSQL reads from text and no row may hold."""
-_UNREACHABLE: Final = sql.SQL("id !~ {} OR id = ANY({})").format(
-    sql.Literal(f"^{column_values.ROW_ID.pattern}$"), sql.Literal(sorted(column_values.RESERVED_IDS))
-)
-"""Whether no API path can name the row's id."""
-_PATHS: Final = {
-    "huge": sql.Literal(
-        f'strict $.** ? (@.type() == "number" && (@.abs() > {sys.float_info.max!r} || @ != 0 && @.abs() < 4.9e-324))'
-    ),
-    "deep": sql.Literal(f'strict $.**{{{MAX_JSON_DEPTH}}} ? (@.type() == "array" || @.type() == "object")'),
-}
-
-
-def _unreadable(column: Column) -> sql.Composed:
-    """Whether a cell of `column` holds such a value, as a condition."""
-    return _UNREADABLE[column.type].format(column=sql.Identifier(column.name), **_PATHS)
-
-
-# ── Where ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -143,10 +115,6 @@ def large_tables(connection: BaseDatabaseWrapper, schema: str) -> frozenset[str]
         return frozenset(name for (name,) in cursor.fetchall())
 
 
-# ── Uniques whose index is there before them (`rows.migrate.concurrent_unique_indexes`)
-# ───────────────────────────────────────────────────────
-
-
 NEW_UNIQUE_NAMES: Final = (identifiers.prefix("nu"), identifiers.prefix("nu")[:-1] + chr(ord("_") + 1))
 """What the names of these indexes lie between: from the first, below the second."""
 
@@ -184,9 +152,6 @@ def _take_over(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUn
             raise LockNotWon
         for name in present:
             cursor.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))
-
-
-# ── Doing it ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
@@ -309,7 +274,7 @@ def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], ma
                 editor.execute(statement.text, None)
         if plan.old.tables:
             _run_steps(editor, plan)
-            _refuse_large_rows(editor, plan)
+            stored_values.refuse_large_rows(editor, plan)
         else:
             editor.build(table_models.state_of(plan.new).apps.get_models())
     return Applied(_operations(plan, editor.recorded), editor.postponed)
@@ -329,7 +294,7 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
             try:
                 with editor.during(step.name):
                     step.django.database_forwards(table_models.LABEL, editor, before, state)
-                    _refuse_unreadable(editor, plan, step)
+                    stored_values.refuse_unreadable(editor, plan, step)
             except DatabaseError as error:
                 if (said := meaning(step, error)) is None:
                     raise
@@ -343,62 +308,6 @@ def _together(steps: Iterable[Step]) -> Iterator[list[Step]]:
     for makes_tables, group in groupby(steps, lambda step: isinstance(step.django, migrations.CreateModel)):
         found = list(group)
         yield from [found] if makes_tables else [[step] for step in found]
-
-
-def unreadable_cell(connection: BaseDatabaseWrapper, table: Table) -> tuple[str, str] | None:
-    """The id of a row of `table` (in the schema chosen by `inside`) and a column of it with a value that PostgreSQL
-    accepts and the API cannot show; None if there is none. For rows copied from or to elsewhere. One query."""
-    tests = {ID.name: _UNREACHABLE}
-    tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
-    query = sql.SQL("SELECT id, ARRAY[{}] FROM {} WHERE {} LIMIT 1").format(
-        sql.SQL(", ").join(tests.values()), sql.Identifier(table.name), sql.SQL(" OR ").join(tests.values())
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(query)
-        found = cursor.fetchone()
-    return (found[0], list(tests)[found[1].index(True)]) if found else None
-
-
-def _holds_any(connection: BaseDatabaseWrapper, table: str, test: sql.Composable) -> bool:
-    """Whether the test is true of any row of the table, in the schema chosen by `inside`."""
-    with connection.cursor() as cursor:
-        cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
-        return bool(cursor.fetchone()[0])
-
-
-def _refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
-    if not isinstance(step.django, migrations.AlterField) or step.column is None:
-        return
-    table, column = step.django.model_name, step.column
-    was: Column = plan.renamed.schema.tables[table].columns[column.name]
-    if was.type == column.type or column.type not in _UNREADABLE:
-        return
-    if _holds_any(editor.connection, table, _unreadable(column)):
-        raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
-
-
-def _refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
-    """Raise InvalidDocument where a text that became JSON makes a row larger than the API lets one become: PostgreSQL
-    writes the numbers of JSON without exponents."""
-    for step in plan.steps:
-        if not isinstance(step.django, migrations.AlterField) or step.column is None or step.column.type != "json":
-            continue
-        table = step.django.model_name
-        if plan.renamed.schema.tables[table].columns[step.column.name].type == "json":
-            continue
-        if _holds_any(editor.connection, table, is_row_too_large(plan.new.tables[table].columns.values())):
-            message = f"existing rows would hold more than {column_values.MAX_ROW_BYTES >> 20} MB as json"
-            raise InvalidDocument([FieldError(step.path, "conflict", message)])
-
-
-def is_row_too_large(columns: Iterable[Column]) -> sql.Composable:
-    """Whether a row has more in these columns than the API lets it have, as a condition."""
-    sizes = [
-        sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))
-        for column in columns
-        if column.type in column_values.LONG_TYPES
-    ]
-    return sql.SQL("{} > {}").format(sql.SQL(" + ").join(sizes), sql.Literal(column_values.MAX_ROW_BYTES))
 
 
 def meaning(step: Step, error: DatabaseError) -> Exception | None:

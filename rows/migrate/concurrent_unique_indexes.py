@@ -28,7 +28,7 @@ from platform_site.postgres import sqlstates
 from projects.provisioning import failpoints
 from rows.migrate import apply
 from rows.migrate.apply import LockNotWon, TookTooLong
-from rows.migrate.planner import NewUnique, Plan
+from rows.migrate.planning.plan import NewUnique, Plan
 
 log = logging.getLogger("platform.rows")
 

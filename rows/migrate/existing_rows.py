@@ -11,7 +11,7 @@ from django.db.backends.utils import CursorWrapper
 from psycopg import sql
 
 from platform_site.http.errors import FieldError
-from rows.migrate.planner import Plan
+from rows.migrate.planning.plan import Plan
 from rows.query.tables import table_checks, table_models
 from rows.rules.conditions import Condition
 from rows.schema.model import Column, InvalidDocument, Table

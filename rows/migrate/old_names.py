@@ -10,7 +10,7 @@ from accounts.audit import Actor
 from platform_site.http.errors import FieldError
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
-from rows.migrate.planner import Plan
+from rows.migrate.planning.plan import Plan
 from rows.schema.model import MAX_ERRORS
 
 

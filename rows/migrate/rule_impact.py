@@ -18,8 +18,8 @@ from accounts.models import User
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from platform_site.postgres.prepared import run
-from rows.migrate import planner, user_field_changes
 from rows.migrate import service as schema_service
+from rows.migrate.planning import planner, user_field_changes
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.expressions import boolean

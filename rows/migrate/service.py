@@ -8,18 +8,16 @@ test, and what receivers of `schema_migrated` write.
 import json
 import random
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db import Error as DatabaseError
-from django.db.models import QuerySet
 
 from accounts.audit import Actor
-from accounts.keys.publishable_key_exposure import OpenRows
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
 from platform_site.http.errors import FieldError
@@ -32,25 +30,60 @@ from projects.directory import locks as environment_locks
 from projects.errors import SchemaLost
 from projects.models import Environment
 from projects.provisioning import failpoints, schemas
-from rows.migrate import apply, concurrent_unique_indexes, lint, old_names, planner
+from rows.migrate import apply, concurrent_unique_indexes, lint, old_names
 from rows.migrate.apply import LockNotWon, Operation
-from rows.migrate.planner import NewUnique, Plan
+from rows.migrate.planning import planner
+from rows.migrate.planning.plan import NewUnique, Plan
+from rows.migrate.versions import (
+    NoSuchVersion,
+    SchemaError,
+    State,
+    count_tables,
+    current,
+    current_versions,
+    document_to_revert_to,
+    history,
+    moved,
+    open_to_anonymous,
+    version,
+)
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox import audit as audit_outbox
-from rows.rules import principal, rules
+from rows.rules import rules
 from rows.schema import model as schema_model
 from rows.schema import parser
-from rows.schema.model import ACTIONS, EMPTY, MAX_ERRORS, InvalidDocument, Schema
+from rows.schema.model import MAX_ERRORS, InvalidDocument, Schema
+
+__all__ = [
+    "NoSuchVersion",
+    "Outcome",
+    "SchemaError",
+    "State",
+    "TablesBusy",
+    "TablesQuotaReached",
+    "Unconfirmed",
+    "VersionMoved",
+    "change",
+    "count_tables",
+    "current",
+    "current_versions",
+    "document_to_revert_to",
+    "history",
+    "hold_to_plan",
+    "locked_version",
+    "moved",
+    "open_to_anonymous",
+    "prepared",
+    "read",
+    "rehearse",
+    "version",
+    "with_patience",
+]
 
 T = TypeVar("T")
-
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 1.0
 """Seconds between attempts to win the locks; they double from the first to the longest."""
-
-
-class SchemaError(Exception):
-    """Base of the errors below. Never raised itself."""
 
 
 class Unconfirmed(SchemaError):
@@ -69,10 +102,6 @@ class VersionMoved(SchemaError):
         super().__init__(f"the schema is at version {version}")
 
 
-class NoSuchVersion(SchemaError):
-    """The environment never had this version."""
-
-
 class TablesQuotaReached(SchemaError):
     """More tables than the plan allows, and more than there are. `limit` is the plan's."""
 
@@ -86,17 +115,6 @@ class TablesBusy(SchemaError):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What an environment has at one version."""
-
-    version: int
-    schema: Schema
-    record: SchemaVersion | None
-    """None at version 0."""
-    indexes_due: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a change did, or would do. `version` is the one the environment is at now."""
 
@@ -106,50 +124,6 @@ class Outcome:
     indexes_due: bool = False
     warnings: tuple[FieldError, ...] = ()
     """What the document allows and is seldom meant (`lint`)."""
-
-
-# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def current(place: EnvironmentRef) -> State:
-    """The schema as it is now. Two queries."""
-    row = CurrentVersion.objects.using(place.cluster).filter(environment_id=place.environment_id).first()
-    if row is None or row.version == 0:
-        return State(0, EMPTY, None)
-    record = version(place, row.version)
-    return State(row.version, parser.parse(record.document), record, row.indexes_due)
-
-
-def version(place: EnvironmentRef, number: int) -> SchemaVersion:
-    """One version. Raises NoSuchVersion."""
-    record = history(place).filter(version=number).first() if number < 2**31 else None
-    if record is None:
-        raise NoSuchVersion(number)
-    return record
-
-
-def history(place: EnvironmentRef) -> "QuerySet[SchemaVersion]":
-    """All versions, unordered."""
-    return SchemaVersion.objects.using(place.cluster).filter(environment_id=place.environment_id)
-
-
-def current_versions(cluster: str, environment_ids: Collection[str]) -> dict[str, int]:
-    """The current version of each of these environments of one database that has one. One query."""
-    found = CurrentVersion.objects.using(cluster).filter(environment_id__in=environment_ids)
-    return dict(found.values_list("environment_id", "version"))
-
-
-def count_tables(place: EnvironmentRef) -> int:
-    """How many tables the environment has. Two queries."""
-    return len(current(place).schema.tables)
-
-
-def open_to_anonymous(place: EnvironmentRef) -> OpenRows:
-    """The tables whose rules name role `anonymous`, and the fields of users that it sees. Two queries."""
-    schema = current(place).schema
-    named = {table.name: table.rules.get(principal.ANONYMOUS, ()) for table in schema.tables.values()}
-    tables = {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}
-    return OpenRows(tables, schema.users.get(principal.ANONYMOUS, ()))
 
 
 def read(raw: object) -> Schema:
@@ -180,9 +154,6 @@ def _misfits(place: EnvironmentRef, schema: Schema) -> list[FieldError]:
     except apply.TookTooLong:
         return []
     return []
-
-
-# ── Changing ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rehearse(
@@ -269,50 +240,6 @@ def prepared(
                 )
             )
         yield lambda: replace(_change_once(place, raw, state, plan, made, actor, reverts_to), warnings=warnings)
-
-
-def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
-    """The document of version `number`, with `renamed_from` wherever a name has changed since, so that what was renamed
-    since is renamed back. Versions are read one by one: there may be thousands, of half a megabyte each.
-
-    Version 0 is the empty document. Raises NoSuchVersion.
-    """
-    if number == 0:
-        return {"tables": {}}
-    document = version(place, number).document
-    first = parser.parse(document)
-    tables = {name: name for name in first.tables}
-    columns = {name: {column: column for column in table.columns} for name, table in first.tables.items()}
-    since = history(place).filter(version__gt=number).order_by("version").values_list("version", flat=True)
-    for following in list(since):
-        record = version(place, following)
-        later = parser.parse(record.document)
-        now = moved(tables, record.renames["tables"], later.tables)
-        columns = {
-            name: moved(columns[name], record.renames["columns"].get(at, {}), later.tables[at].columns)
-            for name, at in now.items()
-        }
-        tables = now
-    for name, at in tables.items():
-        if at != name:
-            document["tables"][name]["renamed_from"] = at
-        for column, column_at in columns[name].items():
-            if column_at != column:
-                key = first.tables[name].columns[column].key
-                document["tables"][name]["columns"][key]["renamed_from"] = column_at
-    return document
-
-
-def moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
-    """Where each name is one version later; dropped names are left out. `renames` maps new names to old ones."""
-    moved = {old: new for new, old in renames.items()}
-    found = {}
-    for origin, name in names.items():
-        if name in moved:
-            found[origin] = moved[name]
-        elif name in present and name not in renames:
-            found[origin] = name
-    return found
 
 
 def _at(place: EnvironmentRef, expected: int | None) -> State:

@@ -24,7 +24,7 @@ from psycopg import sql
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits
 from platform_site.postgres.row_access import row_access
-from rows.migrate import apply
+from rows.migrate import apply, stored_values
 from rows.migrate import service as schema_service
 from rows.models import SchemaVersion
 from rows.schema.model import Schema, Table
@@ -139,7 +139,7 @@ def _version_record(record: SchemaVersion) -> dict[str, Any]:
 def _refuse_invalid_rows(connection: BaseDatabaseWrapper, place: EnvironmentRef, table: Table) -> None:
     """Raise NotRestorable for rows that would be no rows to a restore. One look at the whole table."""
     with apply.inside(connection, place.environment_id, limited=False), row_access():
-        strange = apply.unreadable_cell(connection, table)
+        strange = stored_values.unreadable_cell(connection, table)
     if strange is not None:
         raise NotRestorable(describe_invalid_row(table, *strange))
 

@@ -22,8 +22,8 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits, replicas, sqlstates
 from platform_site.postgres.row_access import row_access
 from rows.changes import watched_tables
-from rows.migrate import apply
 from rows.migrate import service as schema_service
+from rows.migrate import stored_values
 from rows.outbox.models import ANY, EventInterest
 from rows.query.sql import json_rendering
 from rows.query.tables import table_checks, table_models
@@ -216,7 +216,7 @@ class _Import:
         long = [column for column in self.columns if column.type in LONG_TYPES and not column.implicit]
         if long and self.long_lines:
             bad = sql.SQL("SELECT _line FROM {} WHERE _line = ANY({}::bigint[]) AND {}").format(
-                _STAGE, sql.Literal(self.long_lines), apply.is_row_too_large(long)
+                _STAGE, sql.Literal(self.long_lines), stored_values.is_row_too_large(long)
             )
             self._complain(bad, (), f"holds more than {MAX_ROW_BYTES >> 20} MB")
 

@@ -20,7 +20,7 @@ from platform_site.postgres import limits, sqlstates
 from platform_site.postgres.row_access import row_access
 from projects import services as projects
 from rows.changes import watched_tables
-from rows.migrate import apply
+from rows.migrate import apply, stored_values
 from rows.migrate import service as schema_service
 from rows.models import CurrentVersion, PendingUserReferences, SchemaVersion
 from rows.outbox import audit as audit_outbox
@@ -142,7 +142,7 @@ def _build(
         for table in content.schema.tables.values():
             counted[table.name] = _load_rows(connection, into, table, content.archive, progress)
         for table in content.schema.tables.values():
-            if strange := apply.unreadable_cell(connection, table):
+            if strange := stored_values.unreadable_cell(connection, table):
                 raise DamagedArchive(describe_invalid_row(table, *strange))
         with connection.cursor() as cursor:
             for table in content.schema.tables.values():

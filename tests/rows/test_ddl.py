@@ -8,7 +8,8 @@ import pytest
 from django.db import DatabaseError, connections, transaction
 from django.db.migrations.state import ModelState
 
-from rows.migrate import apply, planner
+from rows.migrate import apply
+from rows.migrate.planning import planner
 from rows.schema import values
 from rows.schema.identifiers import SYSTEM_COLUMNS
 from rows.schema.model import EMPTY, InvalidDocument, Schema

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rows.migrate import planner
 from rows.migrate import service as schema_service
+from rows.migrate.planning import planner
 from rows.schema import parser, table_parser
 from rows.schema.identifiers import SYSTEM_COLUMNS
 from rows.schema.model import DEFAULT_ID_PREFIX, MAX_ERRORS, IndexKey, InvalidDocument, Relation, Schema, digest

@@ -20,8 +20,8 @@ from accounts.models import User
 from accounts.users import service as user_service
 from platform_site.http.errors import Conflict
 from projects.directory.environments import place_of
-from rows.migrate import planner
 from rows.migrate import service as schema_service
+from rows.migrate.planning import planner
 from rows.query.tables import table_checks
 from rows.rules import checks
 from rows.rules.evaluator import Facts, holds

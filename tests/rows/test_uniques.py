@@ -16,9 +16,10 @@ from accounts import audit
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory.environments import place_of
 from rows import tasks
-from rows.migrate import concurrent_unique_indexes, planner
+from rows.migrate import concurrent_unique_indexes
 from rows.migrate import service as schema_service
 from rows.migrate.apply import TookTooLong
+from rows.migrate.planning import planner
 from rows.migrate.service import TablesBusy, Unconfirmed, VersionMoved
 from rows.query.tables import table_models
 from rows.schema.model import InvalidDocument, Table

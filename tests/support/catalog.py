@@ -5,7 +5,8 @@ from typing import Any
 from django.db import connections, transaction
 from psycopg import sql
 
-from rows.migrate import apply, planner
+from rows.migrate import apply
+from rows.migrate.planning import planner
 from rows.schema.model import EMPTY, Schema
 from rows.schema.parser import parse
 

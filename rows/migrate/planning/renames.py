@@ -3,7 +3,7 @@
 Django's own renames lose data when anything else about the field changes with them, and leave constraints under their
 old names, in the way of later ones. So renames come first: `rename` gives the old schema *under the new names* and the
 plain statements that make PostgreSQL agree; whatever still differs is left to the autodetector
-(`rows.migrate.planner`). Pure: no database. docs/adr/0002-schema-changes.md.
+(`rows.migrate.planning.planner`). Pure: no database. docs/adr/0002-schema-changes.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

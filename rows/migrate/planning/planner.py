@@ -1,221 +1,33 @@
 """From two schemas to the operations that turn one into the other: each with its name, and what it would destroy.
 
-Renames come first, by our own SQL (`rows.migrate.renames`); the rest is Django's autodetector over two fresh states.
-What Django does not see (rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here
-touches a database: `rows.migrate.apply` runs a plan. docs/adr/0002-schema-changes.md.
+Renames come first, by our own SQL (`rows.migrate.planning.renames`); the rest is what Django's autodetector finds. What
+Django does not see (rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here touches a
+database: `rows.migrate.apply` runs a plan. docs/adr/0002-schema-changes.md.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from graphlib import TopologicalSorter
 from typing import Any
 
-from django.db import models
 from django.db.migrations import operations as migrations
-from django.db.migrations.autodetector import MigrationAutodetector
-from django.db.migrations.graph import MigrationGraph
 from django.db.migrations.operations.base import Operation as DjangoOperation
-from django.db.migrations.questioner import MigrationQuestioner
-from django.db.migrations.state import ProjectState
 
-from rows.migrate import backfills, renames, user_field_changes
+from rows.migrate.planning import renames, user_field_changes
+from rows.migrate.planning.detection import detect, model_of
+from rows.migrate.planning.plan import Gap, NewCheck, NewUnique, Plan, Step
 from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks, named
-from rows.rules.conditions import Condition
-from rows.schema import literals
 from rows.schema.model import ID, SQL_TYPES, Column, Schema, Table
 
 _RULES_SHOWN = 20
 """Rules that a changed condition names in the plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One operation of Django's, and what people call it."""
-
-    django: DjangoOperation
-    name: str
-    """Such as `drop column tasks.internal`: shown, stored, and typed to confirm it."""
-    path: str
-    """The place in the document that an error of it is about."""
-    column: Column | None = None
-    """The column that is added or altered."""
-    columns: tuple[str, ...] = ()
-    """The columns of a unique or of an index that comes or goes, as people know them."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewUnique:
-    """A unique over columns that are there already and keep their values, so that its index can be made beforehand."""
-
-    step: Step
-    """The operation that adds the constraint."""
-    constraint: str
-    table: str
-    """By its old name, as `columns`."""
-    columns: tuple[str, ...]
-    index: str
-    """The name of the index until the constraint takes it over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A column that existing rows may have no value for: it is refused if there are such rows."""
-
-    table: str
-    """By its old name."""
-    column: str | None
-    """By its old name; None where the column is new, so that any row is one too many."""
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class NewCheck:
-    """A CHECK constraint over values that are there already, which may violate it."""
-
-    table: str
-    """By its old name."""
-    check: Column | Condition
-    """The column whose check it is, or the check of the table. All columns by their old names."""
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What `rows.migrate.apply` runs: `renamed.statements`, then `steps`. `notes` are changes without SQL."""
-
-    old: Schema
-    new: Schema
-    renamed: renames.Renamed
-    steps: tuple[Step, ...]
-    notes: tuple[str, ...]
-    destructive: frozenset[str]
-    """The names of operations that lose data: they must be confirmed."""
-    gaps: tuple[Gap, ...]
-    new_checks: tuple[NewCheck, ...]
-    new_uniques: tuple[NewUnique, ...]
-    """Those over existing columns (`rows.migrate.concurrent_unique_indexes`); others are made with their columns."""
-    exclusive: frozenset[str]
-    """Existing tables, by their old names, that the change alters."""
-    guarded: frozenset[str]
-    """Existing tables, by their old names, that new foreign keys will point to."""
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.renamed.statements or self.steps or self.notes)
-
-
 def plan(old: Schema, new: Schema) -> Plan:
     """How to get from `old` to `new`. Raises InvalidDocument if a rename names nothing or a type cannot change so."""
     return _Planning(old, new).result()
-
-
-class _Questioner(MigrationQuestioner):
-    """Answers Django's question what existing rows get: the document's `backfill`, or nothing."""
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__({"ask_initial": True})
-        self.schema = schema
-
-    def _backfill(self, field_name: str, model_name: str) -> Any:
-        table = self.schema.tables[model_name]
-        column = next(c for c in table.columns.values() if table_models.field_name(c) == field_name)
-        return models.NOT_PROVIDED if column.backfill is None else literals.value(column, column.backfill)
-
-    ask_not_null_addition = ask_not_null_alteration = _backfill
-
-
-class _Detector(MigrationAutodetector):
-    """Django's autodetector, with linear cost. Django sorts operations in quadratic and optimizes them in cubic time,
-    which is slow for three new tables with eighty references each. New tables are presented as existing (`_created`),
-    so that there is nothing to optimize."""
-
-    generated_operations: dict[str, list[Any]]
-
-    def _sort_migrations(self) -> None:
-        for label, found in self.generated_operations.items():
-            by_model: dict[str, list[Any]] = defaultdict(list)
-            for operation in found:
-                by_model[_model_of(operation).lower()].append(operation)
-            sorter: TopologicalSorter[Any] = TopologicalSorter()
-            for operation in found:
-                sorter.add(operation)
-                for needed in operation._auto_deps:
-                    if needed.app_label == label:
-                        others = by_model.get(needed.model_name_lower, ())
-                        sorter.add(operation, *(other for other in others if self.check_dependency(other, needed)))
-            self.generated_operations[label] = list(sorter.static_order())
-
-    def _optimize_migrations(self) -> None:
-        pass
-
-
-def _model_of(operation: DjangoOperation) -> str:
-    if isinstance(operation, migrations.CreateModel | migrations.DeleteModel):
-        return str(operation.name)
-    return str(operation.model_name)  # type: ignore[attr-defined]
-
-
-def _detect(renamed: renames.Renamed, new: Schema) -> list[DjangoOperation]:
-    before, after = (
-        table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained, checks=renamed.checks),
-        table_models.state_of(new),
-    )
-    made = [name for name in new.tables if name not in renamed.tables]
-    created = list(_created(made, new, after))
-    for name in made:
-        before.add_model(after.models[table_models.LABEL, name].clone())
-    changes = _Detector(before, after, _Questioner(new)).changes(MigrationGraph())
-    found = [_filled(operation, new) for each in changes.get(table_models.LABEL, []) for operation in each.operations]
-    return sorted([*created, *found], key=_turn)
-
-
-def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
-    if isinstance(operation, migrations.AddField | migrations.AlterField):
-        columns = new.tables[operation.model_name].columns.values()
-        column = next((each for each in columns if table_models.field_name(each) == operation.name), None)
-        if column is not None and column.backfill is not None and column.default is not None:
-            return backfills.with_backfill(operation, column)
-    return operation
-
-
-def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterator[DjangoOperation]:
-    """New tables, those first that others refer to; references in a circle are added when all are there."""
-    waiting, made = list(names), set(new.tables).difference(names)
-    later: list[DjangoOperation] = []
-    while waiting:
-        ready = [name for name in waiting if _targets_of(new.tables[name]) <= {*made, name}] or waiting[:1]
-        for name in ready:
-            model = state.models[table_models.LABEL, name]
-            missing = {c.key for c in new.tables[name].columns.values() if c.references not in {None, *made, name}}
-            fields = [(key, field) for key, field in model.fields.items() if key not in missing]
-            options = dict(model.options)
-            if missing:
-                later += [migrations.AddField(name, key, model.fields[key]) for key in missing]
-                later += [migrations.AddIndex(name, index) for index in options.pop("indexes")]
-                later += [migrations.AddConstraint(name, constraint) for constraint in options.pop("constraints")]
-            yield migrations.CreateModel(name, fields, options)
-        made.update(ready)
-        waiting = [name for name in waiting if name not in made]
-    yield from later
-
-
-def _targets_of(table: Table) -> set[str]:
-    return {column.references for column in table.columns.values() if column.references}
-
-
-def _turn(operation: DjangoOperation) -> int:
-    """The order of operations: what depends on columns is dropped first and added last.
-
-    Django sorts by dependencies between fields and models but not by constraints: a field whose target is deleted in
-    the same change would be removed before the unique constraint that names it.
-    """
-    if isinstance(operation, migrations.RemoveConstraint | migrations.RemoveIndex):
-        return 0
-    return 2 if isinstance(operation, migrations.AddConstraint | migrations.AddIndex) else 1
 
 
 class _Planning:
@@ -245,12 +57,10 @@ class _Planning:
         return {name: thing for table in tables for name, thing in named(table)}
 
     def result(self) -> Plan:
-        operations = _detect(self.renamed, self.new)
+        operations = detect(self.renamed, self.new)
         self.dropped = {op.name for op in operations if isinstance(op, migrations.DeleteModel)}
         steps = tuple(self._step(operation) for operation in operations)
-        altered = {_model_of(step.django) for step in steps} | {
-            self._new_name(s.table) for s in self.renamed.statements
-        }
+        altered = {model_of(step.django) for step in steps} | {self._new_name(s.table) for s in self.renamed.statements}
         exclusive = {self.renamed.was_table[name] for name in altered if name in self.renamed.was_table}
         pointed_to, let_go = self._targets(operations)
         return Plan(
@@ -277,7 +87,7 @@ class _Planning:
         return name if name in self.new.tables else self.renamed.was_table[name]
 
     def _step(self, operation: DjangoOperation) -> Step:
-        at = _model_of(operation)
+        at = model_of(operation)
         table = self._shown_table(at)
         path = f"tables.{table}"
         match operation:
@@ -362,7 +172,7 @@ class _Planning:
     def _new_checks(self, steps: Collection[Step]) -> Iterator[NewCheck]:
         """Those over columns that are there and keep their type; others are checked when they are added."""
         for step in steps:
-            operation, at = step.django, _model_of(step.django)
+            operation, at = step.django, model_of(step.django)
             if not isinstance(operation, migrations.AddConstraint) or at not in self.renamed.tables:
                 continue
             name, was, table = operation.constraint.name, self.renamed.columns[at], self.renamed.tables[at]
@@ -392,7 +202,7 @@ class _Planning:
                 or operation.constraint.name not in self.unique_names
             ):
                 continue
-            at = _model_of(operation)
+            at = model_of(operation)
             columns: tuple[str, ...] = self.unique_names[operation.constraint.name]
             if at in self.renamed.tables and all(self._keeps_values(at, column) for column in columns):
                 yield NewUnique(
@@ -424,7 +234,7 @@ class _Planning:
             return {was} if was else set()
 
         for operation in operations:
-            at = _model_of(operation)
+            at = model_of(operation)
             match operation:
                 case migrations.CreateModel():
                     for column in self.new.tables[at].columns.values():

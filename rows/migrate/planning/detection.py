@@ -1,0 +1,124 @@
+"""The changes that Django's autodetector finds between two schemas after renames, in an order that works."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from graphlib import TopologicalSorter
+from typing import Any
+
+from django.db import models
+from django.db.migrations import operations as migrations
+from django.db.migrations.autodetector import MigrationAutodetector
+from django.db.migrations.graph import MigrationGraph
+from django.db.migrations.operations.base import Operation as DjangoOperation
+from django.db.migrations.questioner import MigrationQuestioner
+from django.db.migrations.state import ProjectState
+
+from rows.migrate.planning import backfills, renames
+from rows.query.tables import table_models
+from rows.schema import literals
+from rows.schema.model import Schema, Table
+
+
+class _Questioner(MigrationQuestioner):
+    """Answers Django's question what existing rows get: the document's `backfill`, or nothing."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__({"ask_initial": True})
+        self.schema = schema
+
+    def _backfill(self, field_name: str, model_name: str) -> Any:
+        table = self.schema.tables[model_name]
+        column = next(c for c in table.columns.values() if table_models.field_name(c) == field_name)
+        return models.NOT_PROVIDED if column.backfill is None else literals.value(column, column.backfill)
+
+    ask_not_null_addition = ask_not_null_alteration = _backfill
+
+
+class _Detector(MigrationAutodetector):
+    """Django's autodetector, with linear cost. Django sorts operations in quadratic and optimizes them in cubic time,
+    which is slow for three new tables with eighty references each. New tables are presented as existing (`_created`),
+    so that there is nothing to optimize."""
+
+    generated_operations: dict[str, list[Any]]
+
+    def _sort_migrations(self) -> None:
+        for label, found in self.generated_operations.items():
+            by_model: dict[str, list[Any]] = defaultdict(list)
+            for operation in found:
+                by_model[model_of(operation).lower()].append(operation)
+            sorter: TopologicalSorter[Any] = TopologicalSorter()
+            for operation in found:
+                sorter.add(operation)
+                for needed in operation._auto_deps:
+                    if needed.app_label == label:
+                        others = by_model.get(needed.model_name_lower, ())
+                        sorter.add(operation, *(other for other in others if self.check_dependency(other, needed)))
+            self.generated_operations[label] = list(sorter.static_order())
+
+    def _optimize_migrations(self) -> None:
+        pass
+
+
+def model_of(operation: DjangoOperation) -> str:
+    if isinstance(operation, migrations.CreateModel | migrations.DeleteModel):
+        return str(operation.name)
+    return str(operation.model_name)  # type: ignore[attr-defined]
+
+
+def detect(renamed: renames.Renamed, new: Schema) -> list[DjangoOperation]:
+    before, after = (
+        table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained, checks=renamed.checks),
+        table_models.state_of(new),
+    )
+    made = [name for name in new.tables if name not in renamed.tables]
+    created = list(_created(made, new, after))
+    for name in made:
+        before.add_model(after.models[table_models.LABEL, name].clone())
+    changes = _Detector(before, after, _Questioner(new)).changes(MigrationGraph())
+    found = [_filled(operation, new) for each in changes.get(table_models.LABEL, []) for operation in each.operations]
+    return sorted([*created, *found], key=_turn)
+
+
+def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
+    if isinstance(operation, migrations.AddField | migrations.AlterField):
+        columns = new.tables[operation.model_name].columns.values()
+        column = next((each for each in columns if table_models.field_name(each) == operation.name), None)
+        if column is not None and column.backfill is not None and column.default is not None:
+            return backfills.with_backfill(operation, column)
+    return operation
+
+
+def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterator[DjangoOperation]:
+    """New tables, those first that others refer to; references in a circle are added when all are there."""
+    waiting, made = list(names), set(new.tables).difference(names)
+    later: list[DjangoOperation] = []
+    while waiting:
+        ready = [name for name in waiting if _targets_of(new.tables[name]) <= {*made, name}] or waiting[:1]
+        for name in ready:
+            model = state.models[table_models.LABEL, name]
+            missing = {c.key for c in new.tables[name].columns.values() if c.references not in {None, *made, name}}
+            fields = [(key, field) for key, field in model.fields.items() if key not in missing]
+            options = dict(model.options)
+            if missing:
+                later += [migrations.AddField(name, key, model.fields[key]) for key in missing]
+                later += [migrations.AddIndex(name, index) for index in options.pop("indexes")]
+                later += [migrations.AddConstraint(name, constraint) for constraint in options.pop("constraints")]
+            yield migrations.CreateModel(name, fields, options)
+        made.update(ready)
+        waiting = [name for name in waiting if name not in made]
+    yield from later
+
+
+def _targets_of(table: Table) -> set[str]:
+    return {column.references for column in table.columns.values() if column.references}
+
+
+def _turn(operation: DjangoOperation) -> int:
+    """The order of operations: what depends on columns is dropped first and added last.
+
+    Django sorts by dependencies between fields and models but not by constraints: a field whose target is deleted in
+    the same change would be removed before the unique constraint that names it.
+    """
+    if isinstance(operation, migrations.RemoveConstraint | migrations.RemoveIndex):
+        return 0
+    return 2 if isinstance(operation, migrations.AddConstraint | migrations.AddIndex) else 1

@@ -1,0 +1,99 @@
+"""Values that PostgreSQL stores and the API does not allow: found after a change of types, a copy or a restore.
+
+All questions are about the schema chosen by `rows.migrate.apply.inside`.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations import operations as migrations
+from psycopg import sql
+
+from platform_site.http.errors import FieldError
+from rows.migrate.planning.plan import Plan, Step
+from rows.migrate.schema_editor import RowSchemaEditor
+from rows.schema import column_values
+from rows.schema.model import ID, Column, InvalidDocument, Table
+from rows.schema.values import MAX_JSON_DEPTH
+
+_UNREADABLE: Final = {
+    "date": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31'"),
+    "timestamp": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31 23:59:59.999999+00'"),
+    "float": sql.SQL("{column} IN ('NaN', 'Infinity', '-Infinity')"),
+    # JSON's own null would be shown as null and met by no `$null`. Numbers and depth as in `values` and in bodies.
+    "json": sql.SQL("jsonb_typeof({column}) = 'null' OR {column} @? {huge} OR {column} @? {deep}"),
+}
+"""What PostgreSQL reads from text and no row may hold."""
+_UNREACHABLE: Final = sql.SQL("id !~ {} OR id = ANY({})").format(
+    sql.Literal(f"^{column_values.ROW_ID.pattern}$"), sql.Literal(sorted(column_values.RESERVED_IDS))
+)
+"""Whether no API path can name the row's id."""
+_PATHS: Final = {
+    "huge": sql.Literal(
+        f'strict $.** ? (@.type() == "number" && (@.abs() > {sys.float_info.max!r} || @ != 0 && @.abs() < 4.9e-324))'
+    ),
+    "deep": sql.Literal(f'strict $.**{{{MAX_JSON_DEPTH}}} ? (@.type() == "array" || @.type() == "object")'),
+}
+
+
+def _unreadable(column: Column) -> sql.Composed:
+    """Whether a cell of `column` holds such a value, as a condition."""
+    return _UNREADABLE[column.type].format(column=sql.Identifier(column.name), **_PATHS)
+
+
+def unreadable_cell(connection: BaseDatabaseWrapper, table: Table) -> tuple[str, str] | None:
+    """The id of a row of `table` (in the schema chosen by `inside`) and a column of it with a value that PostgreSQL
+    accepts and the API cannot show; None if there is none. For rows copied from or to elsewhere. One query."""
+    tests = {ID.name: _UNREACHABLE}
+    tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
+    query = sql.SQL("SELECT id, ARRAY[{}] FROM {} WHERE {} LIMIT 1").format(
+        sql.SQL(", ").join(tests.values()), sql.Identifier(table.name), sql.SQL(" OR ").join(tests.values())
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        found = cursor.fetchone()
+    return (found[0], list(tests)[found[1].index(True)]) if found else None
+
+
+def _holds_any(connection: BaseDatabaseWrapper, table: str, test: sql.Composable) -> bool:
+    """Whether the test is true of any row of the table, in the schema chosen by `inside`."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
+        return bool(cursor.fetchone()[0])
+
+
+def refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
+    if not isinstance(step.django, migrations.AlterField) or step.column is None:
+        return
+    table, column = step.django.model_name, step.column
+    was: Column = plan.renamed.schema.tables[table].columns[column.name]
+    if was.type == column.type or column.type not in _UNREADABLE:
+        return
+    if _holds_any(editor.connection, table, _unreadable(column)):
+        raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
+
+
+def refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
+    """Raise InvalidDocument where a text that became JSON makes a row larger than the API lets one become: PostgreSQL
+    writes the numbers of JSON without exponents."""
+    for step in plan.steps:
+        if not isinstance(step.django, migrations.AlterField) or step.column is None or step.column.type != "json":
+            continue
+        table = step.django.model_name
+        if plan.renamed.schema.tables[table].columns[step.column.name].type == "json":
+            continue
+        if _holds_any(editor.connection, table, is_row_too_large(plan.new.tables[table].columns.values())):
+            message = f"existing rows would hold more than {column_values.MAX_ROW_BYTES >> 20} MB as json"
+            raise InvalidDocument([FieldError(step.path, "conflict", message)])
+
+
+def is_row_too_large(columns: Iterable[Column]) -> sql.Composable:
+    """Whether a row has more in these columns than the API lets it have, as a condition."""
+    sizes = [
+        sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))
+        for column in columns
+        if column.type in column_values.LONG_TYPES
+    ]
+    return sql.SQL("{} > {}").format(sql.SQL(" + ").join(sizes), sql.Literal(column_values.MAX_ROW_BYTES))
