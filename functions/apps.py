@@ -8,9 +8,8 @@ class FunctionsConfig(AppConfig):
         from accounts.keys import publishable_key_exposure
 
         # Importing checks registers them.
-        from functions import checks, signal_handlers  # noqa: F401
+        from functions import checks, directory, signal_handlers  # noqa: F401
         from functions.console import admin  # noqa: F401 - registers the pages of the console
-        from functions.deploy import service as deploy_service
         from functions.deploy.backup import Functions
         from functions.deploy.existing_functions import existing_functions
         from functions.execution.executor import SECRET_PURPOSE
@@ -27,12 +26,12 @@ class FunctionsConfig(AppConfig):
         from rows.transfer.backup_content import register_part
 
         register_sealed_field("functions.Secret", "sealed_value", purpose=SECRET_PURPOSE)
-        set_usage_counter("functions_per_environment", deploy_service.count_functions)
+        set_usage_counter("functions_per_environment", directory.count_functions)
         set_usage_counter("schedules_per_environment", schedules.count_schedules)
         set_usage_counter("event_functions_per_environment", event_subscriptions.count_subscriptions)
         set_usage_counters(("queued_runs", "queued_bytes"), queue_quotas.used)
         set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), start.waiting_anonymous_runs)
-        publishable_key_exposure.register(functions=deploy_service.public_functions)
+        publishable_key_exposure.register(functions=directory.public_functions)
         register_part("functions", Functions())
         orphaned_rows.register(Function, PendingEvent)
         outbox_subscriptions.register(event_subscriptions.patterns_of)

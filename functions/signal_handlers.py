@@ -5,8 +5,8 @@ from typing import Any
 from django.db.models import F
 
 from accounts.audit import Actor
+from functions.deploy import branch_copy
 from functions.deploy import deletion as function_deletion
-from functions.deploy import service as deploy_service
 from functions.models import Version
 from functions.triggers import events as event_triggers
 from platform_site.http.errors import FieldError
@@ -24,7 +24,7 @@ def connect() -> None:
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
     """Functions come along with all their versions; their secrets by name, unset."""
-    deploy_service.copy_functions(source, target)
+    branch_copy.copy_functions(source, target)
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:

@@ -2,11 +2,12 @@
 
 from django.urls import path
 
+from functions.api.invocation_views import InvocationViewSet
 from functions.api.views import FunctionViewSet, RunViewSet
 from functions.inbound.views import InboundEndpointViewSet, InboundViewSet
 
 urlpatterns = [
-    path("v1/functions/<str:name>/invoke", RunViewSet.as_view({"post": "invoke"}), name="function-invoke"),
+    path("v1/functions/<str:name>/invoke", InvocationViewSet.as_view({"post": "invoke"}), name="function-invoke"),
     path("v1/functions", FunctionViewSet.as_view({"get": "list"}), name="functions"),
     path(
         "v1/functions/<str:name>",

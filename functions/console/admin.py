@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from accounts.console.base import link, staff
 from functions.console import highlight
 from functions.deploy import service as deploy_service
+from functions.execution import calls
 from functions.inbound import service as inbound
 from functions.models import Function, Run, Secret, Version
 from functions.runs import history
@@ -187,7 +188,7 @@ class RunAdmin(RegionAdmin):
         return {} if thing.phase == Run.Phase.ENDED or thing.cancel_requested_at else {"cancel": _CANCEL}
 
     def act(self, request: HttpRequest, place: EnvironmentRef, thing: Run, verb: str) -> str:
-        deploy_service.cancel(place, thing.function.name, thing.pk, actor=staff(request))
+        calls.cancel(place, thing.function.name, thing.pk, actor=staff(request))
         return "The run is being cancelled."
 
 

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from accounts.audit import Actor
 from accounts.tokens import revocation
-from functions.deploy.service import function_of
+from functions.directory import function_of
 from functions.errors import EndpointsQuotaReached, ForUsersOnly, NoSuchEndpoint
 from functions.execution.run_as import restore_caller
 from functions.models import Function, InboundEndpoint

@@ -9,10 +9,10 @@ from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 
+from functions import directory
 from functions.api.views import NamedViewSet
-from functions.deploy import service as functions
 from functions.errors import CallLoopError, EndpointsQuotaReached, ForUsersOnly, NoSuchEndpoint, NoSuchFunction
-from functions.execution import request_concurrency
+from functions.execution import calls, request_concurrency
 from functions.execution.custom_response import CONTENT_POLICY, Response
 from functions.execution.executor import CallResult
 from functions.inbound import dispatch, request_message, serializers
@@ -55,7 +55,7 @@ class InboundEndpointViewSet(NamedViewSet):
     def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """The function's inbound endpoints, oldest first, without their URLs."""
         self._for_makers()
-        found = inbound_service.all_of(self.place, functions.function_of(self.place, name))
+        found = inbound_service.all_of(self.place, directory.function_of(self.place, name))
         return respond({"data": [serializers.endpoint_detail(each) for each in found]})
 
     @idempotent(using=in_region)
@@ -112,7 +112,7 @@ class InboundViewSet(ApiViewSet):
     def _queued(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
         server_hints.will_block()
         try:
-            run_id = functions.enqueue(
+            run_id = calls.enqueue(
                 arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),
                 depth=self._depth(arrival), address_id=arrival.record.address_id,
             )  # fmt: skip
@@ -130,8 +130,8 @@ class InboundViewSet(ApiViewSet):
             started, ended = request_concurrency.with_slot(
                 self.request._request,
                 request_concurrency.admission_of(place, caller, name=f"endpoint {address_id}", size=len(input_text)),
-                lambda: functions.timeout_of(place, caller, name),
-                lambda: functions.invoke(
+                lambda: calls.timeout_of(place, caller, name),
+                lambda: calls.invoke(
                     place, caller, name, input_text, depth=self._depth(arrival), address_id=address_id
                 ),
             )

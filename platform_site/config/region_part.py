@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from functions.deploy import service as deploy_service
+from functions.deploy import trial
 from platform_site import outbound
 from platform_site.config import credentials, touched
 from platform_site.config.submitted import Submitted
@@ -37,9 +38,9 @@ def check(place: EnvironmentRef, wanted: Submitted, changes: Changes) -> None:
 def _try_out(place: EnvironmentRef, name: str, each: Touched, wanted: Submitted) -> None:
     values = each.values(wanted.parts["functions"][name])
     if _is_deployed(name, each, wanted):
-        deploy_service.try_out(place, name, values | {"source": wanted.sources[name]})
+        trial.try_out(place, name, values | {"source": wanted.sources[name]})
     else:
-        deploy_service.try_out_configuration(place, name, values)
+        trial.try_out_configuration(place, name, values)
 
 
 def _is_deployed(name: str, each: Touched, wanted: Submitted) -> bool:

@@ -10,8 +10,8 @@ from django.core.validators import RegexValidator
 from accounts.oauth import checks, redirects
 from accounts.oauth.serializers import NewProvider
 from accounts.registration.serializers import SettingsInput
+from functions import directory
 from functions.api.serializers import MAX_SECRETS, Deployment, SourceField
-from functions.deploy import service as deploy_service
 from platform_site.config import credentials, current
 from platform_site.http import fields
 from platform_site.http.errors import FieldError, ValidationFailed
@@ -84,7 +84,7 @@ def check(place: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
         parts["schema"] = document["schema"]
         schema = _schema(document["schema"], errors)
     if "functions" in document:
-        parts["functions"] = dict(_items(document, "functions", FunctionConfig, deploy_service.NAME, errors))
+        parts["functions"] = dict(_items(document, "functions", FunctionConfig, directory.NAME, errors))
     if "webhooks" in document:
         parts["webhooks"] = dict(_items(document, "webhooks", WebhookConfig, _WEBHOOK_NAME, errors))
     if "auth" in document:

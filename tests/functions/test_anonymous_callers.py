@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from functions.deploy import service as deploy_service
-from functions.execution import request_concurrency
+from functions.execution import calls, request_concurrency
 from functions.models import Run
 from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion
@@ -85,10 +84,10 @@ def test_anonymous_callers_take_half_of_the_slots(
 
 
 def test_others_take_all_slots_and_the_anonymous_half_last(open_to_all: Tracker, place: EnvironmentRef) -> None:
-    mine = [deploy_service.start_call(place, key_of(place), "sum", "{}") for _ in range(FREE - HALF)]
+    mine = [calls.start_call(place, key_of(place), "sum", "{}") for _ in range(FREE - HALF)]
     assert taken(place) == [*range(HALF + 1, FREE + 1)]
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 200
-    mine += [deploy_service.start_call(place, key_of(place), "sum", "{}") for _ in range(HALF)]
+    mine += [calls.start_call(place, key_of(place), "sum", "{}") for _ in range(HALF)]
     assert taken(place) == [*range(1, FREE + 1)]
     for who in ("visitor", "server"):
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who=who).status == 429

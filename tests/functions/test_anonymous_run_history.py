@@ -7,7 +7,7 @@ import pytest
 from django.db import connections
 from django.test import Client
 
-from functions.deploy import service as deploy_service
+from functions.execution import calls
 from functions.models import Run
 from functions.runs import completion, leases
 from functions.runs import retention as run_retention
@@ -101,7 +101,7 @@ def test_small_data_and_all_data_of_other_callers_are_stored(echoing: Tracker, p
 
 def test_while_it_executes_no_large_input_lies_on_the_disk(open_to_all: Tracker, place: EnvironmentRef) -> None:  # noqa: F811
     """Nor does one that its process died with."""
-    started = deploy_service.start_call(place, anonymous_caller(place), "sum", f'{{"a":"{LARGE}"}}')
+    started = calls.start_call(place, anonymous_caller(place), "sum", f'{{"a":"{LARGE}"}}')
     run = Run.objects.using(place.cluster).get(pk=started.run_id)
     assert (run.input, run.not_stored) == ("", ["input"])
     assert LARGE in started.input_text
@@ -115,7 +115,7 @@ def test_a_run_that_a_crash_of_postgresql_forgot_is_written_down_as_small(
     open_to_all: Tracker,  # noqa: F811
     place: EnvironmentRef,
 ) -> None:
-    started = deploy_service.start_call(place, anonymous_caller(place), "sum", f'{{"a":"{LARGE}"}}')
+    started = calls.start_call(place, anonymous_caller(place), "sum", f'{{"a":"{LARGE}"}}')
     Run.objects.using(place.cluster).all().delete()
     assert completion.end(started, RunResult("succeeded", 1, f'"{LARGE}"')) == (True, False)
     run = Run.objects.using(place.cluster).get()
@@ -248,9 +248,7 @@ def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, place: 
             cursor.execute("SELECT pg_column_toast_chunk_id(input) FROM platform.functions_run")
             return cursor.fetchone()[0]
 
-    started = deploy_service.start_call(
-        place, key_of(place), "echo", '{"a":"' + "".join(map(chr, range(256, 50_000))) + '"}'
-    )
+    started = calls.start_call(place, key_of(place), "echo", '{"a":"' + "".join(map(chr, range(256, 50_000))) + '"}')
     before = kept_at()
     assert before is not None
     completion.end(started, RunResult("succeeded", 1, "1"))

@@ -16,8 +16,7 @@ from django.db import OperationalError, connections, transaction
 
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey
-from functions import signal_handlers, tasks
-from functions.deploy import service as deploy_service
+from functions import directory, signal_handlers, tasks
 from functions.models import Function, PendingEvent, Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
@@ -502,7 +501,7 @@ def test_a_deployment_at_that_moment_is_waited_for(tracker: Tracker, place: Envi
                 connections.close_all()
 
         with transaction.atomic(using=using):
-            deploy_service.function_of(place, "tell", lock=True)
+            directory.function_of(place, "tell", lock=True)
             queueing = other.submit(queue)
             while not _is_waited_for(using):
                 assert not queueing.done()

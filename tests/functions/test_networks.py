@@ -8,8 +8,8 @@ import pytest
 from django.db import connections
 from django.test import RequestFactory
 
-from functions.deploy import service as deploy_service
-from functions.execution import request_concurrency
+from functions.errors import TooManyRuns
+from functions.execution import calls, request_concurrency
 from functions.models import Run
 from functions.quotas import client_networks
 from functions.quotas.client_networks import (
@@ -84,8 +84,8 @@ def test_network_takes_half_of_more_slots_and_others_one_each(place: Environment
 
     def sit(network: int) -> bool:
         try:
-            deploy_service.start_call(team, anonymous_caller(team), "sum", "{}", anonymous=AnonymousCall(network))
-        except deploy_service.start.TooManyRuns:
+            calls.start_call(team, anonymous_caller(team), "sum", "{}", anonymous=AnonymousCall(network))
+        except TooManyRuns:
             return False
         return True
 
@@ -102,15 +102,14 @@ def test_heavy_network_leaves_a_slot_to_light_ones(
 ) -> None:
     deploy(crowded, "nap", "export default () => new Promise((resolve) => setTimeout(resolve, 300))", invoke="public")
     first, second = (
-        deploy_service.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(n))
-        for n in (1, 2)
+        calls.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(n)) for n in (1, 2)
     )
     end(place.cluster, second.run_id)
     assert invoke(crowded, "nap", who="visitor", remote_addr=HERE).status == 200
     monkeypatch.setattr(client_networks, "FREE_SECONDS", 0.2)
     assert taken(place) == [2], "a light caller takes the slots reserved for light callers"
     assert called(crowded).status == 200, "it has the others"
-    second = deploy_service.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(2))
+    second = calls.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(2))
     end(place.cluster, first.run_id)
     assert taken(place) == [1]
     assert called(crowded).status == 429
@@ -244,5 +243,5 @@ def test_a_share_is_looked_up_in_the_statement_that_makes_the_run(crowded: Track
     pile_up(place, 5_000, "key")
     pile_up(place, 5_000)
     with count_touched_rows(place.cluster, "platform.functions_run") as cost:
-        deploy_service.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(1))
+        calls.start_call(place, anonymous_caller(place), "sum", "{}", anonymous=AnonymousCall(1))
     assert cost.read <= 3 * FREE

@@ -17,7 +17,7 @@ from django.db import OperationalError, connections, transaction
 from accounts.models import AuditEntry
 from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, TooManyRuns
-from functions.execution import executor, request_concurrency
+from functions.execution import calls, executor, request_concurrency
 from functions.models import Run
 from functions.runs import completion, leases, start, statement_batching
 from functions.runs import lease_renewer as watching
@@ -61,7 +61,7 @@ def in_threads(count: int, work: Any) -> list[Any]:
 
 def test_ten_concurrent_calls_take_exactly_the_plans_slots(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    began = in_threads(10, lambda: deploy_service.start_call(place, key_of(place), "sum", "{}"))
+    began = in_threads(10, lambda: calls.start_call(place, key_of(place), "sum", "{}"))
     assert sum(isinstance(each, Started) for each in began) == FREE
     assert sum(isinstance(each, TooManyRuns) for each in began) == 10 - FREE
     assert Run.objects.using(place.cluster).count() == FREE, "what is refused is no run"
@@ -219,9 +219,9 @@ def test_function_deleted_during_calls_returns_not_found_to_callers(tracker: Tra
 def test_queued_runs_have_separate_slots(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
     for _ in range(FREE):
-        deploy_service.start_call(place, key_of(place), "sum", "{}")
+        calls.start_call(place, key_of(place), "sum", "{}")
     for _ in range(FREE + 2):
-        deploy_service.enqueue(place, key_of(place), "sum", "{}")
+        calls.enqueue(place, key_of(place), "sum", "{}")
     mine = [claimed(place.cluster) for _ in range(FREE + 2)]
     assert [each is not None for each in mine] == [True] * FREE + [False] * 2
     assert mine[0] is not None
@@ -234,7 +234,7 @@ def test_many_workers_claim_each_run_once(tracker: Tracker, place: EnvironmentRe
     team = place_of(environment_of(make_project(tracker.project.created_by, "Team", plan="team")).pk)
     assert team is not None
     deploy_service.deploy(team, "sum", {"source": SUM}, actor=key_of(team), warm=False)
-    queued = {deploy_service.enqueue(team, key_of(team), "sum", "{}") for _ in range(40)}
+    queued = {calls.enqueue(team, key_of(team), "sum", "{}") for _ in range(40)}
 
     def work() -> list[str]:
         mine = []
@@ -254,15 +254,15 @@ def test_environments_take_turns(tracker: Tracker, place: EnvironmentRef) -> Non
     deploy(tracker, "sum", SUM)
     deploy_service.deploy(other, "sum", {"source": SUM}, actor=key_of(other), warm=False)
     for _ in range(20):
-        deploy_service.enqueue(place, key_of(place), "sum", "{}")
-    deploy_service.enqueue(other, key_of(other), "sum", "{}")
+        calls.enqueue(place, key_of(place), "sum", "{}")
+    calls.enqueue(other, key_of(other), "sum", "{}")
     order = [started.environment_id for _ in range(3) if (started := claimed(place.cluster))]
     assert order == [place.environment_id, other.environment_id, place.environment_id]
 
 
 def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    waits, comes = (deploy_service.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
+    waits, comes = (calls.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
     Run.objects.using(place.cluster).filter(pk=waits).update(claimed_until="2999-01-01T00:00:00Z")
     found = run_queue.claim(place.cluster)
     assert found is not None
@@ -325,7 +325,7 @@ def test_a_run_of_another_process_is_cancelled(executing: Any, place: Environmen
 
 def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker, place: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM)
-    deploy_service.enqueue(place, key_of(place), "sum", "{}")
+    calls.enqueue(place, key_of(place), "sum", "{}")
     started = claimed(place.cluster)  # by a process that does not look
     assert started is not None
     run, path = (
@@ -365,7 +365,7 @@ def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(
 ) -> None:
     deploy(tracker, "sum", SUM, attempts=3)
     for is_asked, is_again in ((False, True), (True, False)):
-        deploy_service.enqueue(place, key_of(place), "sum", "{}")
+        calls.enqueue(place, key_of(place), "sum", "{}")
         started = claimed(place.cluster)
         assert started is not None
         if is_asked:
@@ -379,7 +379,7 @@ def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Trac
     deploy(tracker, "sum", SUM)
     hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
-    queued, begun = (deploy_service.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
+    queued, begun = (calls.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
     assert tracker.post("owner", f"/functions/sum/runs/{queued}/cancel", {}).status == 200
     started = claimed(place.cluster)
     assert started is not None

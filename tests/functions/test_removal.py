@@ -10,10 +10,9 @@ import pytest
 from django.db import IntegrityError, connections
 from django.test import Client
 
-from functions import tasks
+from functions import directory, tasks
 from functions.deploy import deletion as function_deletion
-from functions.deploy import service as deploy_service
-from functions.execution import executor
+from functions.execution import calls, executor
 from functions.models import Function, Run, Secret, Version
 from functions.runs import completion, leases, start
 from functions.runs.completion import RunResult
@@ -45,7 +44,7 @@ def using(place: EnvironmentRef) -> str:
 
 
 def function_of(place: EnvironmentRef, name: str) -> Function:
-    return deploy_service.function_of(place, name)
+    return directory.function_of(place, name)
 
 
 def with_history(place: EnvironmentRef, name: str, *, newer: bool = False) -> Function:
@@ -100,7 +99,7 @@ def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
         assert tracker.call("owner", method, f"/functions/sum{path}").status == 404, path
     assert invoke(tracker, "sum").status == 404
     assert [each["name"] for each in tracker.get("owner", "/functions").json["data"]] == ["other"]
-    assert deploy_service.count_functions(place) == 1
+    assert directory.count_functions(place) == 1
 
     assert deploy(tracker, "sum", SUM).status == 201
     new = invoke(tracker, "sum", {"a": 2, "b": 2}).json["run_id"]
@@ -122,9 +121,9 @@ def test_queued_runs_of_deleted_function_never_start_and_delay_no_others(
 ) -> None:
     deploy(tracker, "sum", SUM)
     deploy(tracker, "other", SUM)
-    waiting = deploy_service.enqueue(place, key_of(place), "sum", "{}")
+    waiting = calls.enqueue(place, key_of(place), "sum", "{}")
     with_history(place, "sum", newer=True)  # so that it is on no first page
-    behind = deploy_service.enqueue(place, key_of(place), "other", "{}")
+    behind = calls.enqueue(place, key_of(place), "other", "{}")
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).get(pk=waiting).phase == "queued"
     got = claimed(using)
@@ -156,14 +155,14 @@ def test_the_process_of_a_run_is_ended_when_its_function_goes(
     """Over HTTP, while it executes, although its row is not removed yet."""
     settings.FUNCTION_LEASE = timedelta(seconds=2)
     deploy(tracker, "endless", "export default () => { while (true) {} }", timeout_ms=10_000)
-    started = deploy_service.start_call(place, key_of(place), "endless", "{}")
+    started = calls.start_call(place, key_of(place), "endless", "{}")
     with_history(place, "endless", newer=True)
     assert tracker.call("owner", "DELETE", "/functions/endless").status == 204
     assert Run.objects.using(using).filter(pk=started.run_id).exists()
     executor._keep_source(
         started.program_key, b"export default () => { while (true) {} }"
     )  # as where it was called before
-    ended = deploy_service.execute(started, key_of(place), place)
+    ended = calls.execute(started, key_of(place), place)
     assert (ended.ending.status, ended.is_timeout) == ("failed", False)
     assert (ended.ending.error or {})["reason"] == "cancelled"
 

@@ -17,8 +17,7 @@ from django.db import OperationalError, connections, transaction
 
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey
-from functions import tasks
-from functions.deploy import service as deploy_service
+from functions import directory, tasks
 from functions.models import Function, Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
@@ -313,7 +312,7 @@ def test_one_that_is_being_deployed_is_left_to_the_next_look(tracker: Tracker, p
     put(tracker, "owner", "tell", schedule=RARELY)
     make_due(place, "tell")
     with transaction.atomic(using=using):
-        deploy_service.function_of(place, "tell", lock=True)
+        directory.function_of(place, "tell", lock=True)
         with ThreadPoolExecutor(1) as other:
 
             def look() -> int:

@@ -9,7 +9,7 @@ from django.db import connections
 from django.db.models.functions import Now
 
 from accounts import audit
-from functions.deploy import service as deploy_service
+from functions.execution import calls
 from functions.models import Run
 from functions.runs import queue as run_queue
 from functions.runs import retention as run_retention
@@ -139,7 +139,7 @@ def test_staff_may_cancel_what_waits(tracker: Tracker, place: EnvironmentRef) ->
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
     suspend(tracker)
-    deploy_service.cancel(place, "sum", run_id, actor=audit.SYSTEM)
+    calls.cancel(place, "sum", run_id, actor=audit.SYSTEM)
     resume(tracker)
     assert Worker(place.cluster).run() == 0
     assert Run.objects.using(place.cluster).get(pk=run_id).status == "failed"

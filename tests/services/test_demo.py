@@ -11,7 +11,7 @@ from django.test import Client
 from accounts.audit import SYSTEM
 from accounts.models import ServerKey, User
 from accounts.users import service as accounts
-from functions.deploy import service as functions
+from functions.execution import calls
 from functions.execution.run_as import restore_caller
 from platform_site import demo
 from platform_site.embedded.data_dir import Layout
@@ -88,10 +88,10 @@ def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:
         assert seen
         assert {row["owner_id"] for row in seen} == {user["id"]}
         titles.append({row["title"] for row in seen if not row["done"]})
-        _, ended = functions.invoke(place, caller, "open-tasks", "null")
+        _, ended = calls.invoke(place, caller, "open-tasks", "null")
         assert ended.ending.output is not None, ended.ending.error
         assert {task["title"] for task in json.loads(ended.ending.output)} == titles[-1]
-        _, ended = functions.invoke(place, caller, "sum", '{"a": 2, "b": 3}')
+        _, ended = calls.invoke(place, caller, "sum", '{"a": 2, "b": 3}')
         assert json.loads(ended.ending.output or "") == {"sum": 5}
     assert not titles[0] & titles[1]
 

@@ -16,8 +16,10 @@ from django.core.management.base import CommandError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named, validated
+from functions import directory
 from functions.api import serializers
 from functions.deploy import service as deploy_service
+from functions.deploy import trial
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
 from functions.models import Secret
@@ -106,7 +108,7 @@ class Command(CommandWithExamples):
         place = place_named(options["environment"])
         name: str = options["name"]
         with sentences():
-            if not deploy_service.NAME.fullmatch(name):
+            if not directory.NAME.fullmatch(name):
                 raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
             takes = serializers.Configuration if options["file"] is None else serializers.Deployment
             values = validated(takes, _body(options))
@@ -115,7 +117,7 @@ class Command(CommandWithExamples):
                 self._configure(place, name, values, runs_as, options)
                 return
             if options["check"]:
-                deploy_service.try_out(place, name, values)
+                trial.try_out(place, name, values)
                 self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
                 return
             function, is_new = deploy_service.deploy(

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named, validated
-from functions.deploy import service as functions
+from functions import directory
 from functions.inbound import serializers
 from functions.inbound import service as inbound_service
 from functions.management.callers import caller_named
@@ -56,7 +56,7 @@ class Command(CommandWithExamples):
                 inbound_service.revoke(place, name, options["revoke"], actor=audit.SYSTEM)
                 self.stderr.write("The endpoint is revoked.", self.style.SUCCESS)
             else:
-                addresses = inbound_service.all_of(place, functions.function_of(place, name))
+                addresses = inbound_service.all_of(place, directory.function_of(place, name))
                 for each in addresses:
                     self.stdout.write(orjson.dumps(serializers.endpoint_detail(each)).decode())
                 if not addresses:

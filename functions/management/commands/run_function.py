@@ -15,8 +15,7 @@ from django.core.management.base import CommandError
 
 from accounts.management.terminal import ENVIRONMENT, place_named
 from functions.api import serializers
-from functions.deploy import service as deploy_service
-from functions.execution import executor
+from functions.execution import calls, executor
 from functions.management.callers import caller_named
 from functions.management.terminal import escaped, plain, sentences
 from functions.models import Run
@@ -64,13 +63,13 @@ class Command(CommandWithExamples):
                 if not options["caller"]:
                     raise CommandError("A queued run looks its caller up when it starts: say who with --as.")
                 caller, place = _caller(options["caller"], place)
-                run_id = deploy_service.enqueue(place, caller, name, input_text)
+                run_id = calls.enqueue(place, caller, name, input_text)
                 self.stderr.write("Queued.", self.style.SUCCESS)
                 self.stdout.write(run_id)
                 return
             caller, place = _caller(options["caller"], place)
             try:
-                started, _ = deploy_service.invoke(place, caller, name, input_text)
+                started, _ = calls.invoke(place, caller, name, input_text)
             finally:
                 executor.close_pool()
         self._answer(Run.objects.using(place.cluster).get(pk=started.run_id), as_json=options["json"])

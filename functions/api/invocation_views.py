@@ -1,0 +1,235 @@
+"""REST endpoint that runs a function: now, queued, or once per Idempotency-Key. Contract section 4.11."""
+
+import re
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+import orjson
+from django.db import Error, IntegrityError, close_old_connections, transaction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.functional import cached_property
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.exceptions import ValidationError as InvalidField
+
+from functions.api import serializers
+from functions.api.serializers import error_text
+from functions.api.views import NamedViewSet
+from functions.errors import NoSuchFunction, NoSuchRun
+from functions.execution import calls, request_concurrency
+from functions.execution.executor import CallResult
+from functions.models import Run
+from functions.quotas import client_networks
+from functions.quotas.client_networks import AnonymousCall
+from functions.runs.start import Started
+from platform_site.concurrency import server_hints
+from platform_site.http import client_ip, fields, idempotency
+from platform_site.http.errors import FunctionTimeout, RateLimited, Unavailable
+from platform_site.http.openapi.description import IDEMPOTENCY_KEY
+from platform_site.http.views import respond
+from platform_site.identity import call_depth
+from platform_site.postgres import sqlstates
+
+_INPUT = fields.ObjectField()
+_WAIT = re.compile(r"wait=(\d{1,4})", re.ASCII)
+
+
+class InvocationViewSet(NamedViewSet):
+    """`/v1/functions/{name}/invoke`."""
+
+    required_scopes = {"invoke": "functions:invoke"}
+    also_raises = {"invoke": (FunctionTimeout, RateLimited, Unavailable)}
+    optional_bodies = frozenset({"invoke"})
+
+    @extend_schema(
+        operation_id="invokeFunction",
+        request=serializers.Invocation,
+        responses={200: serializers.InvokeResponse, 202: serializers.InvokeResponse},
+        parameters=[
+            OpenApiParameter(
+                "Prefer", str, OpenApiParameter.HEADER, description="`respond-async, wait=N`: 202 after N seconds."
+            ),
+            IDEMPOTENCY_KEY,
+        ],
+    )
+    def invoke(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """Run a function and wait for its end, or queue it with `async: true`."""
+        given, is_async = self._invocation()
+        input_text = orjson.dumps(given or {}).decode()
+        wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
+        depth = call_depth.depth_of(request.META, self.place.environment_id)
+        if not is_async and wait is None:
+            return request_concurrency.with_slot(
+                self.request._request,
+                request_concurrency.admission_of(self.place, self.caller, self._visit, size=len(input_text)),
+                lambda: calls.timeout_of(self.place, self.caller, name),
+                lambda: self._call(name, input_text, depth),
+            )
+        run_id = self._enqueue(name, input_text, depth)
+        if wait is not None and not is_async:
+            with suppress(request_concurrency.Full), self._slot():
+                server_hints.will_block()
+                run = self._waited(run_id, wait)
+                if run is not None:
+                    return self._of_record(run)
+        return self._queued(name, run_id)
+
+    def _call(self, name: str, input_text: str, depth: int) -> HttpResponseBase:
+        ticket = idempotency.read_ticket(self.request._request, self.caller)
+        if ticket is not None:
+            return self._once(ticket, name, input_text, depth)
+        return self._ended(*calls.invoke(self.place, self.caller, name, input_text, depth=depth, anonymous=self._visit))
+
+    def _slot(self) -> AbstractContextManager[None]:
+        return request_concurrency.limiter.slot(self.place.environment_id, anonymous=self._visit)
+
+    @cached_property
+    def _visit(self) -> AnonymousCall | None:
+        """The client network of an anonymous call."""
+        if self.caller.kind != "anonymous":
+            return None
+        return client_networks.anonymous_call_of(self.place.environment_id, client_ip.site_of(self.request._request))
+
+    def _invocation(self) -> tuple[dict[str, Any] | None, bool]:
+        """The input, and whether the run is to be queued. Raises ValidationFailed.
+
+        What is plainly well formed is not shown to the serializer, which costs as much as the call: it says what is
+        wrong with the rest.
+        """
+        body = self.read_object()
+        given, is_async = body.get("input"), body.get("async", False)
+        if body.keys() <= {"input", "async"} and type(is_async) is bool:
+            if given is None:
+                return None, is_async
+            with suppress(InvalidField):
+                return _INPUT.to_internal_value(given), is_async
+        body = self.read(serializers.Invocation)
+        return body.get("input"), body.get("async", False)
+
+    def _enqueue(self, name: str, input_text: str, depth: int) -> str:
+        """Queue a run, once per Idempotency-Key."""
+        server_hints.will_block()
+        ticket = idempotency.read_ticket(self.request._request, self.caller)
+
+        def enqueue() -> str:
+            return calls.enqueue(self.place, self.caller, name, input_text, depth=depth, anonymous=self._visit)
+
+        return enqueue() if ticket is None else self._under_key(ticket, enqueue)
+
+    def _once(self, ticket: idempotency.Ticket, name: str, input_text: str, depth: int) -> HttpResponseBase:
+        """A synchronous call under an Idempotency-Key: the run is committed with its record before it executes, and a
+        repetition answers with what became of that run."""
+        begun: dict[str, Started] = {}
+
+        def begin() -> str:
+            started = calls.start_call(self.place, self.caller, name, input_text, depth=depth, anonymous=self._visit)
+            begun[started.run_id] = started
+            return started.run_id
+
+        run_id = self._under_key(ticket, begin)
+        if run_id in begun:
+            started = begun[run_id]
+            return self._ended(started, calls.execute(started, self.caller, self.place))
+        run = self._waited(run_id, 5)
+        if run is None:
+            return self._queued(name, run_id)
+        response = self._of_record(run)
+        response.headers[idempotency.REPLAYED] = "true"
+        return response
+
+    def _under_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
+        """The id of the run that was made under this key: by an earlier request, or now by `make`; committed with the
+        record that points at it.
+
+        Where the connection is lost, the answer to the commit maybe, once more on a new one: the record then says
+        whether it came through.
+        """
+        try:
+            return self._made_or_found(ticket, make)
+        except Error as error:
+            if not sqlstates.lost_connection(error):
+                raise
+            close_old_connections()
+            return self._made_or_found(ticket, make)
+
+    def _made_or_found(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
+        using = self.place.cluster
+        with _together_with_its_record(using):
+            kept = idempotency.claim(ticket, using=using)
+            if kept is not None and kept.reference is not None:
+                return kept.reference
+            run_id = make()
+            idempotency.store_reference(ticket, run_id, using=using)
+        return run_id
+
+    def _waited(self, run_id: str, seconds: float) -> Run | None:
+        """The run once it has ended, None if it has not after `seconds`."""
+        deadline = time.monotonic() + seconds
+        pause = 0.005
+        while True:
+            run = (
+                Run.objects.using(self.place.cluster).filter(pk=run_id, function__environment_id__isnull=False).first()
+            )
+            if run is None:
+                raise NoSuchRun
+            if run.phase == Run.Phase.ENDED:
+                return run
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 1.5, 0.25)
+
+    def _queued(self, name: str, run_id: str) -> HttpResponseBase:
+        location = f"/v1/functions/{name}/runs/{run_id}"
+        return respond({"run_id": run_id, "status": "running"}, 202, {"Location": location})
+
+    def _ended(self, started: Started, ended: CallResult) -> HttpResponseBase:
+        """A timeout is 504 with the run's id; what throws is 200 with an error and no output."""
+        ending = ended.ending
+        if ended.is_timeout:
+            raise FunctionTimeout(extra={"run_id": started.run_id})
+        shown: dict[str, Any] = {"run_id": started.run_id, "status": ending.status, "duration_ms": ending.duration_ms}
+        if ending.status == "succeeded":
+            shown["output"] = orjson.Fragment(ending.output or "null")
+        else:
+            shown["error"] = error_text(ending.error)
+        return respond(shown)
+
+    def _of_record(self, run: Run) -> HttpResponseBase:
+        error = run.error if isinstance(run.error, dict) else {}
+        if error.get("reason") == "timeout":
+            raise FunctionTimeout(extra={"run_id": run.pk})
+        shown: dict[str, Any] = {"run_id": run.pk, "status": run.status, "duration_ms": run.duration_ms or 0}
+        if "output" in (run.not_stored or ()):
+            shown["not_stored"] = ["output"]
+        elif run.status == Run.Status.SUCCEEDED:
+            shown["output"] = orjson.Fragment(run.output or "null")
+        else:
+            shown["error"] = error_text(error)
+        return respond(shown)
+
+
+@contextmanager
+def _together_with_its_record(using: str) -> Generator[None]:
+    """A transaction for a run and the record of its Idempotency-Key. Raises NoSuchFunction where the function was
+    deleted meanwhile: PostgreSQL asks for a run's function at the commit."""
+    try:
+        with transaction.atomic(using=using):
+            yield
+    except IntegrityError as error:
+        if sqlstates.sqlstate(error) == "23503":
+            raise NoSuchFunction from error
+        raise
+
+
+def _preferred_wait(header: str) -> float | None:
+    """Seconds of `Prefer: respond-async, wait=N` (RFC 7240), None without `respond-async`; 0 without `wait`."""
+    parts = [part.strip().lower() for part in header.split(",")]
+    if "respond-async" not in parts:
+        return None
+    for part in parts:
+        if (found := _WAIT.fullmatch(part)) is not None:
+            return min(60.0, float(found[1]))
+    return 0.0

@@ -1,0 +1,59 @@
+"""Loads a module in the sandbox before it is deployed, so that a source that does not load is refused."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from functions.directory import function_of
+from functions.execution import executor
+from functions.models import Function, Version
+from functions.runs import start
+from functions.runtime.errors import LoadFailed, StartFailed
+from functions.runtime.programs import Busy, Program
+from platform_site.http.errors import Unavailable, ValidationFailed
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.identity.plans import plan_limits
+
+DEFAULT_MEMORY_MB: Final = 128
+
+
+def try_out(place: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
+    """Load the module of a deployment as a call would, and change nothing. Raises ValidationFailed."""
+    check_ceilings(place, values)
+    known = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name).first()
+    memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
+    _try_to_load(place, values["source"], memory)
+
+
+def try_out_configuration(place: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
+    """Load the active version with its new memory, if this changes. Raises ValidationFailed, NoSuchFunction."""
+    check_ceilings(place, values)
+    if "memory_mb" in values:
+        function = function_of(place, name)
+        source = Version.objects.using(place.cluster).get(function=function, number=function.active_version).source
+        _try_to_load(place, source, values["memory_mb"], field="memory_mb")
+
+
+def _try_to_load(place: EnvironmentRef, source: str, memory_mb: int, *, field: str = "source") -> None:
+    """Load the module as a call would. Raises ValidationFailed on `field` with the code's own words."""
+    key = f"deployment:{hashlib.sha256(source.encode()).hexdigest()}:{memory_mb}"
+    program = Program(key, place.environment_id, source.encode(), memory_mb)
+    try:
+        executor.pool().check(program)
+    except LoadFailed as error:
+        raise ValidationFailed.of(field, "does_not_load", str(error)) from error
+    except (StartFailed, Busy) as error:
+        raise Unavailable("The runtime is busy; try the deployment again shortly.") from error
+
+
+def warm(place: EnvironmentRef, function: Function, source_hash: str, source: str) -> None:
+    """Start a process for the first call, in the background; a full pool or a failure costs that call its start."""
+    key = start.program_key(function.pk, function.active_version, source_hash, function.memory_mb)
+    executor.warm(Program(key, place.environment_id, source.encode(), function.memory_mb))
+
+
+def check_ceilings(place: EnvironmentRef, values: Mapping[str, Any]) -> None:
+    limits = plan_limits(place.plan)
+    for field, ceiling in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb)):
+        if values.get(field, 0) > ceiling:
+            raise ValidationFailed.of(field, "over_plan", f"The plan allows at most {ceiling}.")

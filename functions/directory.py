@@ -1,0 +1,45 @@
+"""Finds functions and runs by name and ID, in one query each."""
+
+import re
+from typing import Final
+
+from functions.errors import NoSuchFunction, NoSuchRun
+from functions.models import Function, Run
+from platform_site.identity import ids
+from platform_site.identity.callers import EnvironmentRef
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
+
+
+def function_of(place: EnvironmentRef, name: str, *, lock: bool = False) -> Function:
+    """The environment's function of that name. Raises NoSuchFunction."""
+    if not NAME.fullmatch(name):
+        raise NoSuchFunction
+    found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name)
+    function = (found.select_for_update() if lock else found).first()
+    if function is None:
+        raise NoSuchFunction
+    return function
+
+
+def run_of(place: EnvironmentRef, function: Function, run_id: str) -> Run:
+    """One run of the function. Raises NoSuchRun."""
+    run = (
+        Run.objects.using(place.cluster).filter(function=function, pk=run_id).first()
+        if ids.matches("run", run_id)
+        else None
+    )
+    if run is None:
+        raise NoSuchRun
+    return run
+
+
+def count_functions(place: EnvironmentRef) -> int:
+    """How many the environment has. One query."""
+    return Function.objects.using(place.cluster).filter(environment_id=place.environment_id).count()
+
+
+def public_functions(place: EnvironmentRef) -> list[str]:
+    """The names of the functions that callers with a publishable key may invoke. One query."""
+    found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, invoke="public")
+    return [*found.values_list("name", flat=True)]

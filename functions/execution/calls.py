@@ -1,0 +1,124 @@
+"""Service of calls: run a function now or later, and cancel a run. For the API, inbound endpoints and commands."""
+
+from django.db import transaction
+from django.db.models import Q
+
+from accounts.audit import Actor
+from functions import notify as function_notify
+from functions.directory import NAME, function_of, run_of
+from functions.errors import CallLoopError, NoSuchFunction, RunEnded
+from functions.execution import executor
+from functions.execution.executor import CallResult
+from functions.models import Function, Run
+from functions.quotas.client_networks import AnonymousCall
+from functions.runs import completion, start
+from functions.runs.start import Started
+from platform_site.identity import call_depth
+from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.outbox import audit as audit_outbox
+
+
+def start_call(
+    place: EnvironmentRef,
+    caller: Caller,
+    name: str,
+    input_text: str,
+    *,
+    depth: int = 0,
+    is_async: bool = False,
+    anonymous: AnonymousCall | None = None,
+    address_id: str | None = None,
+) -> Started:
+    """Create a run of the function, to be executed here or by a worker. `anonymous` is the client network of an
+    anonymous caller, `address_id` the inbound endpoint of the call.
+
+    Raises NoSuchFunction, TooManyRuns, TooManyAnonymousCalls, TooManyQueued, and Conflict for a chain of calls that has
+    become a loop.
+    """
+    if not NAME.fullmatch(name):
+        raise NoSuchFunction
+    if depth >= call_depth.MAX_DEPTH:
+        raise CallLoopError(depth)
+    return start.start_run(
+        place, caller, name, input_text, depth=depth, is_async=is_async, anonymous=anonymous, address_id=address_id
+    )
+
+
+def timeout_of(place: EnvironmentRef, caller: Caller, name: str) -> float:
+    """Seconds that a function may run, and that a call of it may wait. Raises NoSuchFunction, also for a function that
+    this kind of caller may not invoke. One query."""
+    if not NAME.fullmatch(name):
+        raise NoSuchFunction
+    invocable = Q(invoke="public") | Q(invoke=caller.kind if caller.kind in ("user", "anonymous") else "key")
+    if caller.kind != "anonymous":
+        invocable |= Q(invoke=None)
+    found = Function.objects.using(place.cluster).filter(invocable, environment_id=place.environment_id, name=name)
+    timeout_ms = found.values_list("timeout_ms", flat=True).first()
+    if timeout_ms is None:
+        raise NoSuchFunction
+    return timeout_ms / 1000
+
+
+def invoke(
+    place: EnvironmentRef,
+    caller: Caller,
+    name: str,
+    input_text: str,
+    *,
+    depth: int = 0,
+    anonymous: AnonymousCall | None = None,
+    address_id: str | None = None,
+) -> tuple[Started, CallResult]:
+    """Run the function now and wait for its end. `input_text` is JSON.
+
+    Raises NoSuchFunction, TooManyRuns. Contract section 4.11.
+    """
+    started = start_call(place, caller, name, input_text, depth=depth, anonymous=anonymous, address_id=address_id)
+    return started, execute(started, caller, place)
+
+
+def execute(started: Started, caller: Caller, place: EnvironmentRef) -> CallResult:
+    """Execute a run whose lease this process holds, and notify those that wait for its end."""
+    ended = executor.execute(started, caller, place)
+    if ended.told:
+        function_notify.notify(place.cluster)
+    return ended
+
+
+def enqueue(
+    place: EnvironmentRef,
+    caller: Caller,
+    name: str,
+    input_text: str,
+    *,
+    depth: int = 0,
+    anonymous: AnonymousCall | None = None,
+    address_id: str | None = None,
+) -> str:
+    """Queue a run and return its id. It is committed with the current transaction; then a worker is notified.
+
+    Raises NoSuchFunction, TooManyAnonymousCalls, TooManyQueued.
+    """
+    queued = start_call(
+        place, caller, name, input_text, depth=depth, is_async=True, anonymous=anonymous, address_id=address_id
+    )
+    function_notify.after_commit(place.cluster)
+    return queued.run_id
+
+
+def cancel(place: EnvironmentRef, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
+    """Cancel a run: at once if it is queued, else as soon as its process looks, and once more is nothing new. Raises
+    NoSuchRun, RunEnded."""
+    using = place.cluster
+    run = run_of(place, function_of(place, name), run_id)
+    with transaction.atomic(using=using):
+        is_new, told = completion.request_cancel(using, run.pk)
+        if is_new:
+            audit_outbox.record(place, "run.cancelled", actor=actor, target_id=run_id)
+        elif not Run.objects.using(using).filter(pk=run.pk).exclude(phase=Run.Phase.ENDED).exists():
+            raise RunEnded
+    executor.pool().cancel(run.pk)  # if it is this process's own; `functions.runs.lease_renewer` finds it elsewhere
+    if told:
+        function_notify.notify(using)
+    run.refresh_from_db(using=using)
+    return run
