@@ -2,6 +2,9 @@
 
 The API, the console and the commands call them; whether the actor may is checked before (`projects.directory.access`).
 Cached environments are overwritten after the commit (`projects.directory.environment_cache`).
+
+Depends on: provisioning, directory.
+Used from outside: the functions below.
 """
 
 from projects.provisioning.branching import place_of
