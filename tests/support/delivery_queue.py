@@ -39,14 +39,16 @@ def gather_statistics(using: str) -> None:
         cursor.execute("SET statement_timeout = 0; ANALYZE platform.webhooks_delivery; RESET statement_timeout")
 
 
-def forget_statistics(using: str) -> None:
+def forget_statistics(using: str, table: str = "webhooks_delivery") -> None:
     """As of a table that PostgreSQL has not looked through yet. Other tests leave theirs, and which ran before is
     chance."""
     with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_clear_relation_stats('platform', 'webhooks_delivery')")
+        cursor.execute("SELECT pg_clear_relation_stats('platform', %s)", [table])
         cursor.execute(
-            "SELECT pg_clear_attribute_stats('platform', 'webhooks_delivery', attname, false) FROM pg_attribute"
-            " WHERE attrelid = 'platform.webhooks_delivery'::regclass AND attnum > 0 AND NOT attisdropped"
+            "SELECT pg_clear_attribute_stats('platform', relname::text, attname, false)"
+            " FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
+            " WHERE attrelid = ('platform.' || %s)::regclass AND attnum > 0 AND NOT attisdropped",
+            [table],
         )
 
 
