@@ -8,6 +8,7 @@ from accounts.audit import Actor
 from functions.deploy import branch_copy
 from functions.deploy import deletion as function_deletion
 from functions.models import Version
+from functions.triggers import event_subscriptions
 from functions.triggers import events as event_triggers
 from platform_site.http.errors import FieldError
 from platform_site.identity import signals
@@ -18,6 +19,7 @@ from rows.migrate.old_names import OldNames
 def connect() -> None:
     """Called once at start."""
     signals.environment_branched.connect(follow_branch, dispatch_uid="functions.follow_branch")
+    signals.environment_reset.connect(follow_reset, dispatch_uid="functions.follow_reset")
     signals.names_changing.connect(warn_of_old_names, dispatch_uid="functions.warn_of_old_names")
     signals.environment_deleted.connect(forget_environment, dispatch_uid="functions.forget_environment")
 
@@ -25,6 +27,14 @@ def connect() -> None:
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
     """Functions come along with all their versions; their secrets by name, unset."""
     branch_copy.copy_functions(source, target)
+
+
+def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
+    """The functions of the branch are deleted, then its source's come along."""
+    deploy_service.lock_functions(target)
+    function_deletion.start_all(using, target.environment_id)
+    deploy_service.copy_functions(source, target)
+    event_subscriptions.refresh(target.environment_id, using)
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:

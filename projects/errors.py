@@ -74,6 +74,14 @@ class SourceNotReady(ProjectsError):
     """The environment to branch from is still being made, or failed at it."""
 
 
+class NotResettable(ProjectsError):
+    """The preview branch is still being made or failed at it, or its parent is not ready or deleted."""
+
+
+class TablesInUse(ProjectsError):
+    """Others used the tables of the branch throughout. Nothing was changed."""
+
+
 class NotABranch(ProjectsError):
     """Development and production go with their project only."""
 
@@ -141,7 +149,16 @@ def register_answers() -> None:
         SourceNotReady, lambda error: errors.Conflict("The environment to branch from is not ready.")
     )
     exception_handler.register(
-        NotABranch, lambda error: errors.Conflict("Development and production are deleted with their project.")
+        NotResettable, lambda error: errors.Conflict("The branch or its parent is deleted or not ready.")
+    )
+    exception_handler.register(
+        TablesInUse, lambda error: errors.Unavailable("The tables of the branch are in use. Nothing was changed.")
+    )
+    exception_handler.register(
+        NotABranch,
+        lambda error: errors.Conflict(
+            "This is for preview branches. Development and production are deleted with their project."
+        ),
     )
     exception_handler.register(
         NoSuchAccount,

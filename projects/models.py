@@ -134,6 +134,8 @@ class Environment(models.Model):
         """The rows of `parent`."""
         ARCHIVE = "archive"
         """A backup (`manage.py restore`)."""
+        RESET = "reset"
+        """The rows of `parent`, in place of its own."""
 
     id = public_id("env")
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="environments")
@@ -153,6 +155,7 @@ class Environment(models.Model):
     """The configuration plan that is being applied (`platform_site.config.apply`): until it is, settings that are
     stored here do not change otherwise."""
     applying_since = models.DateTimeField(null=True, editable=False)
+    """Also when a reset that a worker completes began."""
     expires_at = models.DateTimeField(null=True, blank=True)
     """When a preview branch is deleted; None: never."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)

@@ -32,6 +32,11 @@ urlpatterns = [
         name="environment",
     ),
     path(
+        "v1/projects/<str:project_id>/environments/<str:environment_id>/reset",
+        EnvironmentViewSet.as_view({"post": "reset"}),
+        name="reset_branch",
+    ),
+    path(
         "v1/projects/<str:project_id>/members", MemberViewSet.as_view({"get": "list", "post": "create"}), name="members"
     ),
     path(

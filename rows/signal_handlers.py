@@ -14,7 +14,7 @@ from projects.provisioning import branching as branching_of_projects
 from rows.changes import feed, wake_ups
 from rows.models import CurrentVersion, EventInterest, PendingUserReferences, SchemaVersion, WatchedTable
 from rows.query import schema_cache
-from rows.transfer import branch_copy
+from rows.transfer import branch_copy, branch_reset
 from rows.write import deleted_users, user_deletion
 
 
@@ -22,6 +22,7 @@ def connect() -> None:
     """Called once at start."""
     signals.environment_ready.connect(apply_user_deletions_since, dispatch_uid="rows.let_go_of_users_since")
     signals.environment_branched.connect(branch_copy.follow_branch, dispatch_uid="rows.follow_branch")
+    signals.environment_reset.connect(branch_reset.follow_reset, dispatch_uid="rows.follow_reset")
     signals.environment_deleted.connect(remove_versions, dispatch_uid="rows.remove_versions")
     signals.schema_migrated.connect(read_nothing_older, dispatch_uid="rows.read_nothing_older")
     signals.row_written.connect(wake_ups.after_commit, dispatch_uid="rows.notify_feeds")

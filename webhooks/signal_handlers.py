@@ -31,6 +31,7 @@ def connect() -> None:
     signals.user_created.connect(record_user_event, dispatch_uid="webhooks.tell_of_user")
     signals.environment_ready.connect(record_environment_event, dispatch_uid="webhooks.tell_of_environment")
     signals.environment_branched.connect(follow_branch, dispatch_uid="webhooks.follow_branch")
+    signals.environment_reset.connect(follow_reset, dispatch_uid="webhooks.follow_reset")
     signals.environment_deleting.connect(close_environment, dispatch_uid="webhooks.close_environment")
     signals.environment_deleted.connect(delete_environment, dispatch_uid="webhooks.forget_environment")
 
@@ -98,6 +99,16 @@ def record_environment_event(*, place: EnvironmentRef, **_: Any) -> None:
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
     """Subscriptions come along, disabled, with secrets of their own."""
     webhook_service.copy_webhooks(source, target)
+
+
+def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
+    """The subscriptions of the branch are deleted, then its source's come along, disabled."""
+    subscriptions.lock(target.environment_id, using)
+    with connections[using].cursor() as cursor:
+        cursor.execute(_MARK, {"env": target.environment_id})
+        marked = [webhook_id for (webhook_id,) in cursor.fetchall()]
+    webhook_service.copy_webhooks(source, target)
+    after_commit(f"claims of {target.environment_id}", wait_for_claims, using, *marked, using=using, committed=using)
 
 
 _MARK = """

@@ -26,14 +26,17 @@ class Base:
 
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
-    """In the transaction that copies the source. The copies are the base: they differ on purpose, such as webhooks that
-    are disabled."""
-    version = schema_service.current(target).version
-    MergeBase.objects.using(using).create(
+    """In the transaction that copies the source, also of a reset. The copies are the base: they differ on purpose, such
+    as webhooks that are disabled."""
+    MergeBase.objects.using(using).update_or_create(
         environment_id=target.environment_id,
         other_id=source.environment_id,
-        parts=current.read(target, current.PARTS).parts,
-        names={each.environment_id: {"version": version} for each in (source, target)},
+        defaults={
+            "parts": current.read(target, current.PARTS).parts,
+            "names": {
+                each.environment_id: {"version": schema_service.current(each).version} for each in (source, target)
+            },
+        },
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from platform_site.developer_cli.api import Answer, Api
 
 secrets = typer.Typer(no_args_is_help=True, help="Set and list the secrets of a function.")
-branch = typer.Typer(no_args_is_help=True, help="List, create, use and delete preview branches.")
+branch = typer.Typer(no_args_is_help=True, help="List, create, use, reset and delete preview branches.")
 
 Function = Annotated[str, typer.Argument(help="The function.")]
 POLL_SECONDS = 1.0
@@ -175,15 +175,20 @@ def branch_create(
     body = {"name": name, "from": source, "data": "full" if data else "none"}
     if expires_in is not None:
         body["expires_at"] = (datetime.now(UTC) + timedelta(days=expires_in)).isoformat()
-    made = api.send("POST", path, body)
-    while made["status"] == "creating":
-        time.sleep(POLL_SECONDS)
-        made = api.get(f"{path}/{path_part(made['id'])}")
-    if made["status"] != "ready":
-        raise Failure(Exit.REFUSED, "branch_failed", f"{name} is {made['status']}: {made.get('status_reason')}.")
+    made = _when_ready(api, path, api.send("POST", path, body))
     if use:
         _use(made["id"])
     output.result(made, f"{made['name']} ({made['id']}) is ready.")
+
+
+def _when_ready(api: "Api", path: str, branch: dict[str, Any]) -> dict[str, Any]:
+    while branch["status"] == "creating":
+        time.sleep(POLL_SECONDS)
+        branch = api.get(f"{path}/{path_part(branch['id'])}")
+    if branch["status"] != "ready" or branch.get("status_reason"):
+        reason = f"{branch['name']} is {branch['status']}: {branch.get('status_reason')}"
+        raise Failure(Exit.REFUSED, "branch_failed", reason)
+    return branch
 
 
 @branch.command("use")
@@ -198,6 +203,23 @@ def branch_use(name: Annotated[str, typer.Argument(help="Name or id.")], json: J
 def _use(environment_id: str) -> None:
     folder, link = session.project_link()
     store.save_link(folder, store.Link(link.url, link.project, environment_id))
+
+
+@branch.command("reset")
+def branch_reset(
+    name: Annotated[str, typer.Argument(help="Name or id.")],
+    data: Annotated[bool, typer.Option("--data", help="Copy the rows too. Without it, the tables are empty.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Replace what a preview branch has by a copy of its source, and wait until it is ready."""
+    api, path = _project()
+    target = session.chosen(api.get(path)["data"], name, "environment", "in this project")
+    confirm(f"Replace the tables, rows, functions and webhooks of {target['name']} ({target['id']})?", yes)
+    made = _when_ready(
+        api, path, api.send("POST", f"{path}/{path_part(target['id'])}/reset", {"data": "full" if data else "none"})
+    )
+    output.result(made, f"{made['name']} is reset, at schema version {made['schema_version']}.")
 
 
 @branch.command("delete")

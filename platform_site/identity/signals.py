@@ -7,6 +7,7 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`.
 |---|---|---|
 | `environment_ready` | projects | `place: EnvironmentRef`, `since` (see below) |
 | `environment_branched` | projects | `source`, `target: EnvironmentRef`, `data: "none" \\| "full"`, `using` |
+| `environment_reset` | projects | `source`, `target: EnvironmentRef`, `data`, `actor` or None, `using` (see below) |
 | `environment_deleting` | projects | `environment_id`, `cluster`: marked, unreachable from now on |
 | `environment_deleted` | projects | `environment_id`, `cluster`: its schema is dropped (see below) |
 | `user_created` | accounts | `user_id`, `pool_id` (None for a platform account) |
@@ -16,6 +17,9 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`.
 | `names_changing` | rows | `place`, `old_names: OldNames`, `actor` (see below) |
 | `row_written` | rows | `place`, `table`, `action`, `row_id`, `using` |
 | `run_finished` | functions | `using` |
+
+`environment_reset` is sent in the transaction of the region that replaces what a branch has by what its source has.
+`actor` is None where the audit log has the entry already.
 
 `environment_ready` is sent in the control database: from this commit on the environment is reachable. `since` is the
 time from which on deleted users may still be named in its rows, None if there are none.
@@ -33,6 +37,7 @@ from django.dispatch import Signal
 
 environment_ready: Final = Signal()
 environment_branched: Final = Signal()
+environment_reset: Final = Signal()
 environment_deleting: Final = Signal()
 environment_deleted: Final = Signal()
 user_created: Final = Signal()

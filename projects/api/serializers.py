@@ -68,6 +68,10 @@ class NewBranch(Serializer):
         return super().get_fields() | {"from": from_}
 
 
+class BranchReset(Serializer):
+    data = fields.ChoiceField(choices=["none", "full"], default="none")  # type: ignore[assignment]
+
+
 class EnvironmentChanges(Serializer):
     allowed_origins = fields.ListField(
         child=fields.CharField(max_length=origins.LONGEST), max_length=origins.MOST, required=False

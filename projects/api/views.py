@@ -7,7 +7,15 @@ from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
 from accounts.registration import pool_settings
-from platform_site.http.errors import Conflict, Forbidden, InvalidGrant, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.errors import (
+    Conflict,
+    Forbidden,
+    InvalidGrant,
+    NotFound,
+    QuotaExceeded,
+    Unavailable,
+    ValidationFailed,
+)
 from platform_site.http.idempotency import idempotent
 from platform_site.http.pagination import paginate, read_limit
 from platform_site.http.views import ApiViewSet, created, no_content, respond
@@ -28,6 +36,7 @@ from projects.directory import environments, invitations, limits
 from projects.directory.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
 from projects.errors import NoSuchAccount, NoSuchInvitation
 from projects.models import Environment, Project
+from projects.services import branch_reset
 
 
 class ProjectViewSet(ApiViewSet):
@@ -103,8 +112,13 @@ class EnvironmentViewSet(ApiViewSet):
         "retrieve": "environments:read",
         "partial_update": "environments:write",
         "destroy": "environments:write",
+        "reset": "environments:write",
     }
-    also_raises: ClassVar = {"create": (Conflict, QuotaExceeded), "destroy": (Conflict,)}
+    also_raises: ClassVar = {
+        "create": (Conflict, QuotaExceeded),
+        "destroy": (Conflict,),
+        "reset": (Conflict, Unavailable),
+    }
 
     @extend_schema(operation_id="listEnvironments", responses=serializers.EnvironmentList)
     def of_project(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
@@ -173,6 +187,22 @@ class EnvironmentViewSet(ApiViewSet):
         branch_for(self.caller, project_id, environment_id)
         services.delete_environment(project_id, environment_id, actor=self.caller)
         return no_content()
+
+    @idempotent()
+    @extend_schema(
+        operation_id="resetBranch", request=serializers.BranchReset, responses={200: serializers.EnvironmentDetail}
+    )
+    def reset(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
+        """Make a preview branch a copy of its parent again: schema, webhooks, functions, and if asked for all rows.
+
+        Webhooks are disabled. Keys, origins and expiry stay. Owners, developers, keys of the parent.
+        """
+        branch = branch_for(self.caller, project_id, environment_id)
+        if branch.parent is not None:
+            may_branch(self.caller, branch.parent)
+        values = self.read(serializers.BranchReset)
+        branch = branch_reset.reset_branch(environment_id, data=values["data"], actor=self.caller)
+        return respond(environment_detail(branch, branch.project.cluster))
 
 
 def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_suspended: bool = False) -> Project:

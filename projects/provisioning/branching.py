@@ -25,11 +25,13 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, connections, transaction
 from django.db.models.functions import Now
 
+from accounts.audit import Actor
 from platform_site.identity import signals
-from platform_site.identity.callers import EnvironmentRef
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import limits, sqlstates
 from projects.directory import environment_cache
 from projects.directory import locks as environment_locks
+from projects.errors import TablesInUse
 from projects.models import Environment, Project
 from projects.provisioning import failpoints, schemas
 from projects.provisioning.schemas import SchemaBusy
@@ -156,6 +158,44 @@ def _copy_once(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, pa
     failpoints.reach("branch.after_region_commit")
 
 
+def reset(
+    source: EnvironmentRef, target: EnvironmentRef, data: Data, *, actor: Caller | Actor | None, patient: bool = False
+) -> None:
+    """Let every app replace its part of `target` by a copy of its part of `source`: all of it, or nothing.
+
+    `actor` of the audit entry; None if there is one. Raises SourceGone, BranchDeleted, TablesInUse, DatabaseError.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return _reset_once(source, target, data, actor, patient)
+        except TablesInUse:
+            if attempt == _ATTEMPTS:
+                raise
+        except DatabaseError as error:
+            state = sqlstates.sqlstate(error)
+            # A name that was taken after the snapshot is a conflict.
+            if attempt == _ATTEMPTS or state not in sqlstates.INTERFERED | sqlstates.CONFLICTS:
+                raise
+        time.sleep(_WAIT * attempt)
+
+
+def _reset_once(
+    source: EnvironmentRef, target: EnvironmentRef, data: Data, actor: Caller | Actor | None, patient: bool
+) -> None:
+    using = target.cluster
+    with transaction.atomic(using=using):
+        with connections[using].cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            if patient:
+                limits.lift(cursor)
+        signals.environment_reset.send(
+            sender=Environment, source=source, target=target, data=data, actor=actor, using=using
+        )
+        require_both(source, target)
+        failpoints.reach("reset.before_region_commit")
+    failpoints.reach("reset.after_region_commit")
+
+
 # ── Finishing one that was begun ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -182,7 +222,7 @@ def finish(environment_id: str) -> bool:
         return False
     try:
         return _finish(branch)
-    except (SchemaBusy, BranchDeleted):
+    except (SchemaBusy, BranchDeleted, TablesInUse):
         return False
     except SourceGone:
         return fail(environment_id, "The environment that it was to be copied from was deleted.")
@@ -199,6 +239,8 @@ def finish(environment_id: str) -> bool:
 
 
 def _finish(branch: Environment) -> bool:
+    if branch.filled_from == Environment.Filling.RESET:
+        return _finish_reset(branch)
     cluster = branch.project.cluster
     if schemas.has_schema(branch.pk, cluster):
         return settle(branch.pk)  # it came with all that is in it
@@ -213,6 +255,21 @@ def _finish(branch: Environment) -> bool:
         raise SourceGone
     copy(place_of(branch.project, branch.parent), place_of(branch.project, branch), "full", patient=True)
     return settle(branch.pk)
+
+
+def _finish_reset(branch: Environment) -> bool:
+    """Until it is settled, no caller reaches the branch, so it may be reset twice."""
+    patience = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
+    if Environment.objects.filter(pk=branch.pk, applying_since__lt=Now() - patience).exists():
+        return fail(branch.pk, "The copy did not succeed in time.")
+    if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
+        raise SourceGone
+    place = place_of(branch.project, branch)
+    with schemas.alone(branch.pk, place.cluster):
+        if not Environment.objects.filter(pk=branch.pk, status=Environment.Status.CREATING).exists():
+            return False  # another process was faster
+        reset(place_of(branch.project, branch.parent), place, "full", actor=None, patient=True)
+        return settle(branch.pk)
 
 
 def _is_being_filled(environment_id: str, cluster: str) -> bool:
@@ -239,16 +296,22 @@ def settle(environment_id: str) -> bool:
             return False
         block_user_deletion(branch.pool_id)
         branch.status = Environment.Status.READY
-        branch.save(update_fields=["status"])
+        since, branch.applying_since = branch.applying_since or branch.created_at, None
+        branch.save(update_fields=["status", "applying_since"])
         # "Not there" may have been remembered of it.
         environment_cache.evict_environment(branch)
         place = place_of(branch.project, branch)
-        signals.environment_ready.send(sender=Environment, place=place, since=branch.created_at)
+        signals.environment_ready.send(sender=Environment, place=place, since=since)
         failpoints.reach("branch.before_ready")
     return True
 
 
 def fail(environment_id: str, reason: str) -> bool:
-    """Mark a branch as failed. It stays in the list with the reason until it is deleted."""
+    """Mark a branch as failed. It stays in the list with the reason until it is deleted. One that was to be reset is
+    ready again, with what it had."""
     creating = Environment.objects.filter(pk=environment_id, status=Environment.Status.CREATING)
+    branch = creating.select_related("project").filter(filled_from=Environment.Filling.RESET).first()
+    if branch is not None:
+        environment_cache.evict_environment(branch)
+        return bool(creating.update(status=Environment.Status.READY, status_reason=reason, applying_since=None))
     return bool(creating.update(status=Environment.Status.FAILED, status_reason=reason))

@@ -6,19 +6,13 @@ time. Operators see them in the console and by `manage.py sweep --check`, and dr
 --drop`. `projects.provisioning.schemas` distinguishes them from schemas that are being created.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import Error
-
 from accounts import audit
 from accounts.audit import Actor
-from platform_site.fastpath.libpq import session
 from platform_site.identity import ids
 from projects.provisioning import schemas
-from projects.provisioning.schemas import SchemaBusy
 
 
 class NotOrphaned(Exception):
@@ -53,7 +47,7 @@ def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
     concurrent calls one leaves an entry. Raises NotOrphaned (and leaves none), SchemaBusy, DatabaseError; what was
     dropped by then stays dropped, and the call can be repeated.
     """
-    with _alone(environment_id, cluster):
+    with schemas.alone(environment_id, cluster):
         if not schemas.is_orphaned(environment_id, cluster):
             raise NotOrphaned
         found = describe(environment_id, cluster)
@@ -62,20 +56,3 @@ def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
             region=cluster, tables=found.tables,
         )  # fmt: skip
         schemas.drop_orphan(environment_id, cluster)
-
-
-@contextmanager
-def _alone(environment_id: str, cluster: str) -> Generator[None]:
-    """Exclude other processes until the end of the block. Raises SchemaBusy if one is already dropping it."""
-    with session(cluster) as own:
-        with own.cursor() as cursor:
-            # A session lock: the drop takes many transactions, and the lock ends with the process.
-            cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 6))", [environment_id])
-            if not cursor.fetchone()[0]:
-                raise SchemaBusy(environment_id)
-        try:
-            yield
-        finally:
-            # A connection that broke meanwhile has released it already.
-            with suppress(Error), own.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 6))", [environment_id])

@@ -19,16 +19,17 @@ Every function may run twice, and concurrently in two processes.
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, ProgrammingError, connections, transaction
 from psycopg import sql
 
 from platform_site.background.periodic import after_commit
+from platform_site.fastpath.libpq import session
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import EnvironmentRef
 from projects.directory import locks as environment_locks
@@ -167,6 +168,23 @@ def _remove_mark(environment_id: str, cluster: str) -> None:
 def _quoted(statement: str, *names: str) -> str:
     """`statement` with the dotted, quoted name in place of `{}`."""
     return sql.SQL(statement).format(sql.Identifier(*names)).as_string(None)
+
+
+@contextmanager
+def alone(environment_id: str, cluster: str) -> Generator[None]:
+    """Be the only one to remove or reset this environment within the block. Raises SchemaBusy."""
+    with session(cluster) as own:
+        with own.cursor() as cursor:
+            # A session lock: what is done takes several transactions, and the lock ends with the process.
+            cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 6))", [environment_id])
+            if not cursor.fetchone()[0]:
+                raise SchemaBusy(environment_id)
+        try:
+            yield
+        finally:
+            # A connection that broke meanwhile has released it already.
+            with suppress(Error), own.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 6))", [environment_id])
 
 
 # ── Orphans ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -45,7 +45,7 @@ def follow_branch(
     if data == "full":
         lock_against_deletion(connection, source.environment_id, schema)
         branching.require_both(source, target)
-        fill = partial(_copy_rows, connection, source, target, schema)
+        fill = partial(copy_rows, connection, source, target, schema, into=target.environment_id)
     with apply.inside(connection, target.environment_id, limited=False), row_access():
         built = apply.build(connection, schema, fill)
     _copy_versions(connection, source, target, version, indexes_due=built.indexes_due)
@@ -70,13 +70,16 @@ def lock_against_deletion(connection: BaseDatabaseWrapper, schema_name: str, sch
             cursor.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
 
 
-def _copy_rows(connection: BaseDatabaseWrapper, source: EnvironmentRef, target: EnvironmentRef, schema: Schema) -> None:
+def copy_rows(
+    connection: BaseDatabaseWrapper, source: EnvironmentRef, target: EnvironmentRef, schema: Schema, *, into: str
+) -> None:
+    """Copy all rows of `source` to the tables of the PostgreSQL schema `into`, which is or becomes that of `target`."""
     with connection.cursor() as cursor:
         for table in schema.tables.values():
             names = columns_of(table)
             cursor.execute(
                 sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(
-                    sql.Identifier(target.environment_id, table.name),
+                    sql.Identifier(into, table.name),
                     names,
                     names,
                     sql.Identifier(source.environment_id, table.name),
@@ -86,7 +89,7 @@ def _copy_rows(connection: BaseDatabaseWrapper, source: EnvironmentRef, target: 
             branching.require_both(source, target)
         for table in schema.tables.values():
             # Until autovacuum comes by, the planner would take each table for a few pages.
-            cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(target.environment_id, table.name)))
+            cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(into, table.name)))
 
 
 def columns_of(table: Table) -> sql.Composed:

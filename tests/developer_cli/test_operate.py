@@ -117,6 +117,9 @@ def test_a_branch(cli: Cli, app: App) -> None:
     assert cli.error("branch", "create", "try/it", code=3)["fields"][0]["code"] == "taken"
     assert cli.error("branch", "create", "No Name", code=3)["fields"][0]["field"] == "name"
     assert cli.error("branch", "create", "other", "--from", "nothing", code=3)["fields"][0]["field"] == "from"
+    assert cli.error("branch", "reset", "try/it", code=2)["code"] == "unconfirmed"
+    assert cli.json("branch", "reset", "try/it", "--data", "--yes")["id"] == made["id"]
+    assert cli.error("branch", "reset", "production", "--yes", code=7)["code"] == "conflict"
     assert cli.error("branch", "delete", "try/it", code=2)["code"] == "unconfirmed"
     cli.run("branch", "use", "production")
     cli.run("branch", "delete", "try/it", "--yes")

@@ -98,6 +98,17 @@ def test_a_branch_is_created_and_deleted_by_its_name(tracker: Tracker, desk: Des
     assert desk.get("branches/").status_code == 200
 
 
+def test_a_branch_is_reset_by_its_name(branched: Branched) -> None:
+    desk = branched.desk
+    values = {"what": "reset", "branch": branched.branch, "data": "full"}
+    wrong = desk.post("branches/", {**values, "confirm": "production"})
+    assert wrong.status_code == 422
+    assert "This is not the branch's name." in text_of(wrong)
+    assert "The branch blue is reset." in text_of(desk.post("branches/", {**values, "confirm": "blue"}))
+    fixed = {**values, "branch": desk.environment_id, "confirm": "production"}
+    assert desk.post("branches/", fixed).status_code == 409
+
+
 def test_deleting_the_current_branch_opens_another_environment(branched: Branched) -> None:
     there = Desk(branched.desk.browser, branched.desk.project_id, branched.branch)
     gone = there.post("branches/", {"what": "delete", "branch": branched.branch, "confirm": "blue"})
@@ -251,6 +262,7 @@ def test_a_viewer_sees_branches_and_changes_nothing(branched: Branched, desk_of:
     for path, values in (
         ("branches/", {"what": "create", "name": "red", "from": viewer.environment_id, "data": "none"}),
         ("branches/", {"what": "delete", "branch": branched.branch, "confirm": "blue"}),
+        ("branches/", {"what": "reset", "branch": branched.branch, "confirm": "blue", "data": "full"}),
         ("branches/merge", {"what": "plan", **into}),
         ("branches/merge", {"what": "plan", "into": viewer.environment_id, "version": "cfg_none"}),
     ):
@@ -268,7 +280,10 @@ def test_environments_of_other_projects_are_not_found(branched: Branched, make_t
         assert theirs.post(path, {"what": "plan", "from": branched.branch}).status_code == 404
     for values in ({"from": branched.branch}, {"into": branched.branch, "from": stranger.environment_id}):
         assert stranger.post("branches/merge", {"what": "plan", **values}).status_code == 404
-    for what in ({"what": "delete", "branch": branched.branch, "confirm": "blue"},):
+    for what in (
+        {"what": "delete", "branch": branched.branch, "confirm": "blue"},
+        {"what": "reset", "branch": branched.branch, "confirm": "blue", "data": "full"},
+    ):
         assert stranger.post("branches/", what).status_code == 404
     made = stranger.post("branches/", {"what": "create", "name": "x", "from": branched.branch, "data": "none"})
     assert made.status_code in (404, 422)

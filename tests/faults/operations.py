@@ -584,6 +584,11 @@ def delete_branch(w: World) -> Call:
 
 
 @call_of
+def reset_branch(w: World) -> Call:
+    return w.call("resetBranch", {"data": "full"}, bare=True, **w.a_branch())
+
+
+@call_of
 def create_member(w: World) -> Call:
     body = {"email": w.an_account(), "role": "developer"}
     return w.call("createMember", body, bare=True, **w.project)

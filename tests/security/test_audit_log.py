@@ -65,6 +65,7 @@ LEAVES = {
     "createBranch": "environment.branched",
     "updateEnvironment": "environment.changed",
     "deleteBranch": "environment.deleted",
+    "resetBranch": "environment.reset",
     "createMember": "member.added",
     "updateMember": "member.changed",
     "deleteMember": "member.removed",
@@ -319,6 +320,7 @@ def places(walk: Walk, owner: str, box: Postbox) -> None:
     branch = walk.do("createBranch", {"name": "blue", "from": "production", "data": "full"}, token=owner, **here)
     there = {"environment_id": branch["id"], **here}
     walk.do("updateEnvironment", {"allowed_origins": ["https://app.example.com"]}, token=owner, **there)
+    walk.do("resetBranch", {"data": "full"}, token=owner, **there)
     walk.do("deleteBranch", token=owner, **there)
     body = {"email": walk.facts["admin"]["email"], "role": "developer"}
     member = walk.do("createMember", body, token=owner, **here)

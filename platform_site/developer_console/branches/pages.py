@@ -1,4 +1,4 @@
-"""The environments of a project: listed, created as a branch of another one, and deleted."""
+"""The environments of a project: listed, created as a branch of another one, reset and deleted."""
 
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ def branches(console: Console) -> HttpResponse:
                 if asked.get("branch") == console.environment["id"]:
                     return go_to(console.request, _elsewhere(console))
                 context = {"notice": "The branch is deleted."}
+            elif what == "reset":
+                context = {"notice": _reset(console)}
             else:
                 context = {"notice": _create(console)}
         except Refused as refusal:
@@ -79,7 +81,20 @@ def _create(console: Console) -> str:
     return f"The branch {made['name']} is created."
 
 
+def _reset(console: Console) -> str:
+    branch_id = _confirmed(console)
+    made = console.client.call(
+        "POST", path_of(console, branch_id, "reset"), {"data": console.request.POST.get("data", "")}
+    )
+    return f"The branch {made.data['name']} is reset."
+
+
 def _delete(console: Console) -> None:
+    console.client.call("DELETE", path_of(console, _confirmed(console)))
+
+
+def _confirmed(console: Console) -> str:
+    """The id of the branch whose name was typed."""
     asked = console.request.POST
     branch_id = asked.get("branch", "")
     found = next((each for each in console.project["environments"] if each["id"] == branch_id), None)
@@ -87,7 +102,7 @@ def _delete(console: Console) -> None:
         raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
     if console.may_write and asked.get("confirm") != found["name"]:
         raise forms.invalid("confirm", "This is not the branch's name.")
-    console.client.call("DELETE", path_of(console, branch_id))
+    return branch_id
 
 
 def _elsewhere(console: Console) -> str:
