@@ -1,14 +1,14 @@
 """`/v1/config`: the configuration of an environment, what a document would change in it, and applying that."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
-from platform_site.config import apply, current, merging, planning, plans, submitted, versions
+from platform_site.config import current, service
 from platform_site.config.planning import Planned
 from platform_site.http import fields
 from platform_site.http.errors import (
@@ -21,11 +21,8 @@ from platform_site.http.errors import (
 )
 from platform_site.http.fields import Serializer
 from platform_site.http.views import ApiViewSet, respond
-from platform_site.identity.callers import EnvironmentRef
-from projects.directory.environments import place_for
 from rows.api.schema_serializers import ImpactResponse, impact_response
 from rows.migrate import rule_impact
-from rows.outbox import event_types
 
 
 class ConfigResponse(Serializer):
@@ -109,16 +106,6 @@ class ApplyResponse(Serializer):
     version = fields.CharField(allow_null=True, help_text="Of the parts of the plan, now; null while completing.")
 
 
-WRITE_SCOPES: Final = {
-    "schema": ("schema:write",),
-    "functions": ("functions:deploy",),
-    "webhooks": ("webhooks:write", "rows:read"),
-    "auth": (),
-    "origins": ("environments:write",),
-}
-"""Beside the scopes to read a part. Webhooks carry rows."""
-
-
 class ConfigViewSet(ApiViewSet):
     """`/v1/config`. Which scopes a call needs follows from its parts."""
 
@@ -138,7 +125,7 @@ class ConfigViewSet(ApiViewSet):
         `users:manage` and `environments:write` for `auth`, `environments:read` for `origins`. Secrets appear by name.
         """
         parts = self._parts()
-        current.require_scopes(self.caller, _scopes(parts))
+        current.require_scopes(self.caller, service.read_scopes(parts))
         found = current.read(self.place, parts)
         return respond({"version": found.version, "config": current.with_sources(self.place, found)})
 
@@ -155,7 +142,7 @@ class ConfigViewSet(ApiViewSet):
         if values["impact"]:
             self.caller.need("rows:read")
         planned = self._planned(values)
-        shown = _plan_response(planned)
+        shown = plan_response(planned)
         if values["impact"]:
             shown["impact"] = self._impact(planned)
         return respond(shown)
@@ -163,12 +150,17 @@ class ConfigViewSet(ApiViewSet):
     def _planned(self, values: Mapping[str, Any]) -> Planned:
         if len(values.keys() & {"config", "from", "version"}) != 1:
             raise ValidationFailed.of("config", "required", "Send one of `config`, `from` and `version`.")
-        if "from" in values:
-            return self._plan_of_merge(values)
-        document = values["config"] if "config" in values else versions.document_of(self.place, values["version"])
-        parts = submitted.parts_of(document, current.PARTS)
-        current.require_scopes(self.caller, _scopes_to_write(parts, document))
-        return planning.of_document(self.place, document, parts, self.caller)
+        if "config" in values:
+            return service.plan_document(self.place, values["config"], self.caller)
+        if "version" in values:
+            return service.plan_version(self.place, values["version"], self.caller)
+        return service.plan_merge(
+            self.place,
+            values["from"],
+            include=values["include"],
+            resolve=values.get("resolve", {}),
+            caller=self.caller,
+        )
 
     def _impact(self, planned: Planned) -> list[dict[str, Any]]:
         """Nothing without a schema, or while its conflicts are not resolved."""
@@ -177,26 +169,6 @@ class ConfigViewSet(ApiViewSet):
             return []
         found = rule_impact.of_change(self.place, schema, name_users=self.caller.may("users:manage"))
         return [impact_response(each) for each in found]
-
-    def _plan_of_merge(self, values: Mapping[str, Any]) -> Planned:
-        parts = merging.parts_of(values["include"])
-        source = self._source(values["from"], parts, further=_scopes_to_write(parts, {}))
-        return planning.of_merge(
-            self.place, source, include=values["include"], resolve=values.get("resolve", {}), author=self.caller
-        )
-
-    def _source(self, environment_id: str, parts: Collection[str], further: Collection[str]) -> EnvironmentRef:
-        """The environment to merge. Raises ValidationFailed; Forbidden with all scopes that are missing: those to read
-        the source and `further` ones of the target."""
-        found = place_for(self.caller, environment_id)
-        if found is None or found[0].project_id != self.place.project_id:
-            raise ValidationFailed.of("from", "unknown", "The project has no such environment that you can see.")
-        source, held = found
-        if source.environment_id == self.place.environment_id:
-            raise ValidationFailed.of("from", "same", "An environment cannot be merged into itself.")
-        if missing := {scope for scope in further if not self.caller.may(scope)} | (_scopes(parts) - held):
-            raise Forbidden(f"This needs the scopes {', '.join(sorted(missing))}.")
-        return source
 
     @extend_schema(operation_id="applyConfig", request=ApplyInput, responses=ApplyResponse)
     def apply(self, request: HttpRequest) -> HttpResponseBase:
@@ -207,20 +179,8 @@ class ConfigViewSet(ApiViewSet):
         """
         current.require_scopes(self.caller, ())
         values = self.read(ApplyInput)
-        stored = plans.find(self.place, values["plan"])
-        current.require_scopes(self.caller, _scopes_to_write(stored.parts, stored.document))
-        source = None
-        if stored.merge is not None:
-            if place_for(self.caller, stored.merge["source"]) is None:
-                raise PreconditionFailed("The environment that the plan merges is gone. Plan again.")
-            source = self._source(stored.merge["source"], stored.parts, further=())
-        outcome = apply.apply(
-            self.place,
-            stored,
-            confirm=values["confirm"],
-            caller=self.caller,
-            source=source,
-            resolve=values.get("resolve"),
+        stored, outcome = service.apply(
+            self.place, values["plan"], confirm=values["confirm"], resolve=values.get("resolve"), caller=self.caller
         )
         return respond({"plan": stored.pk, "status": outcome.status, "version": outcome.version})
 
@@ -236,20 +196,7 @@ class ConfigViewSet(ApiViewSet):
         return [part for part in current.PARTS if part in wanted]
 
 
-def _scopes(parts: Collection[str], further: Mapping[str, tuple[str, ...]] | None = None) -> set[str]:
-    return {scope for part in parts for scope in (*current.READ_SCOPES[part], *(further or {}).get(part, ()))}
-
-
-def _scopes_to_write(parts: Collection[str], document: Mapping[str, Any]) -> set[str]:
-    webhooks = document.get("webhooks")
-    named = [it.get("events") for it in webhooks.values() if isinstance(it, dict)] if isinstance(webhooks, dict) else []
-    patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
-    # The event of a run carries what its code threw.
-    of_runs = {"functions:read"} if any(event_types.matches(patterns, it) for it in event_types.OF_RUNS) else set()
-    return _scopes(parts, WRITE_SCOPES) | of_runs
-
-
-def _plan_response(planned: Planned) -> dict[str, Any]:
+def plan_response(planned: Planned) -> dict[str, Any]:
     plan = planned.plan
     return {
         "plan": planned.stored.pk,

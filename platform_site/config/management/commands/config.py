@@ -1,0 +1,196 @@
+"""`manage.py config`: the configuration of an environment from a terminal or a deployment script.
+
+Standard output carries what a program reads; everything for people goes to standard error. Exit codes: 0 done,
+1 refused, 3 `plan --check` found a difference.
+"""
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.management.base import CommandError
+
+from accounts.management.terminal import ENVIRONMENT, place_named
+from functions.execution.run_as import restore_caller
+from functions.management.terminal import escaped, plain
+from platform_site.cli.base import CommandWithExamples
+from platform_site.config import current, service
+from platform_site.config.views import plan_response
+from platform_site.http import bodies
+from platform_site.http.errors import ApiError
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.migrate import service as schema_service
+from rows.schema.model import InvalidDocument
+
+_DIFFERS: Final = 3
+_EXAMPLES: Final = """
+A plan can be applied for an hour, by its author alone: --as names a member of the project or a server key of the
+environment, whose permissions count. Functions with a schedule or events run as that caller from then on.
+
+examples:
+  manage.py config show env_01k… > config.json                       save the configuration as it is now
+  manage.py config plan env_01k… config.json --as usr_01k…           what would change
+  manage.py config plan env_01k… config.json --as usr_01k… --check   exit with 3 if anything would (for CI)
+  manage.py config plan env_01k… --from env_01m… --as usr_01k…       merge another environment
+  manage.py config plan env_01k… --version cfg_01k… --as usr_01k…    go back to an earlier version
+  manage.py config apply env_01k… pln_01k… --as usr_01k… --confirm "drop table notes"
+  manage.py config apply env_01k… pln_01k… --as usr_01k… --theirs functions.hello.source
+"""
+_MARKS: Final = {"add": "+", "change": "~", "remove": "-", "trust": "!"}
+_AUTHOR: Final = "who plans and applies: usr_… of a member, or key_… of the environment"
+
+
+class Command(CommandWithExamples):
+    help = "Show, plan and apply the configuration of an environment: schema, functions, webhooks, sign-in, origins."
+    epilog = _EXAMPLES
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", metavar="show|plan|apply", required=True)
+        show = verbs.add_parser("show", help="print the configuration")
+        show.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
+        known = ",".join(current.PARTS)
+        show.add_argument("--parts", default=known, metavar="PARTS", help=f"some of {known}")
+
+        plan = verbs.add_parser("plan", help="list what would change, and store the plan for an hour")
+        plan.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
+        plan.add_argument("file", metavar="FILE", nargs="?", help="the document, JSON in UTF-8; - reads standard input")
+        plan.add_argument("--from", dest="source", metavar="ENV", help="merge this environment instead")
+        plan.add_argument("--version", dest="config_version", metavar="CFG", help="go back to this version instead")
+        plan.add_argument(
+            "--include", action="append", default=[], metavar="PATH",
+            help="a part or path whose access settings are merged too; again for each",
+        )  # fmt: skip
+        plan.add_argument("--check", action="store_true", help=f"exit with {_DIFFERS} if anything would change")
+
+        apply = verbs.add_parser("apply", help="apply a plan: completely or not at all")
+        apply.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
+        apply.add_argument("plan", metavar="PLAN", help="pln_…")
+        apply.add_argument(
+            "--confirm", action="append", default=[], metavar="NAME",
+            help="a change to confirm, by the name that `plan` gives it; again for each",
+        )  # fmt: skip
+        for verb in (plan, apply):
+            verb.add_argument("--as", dest="caller", metavar="ID", required=True, help=_AUTHOR)
+            verb.add_argument("--json", action="store_true", help="print what the API returns")
+            for side, meaning in (("ours", "the target stays"), ("theirs", "the source wins")):
+                verb.add_argument(
+                    f"--{side}", action="append", default=[], metavar="PATH",
+                    help=f"a conflict in which {meaning}; again for each",
+                )  # fmt: skip
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        verb: Callable[..., None] = getattr(self, options["verb"])
+        place = place_named(options["environment"])
+        try:
+            verb(place, options)
+        except InvalidDocument as error:
+            raise _refused("The schema was refused.", {each.field: each.message for each in error.errors}) from None
+        except schema_service.Unconfirmed as error:
+            raise _refused("This would lose data.", dict.fromkeys(error.operations, "not confirmed")) from None
+        except schema_service.TablesBusy:
+            raise CommandError("The tables are in use. Nothing was changed; try again.") from None
+        except ApiError as error:
+            raise _refused(error.text, {each.field: each.message for each in error.fields}) from None
+
+    def show(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
+        parts = options["parts"].split(",")
+        if unknown := [part for part in parts if part not in current.PARTS]:
+            raise CommandError(f"There is no part {escaped(unknown[0])}: name some of {', '.join(current.PARTS)}.")
+        found = current.read(place, [part for part in current.PARTS if part in parts])
+        self._say(f"{place.environment_name} ({place.environment_id}): {found.version}")
+        self.stdout.write(json.dumps(current.with_sources(place, found), indent=2, ensure_ascii=False))
+
+    def plan(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
+        chosen = [options[name] for name in ("file", "source", "config_version")]
+        if sum(each is not None for each in chosen) != 1:
+            raise CommandError("Name one of FILE, --from and --version.")
+        caller, place = _caller(options["caller"], place)
+        if options["source"] is not None:
+            source = place_named(options["source"]).environment_id
+            planned = service.plan_merge(
+                place, source, include=options["include"], resolve=_resolved(options) or {}, caller=caller
+            )
+        elif options["include"] or _resolved(options):
+            raise CommandError("--include, --ours and --theirs belong to a merge: --from names its source.")
+        elif options["config_version"] is not None:
+            planned = service.plan_version(place, options["config_version"], caller)
+        else:
+            planned = service.plan_document(place, _document(options["file"]), caller)
+        shown = plan_response(planned)
+        if options["json"]:
+            self.stdout.write(json.dumps(shown, ensure_ascii=False))
+        else:
+            self._show(shown)
+        if options["check"] and (planned.plan.changes or planned.conflicts):
+            sys.exit(_DIFFERS)
+
+    def apply(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
+        caller, place = _caller(options["caller"], place)
+        stored, outcome = service.apply(
+            place, options["plan"], confirm=options["confirm"], resolve=_resolved(options), caller=caller
+        )
+        if options["json"]:
+            facts = {"plan": stored.pk, "status": outcome.status, "version": outcome.version}
+            self.stdout.write(json.dumps(facts))
+        elif outcome.status == "applied":
+            self._say(f"{stored.pk} is applied: {outcome.version}.", self.style.SUCCESS)
+        else:
+            self._say(f"{stored.pk} is applied; sign-in and origins follow within a minute or two.", self.style.WARNING)
+
+    def _show(self, shown: Mapping[str, Any]) -> None:
+        for change in shown["changes"]:
+            style = self.style.ERROR if change["destructive"] else plain
+            self._say(f"{_MARKS[change['kind']]} {change['operation'] or change['path']}", style)
+            for statement in change["sql"]:
+                self._say(f"      {statement};")
+        for conflict in shown["conflicts"]:
+            self._say(f"? {conflict['path']}: both sides changed it (--ours, --theirs)", self.style.WARNING)
+            for side in ("base", "ours", "theirs"):
+                self._say(f"      {side}: {json.dumps(conflict[side], ensure_ascii=False)[:500]}")
+        for missing in shown["missing_secrets"]:
+            self._say(f"! {missing} is not set.", self.style.WARNING)
+        for found in shown["warnings"]:
+            self._say(f"! {found['field']}: {found['message']}", self.style.WARNING)
+        if not shown["changes"] and not shown["conflicts"]:
+            self._say("Nothing would change.", self.style.SUCCESS)
+        for name in shown["confirm"]:
+            self._say(f'To confirm: --confirm "{name}"')
+        self.stdout.write(shown["plan"])
+
+    def _say(self, text: str, style: Callable[[str], str] = plain) -> None:
+        self.stderr.write(escaped(text), style)
+
+
+def _refused(text: str, fields: Mapping[str, str]) -> CommandError:
+    details = "".join(f"\n  {name}: {message}" for name, message in fields.items())
+    return CommandError(escaped(f"{text}{details}"))
+
+
+def _caller(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
+    """The caller as it is now, and the environment as it sees it. Raises CommandError."""
+    kinds = ("key",) if ids.matches("key", caller_id) else ("account",) if ids.matches("usr", caller_id) else ()
+    for kind in kinds:
+        found = restore_caller(kind, caller_id, place.environment_id)
+        if found is not None:
+            return found
+    raise CommandError(f"{escaped(caller_id)} is no member of the project and no key of this environment.")
+
+
+def _resolved(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    chosen = dict.fromkeys(options["ours"], "ours") | dict.fromkeys(options["theirs"], "theirs")
+    return chosen or None
+
+
+def _document(name: str) -> dict[str, Any]:
+    """Raises CommandError, ApiError."""
+    try:
+        found = bodies.read(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
+    if not isinstance(found, dict):
+        raise CommandError(f"{name} holds no JSON object.")
+    return found

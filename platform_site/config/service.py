@@ -1,0 +1,93 @@
+"""Plans and applies configurations with the permissions of a caller, for the API and `manage.py config`."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from platform_site.config import apply as config_apply
+from platform_site.config import current, merging, planning, plans, submitted, versions
+from platform_site.config.apply import Outcome
+from platform_site.config.models import StoredPlan
+from platform_site.config.planning import Planned
+from platform_site.http.errors import Forbidden, PreconditionFailed, ValidationFailed
+from platform_site.identity.callers import Caller, EnvironmentRef
+from projects.directory.environments import place_for
+from rows.outbox import event_types
+
+WRITE_SCOPES: Final = {
+    "schema": ("schema:write",),
+    "functions": ("functions:deploy",),
+    "webhooks": ("webhooks:write", "rows:read"),
+    "auth": (),
+    "origins": ("environments:write",),
+}
+"""Beside the scopes to read a part. Webhooks carry rows."""
+
+
+def read_scopes(parts: Collection[str]) -> set[str]:
+    return {scope for part in parts for scope in current.READ_SCOPES[part]}
+
+
+def write_scopes(parts: Collection[str], document: Mapping[str, Any]) -> set[str]:
+    webhooks = document.get("webhooks")
+    named = [it.get("events") for it in webhooks.values() if isinstance(it, dict)] if isinstance(webhooks, dict) else []
+    patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
+    # The event of a run carries what its code threw.
+    of_runs = {"functions:read"} if any(event_types.matches(patterns, it) for it in event_types.OF_RUNS) else set()
+    return read_scopes(parts) | {scope for part in parts for scope in WRITE_SCOPES[part]} | of_runs
+
+
+def plan_document(place: EnvironmentRef, document: Mapping[str, Any], caller: Caller) -> Planned:
+    """Raises Forbidden, ValidationFailed and the errors of `planning.of_document`."""
+    parts = submitted.parts_of(document, current.PARTS)
+    current.require_scopes(caller, write_scopes(parts, document))
+    return planning.of_document(place, document, parts, caller)
+
+
+def plan_version(place: EnvironmentRef, version: str, caller: Caller) -> Planned:
+    """To go back to a stored version. Raises as `plan_document`; NotFound."""
+    return plan_document(place, versions.document_of(place, version), caller)
+
+
+def plan_merge(
+    place: EnvironmentRef, source_id: str, *, include: Collection[str], resolve: Mapping[str, Any], caller: Caller
+) -> Planned:
+    """Raises as `plan_document`; Conflict if the environments have no common base."""
+    parts = merging.parts_of(include)
+    source = _source(place, source_id, parts, write_scopes(parts, {}), caller)
+    return planning.of_merge(place, source, include=include, resolve=resolve, author=caller)
+
+
+def _source(
+    place: EnvironmentRef, environment_id: str, parts: Collection[str], further: Collection[str], caller: Caller
+) -> EnvironmentRef:
+    """The environment to merge. Raises ValidationFailed; Forbidden with all scopes that are missing: those to read
+    the source and `further` ones of the target."""
+    found = place_for(caller, environment_id)
+    if found is None or found[0].project_id != place.project_id:
+        raise ValidationFailed.of("from", "unknown", "The project has no such environment that you can see.")
+    source, held = found
+    if source.environment_id == place.environment_id:
+        raise ValidationFailed.of("from", "same", "An environment cannot be merged into itself.")
+    if missing := {scope for scope in further if not caller.may(scope)} | (read_scopes(parts) - held):
+        raise Forbidden(f"This needs the scopes {', '.join(sorted(missing))}.")
+    return source
+
+
+def apply(
+    place: EnvironmentRef,
+    plan_id: str,
+    *,
+    confirm: Collection[str],
+    resolve: Mapping[str, Any] | None,
+    caller: Caller,
+) -> tuple[StoredPlan, Outcome]:
+    """Raises NotFound, Forbidden, PreconditionFailed and the errors of `apply.apply`."""
+    stored = plans.find(place, plan_id)
+    current.require_scopes(caller, write_scopes(stored.parts, stored.document))
+    source = None
+    if stored.merge is not None:
+        if place_for(caller, stored.merge["source"]) is None:
+            raise PreconditionFailed("The environment that the plan merges is gone. Plan again.")
+        source = _source(place, stored.merge["source"], stored.parts, (), caller)
+    outcome = config_apply.apply(place, stored, confirm=confirm, caller=caller, source=source, resolve=resolve)
+    return stored, outcome

@@ -1,0 +1,120 @@
+"""`manage.py branch`: preview branches of a project: list, reset, expire."""
+
+import json
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.core.management.base import CommandError
+from django.db import Error as DatabaseError
+
+from accounts import audit
+from accounts.management.terminal import ENVIRONMENT, place_named
+from platform_site.cli.base import CommandWithExamples
+from platform_site.http.errors import ApiError
+from platform_site.http.fields import timestamp
+from projects import services
+from projects.errors import NoSuchEnvironment, NotABranch, NotResettable, TablesInUse
+from projects.models import Environment, Project
+from projects.services import branch_reset
+
+_EXAMPLES: Final = """
+examples:
+  manage.py branch list prj_01k…
+  manage.py branch reset env_01k… --no-input            empty tables, and the functions and webhooks of its source
+  manage.py branch reset prj_01k…/preview --data        with the rows of its source
+  manage.py branch expire prj_01k…/preview --in-days 7  deleted in a week
+  manage.py branch expire prj_01k…/preview --never
+"""
+_MOST_DAYS: Final = 365
+
+
+def _days(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:4]) <= _MOST_DAYS:
+        raise ArgumentTypeError(f"{text!r} is not a number of days from 1 to {_MOST_DAYS}")
+    return int(text)
+
+
+class Command(CommandWithExamples):
+    help = "List the preview branches of a project, reset one from its source, or say when it is deleted."
+    epilog = _EXAMPLES
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", metavar="list|reset|expire", required=True)
+        listed = verbs.add_parser("list", help="list the branches of a project")
+        listed.add_argument("project", metavar="PROJECT", help="prj_…")
+        listed.add_argument("--json", action="store_true", help="one JSON object a line")
+
+        reset = verbs.add_parser("reset", help="replace what a branch has by a copy of its source")
+        reset.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
+        reset.add_argument("--data", action="store_true", help="copy the rows too; without it the tables are empty")
+        reset.add_argument("--no-input", action="store_true", help="do not ask")
+
+        expire = verbs.add_parser("expire", help="say when a branch is deleted")
+        expire.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
+        when = expire.add_mutually_exclusive_group(required=True)
+        when.add_argument("--in-days", type=_days, metavar="N", help=f"in so many days, at most {_MOST_DAYS}")
+        when.add_argument("--never", action="store_true", help="it is kept")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        verb: Callable[..., None] = getattr(self, options["verb"])
+        try:
+            verb(options)
+        except NotABranch:
+            raise CommandError("This is no preview branch.") from None
+        except NotResettable:
+            raise CommandError("The branch or its source is deleted or not ready. Nothing was changed.") from None
+        except NoSuchEnvironment:
+            raise CommandError("The environment was deleted meanwhile.") from None
+        except TablesInUse:
+            raise CommandError("The tables of the branch are in use. Nothing was changed; try again.") from None
+        except ApiError as error:
+            raise CommandError(error.text) from None
+        except DatabaseError as error:
+            raise CommandError(f"The database refused ({type(error).__name__}). Nothing was changed.") from None
+
+    def list(self, options: dict[str, Any]) -> None:
+        project = Project.objects.live().filter(pk=options["project"]).first()
+        if project is None:
+            raise CommandError(f"There is no project {options['project']}.")
+        for branch in project.environments.live().branches().select_related("parent").order_by("name"):
+            self._show(branch, as_json=options["json"])
+
+    def _show(self, branch: Environment, *, as_json: bool) -> None:
+        expires_at = branch.expires_at and timestamp(branch.expires_at)
+        facts = {
+            "id": branch.pk,
+            "name": branch.name,
+            "source": branch.parent and branch.parent.name,
+            "status": branch.status,
+            "expires_at": expires_at,
+        }
+        if as_json:
+            self.stdout.write(json.dumps(facts))
+            return
+        of = f"of {branch.parent.name}" if branch.parent else "without a source"
+        until = f", until {expires_at}" if expires_at else ""
+        self.stdout.write(f"{branch.pk}  {branch.name}  {of}, {branch.status}{until}")
+
+    def reset(self, options: dict[str, Any]) -> None:
+        place = place_named(options["environment"])
+        if not options["no_input"]:
+            self.stderr.write(f"The tables, rows, functions and webhooks of {place.environment_name} are replaced.")
+            if input("Type its name to go on: ").strip() != place.environment_name:
+                raise CommandError("Not confirmed. Nothing was changed.")
+        data = "full" if options["data"] else "none"
+        branch = branch_reset.reset_branch(place.environment_id, data=data, actor=audit.SYSTEM)  # type: ignore[arg-type]
+        if branch.status == Environment.Status.CREATING:
+            self.stderr.write(f"{branch.name} is being reset: a worker copies its rows.", self.style.WARNING)
+        else:
+            self.stderr.write(f"{branch.name} is reset.", self.style.SUCCESS)
+
+    def expire(self, options: dict[str, Any]) -> None:
+        place = place_named(options["environment"])
+        expires_at = None if options["never"] else datetime.now(UTC) + timedelta(days=options["in_days"])
+        services.change_environment(place.environment_id, expires_at=expires_at, actor=audit.SYSTEM)
+        if expires_at is None:
+            self.stderr.write(f"{place.environment_name} is kept.", self.style.SUCCESS)
+        else:
+            self.stderr.write(f"{place.environment_name} is deleted at {timestamp(expires_at)}.", self.style.SUCCESS)
