@@ -13,6 +13,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from rows.migrate import service as schema_service
 from rows.migrate.apply import Operation
+from rows.migrate.lock_estimates import TableLock
 from rows.schema.model import InvalidDocument
 
 Kind = Literal["add", "change", "remove", "trust"]
@@ -55,6 +56,8 @@ class Plan:
     changes: list[Change] = field(default_factory=list)
     missing_secrets: list[str] = field(default_factory=list)
     warnings: list[FieldError] = field(default_factory=list)
+    locks: tuple[TableLock, ...] = ()
+    """Of the schema's changes."""
 
     @property
     def confirm(self) -> list[str]:
@@ -111,6 +114,7 @@ def _compare_schema(place: EnvironmentRef, document: Any, found: Plan) -> None:
         Change("schema", _kind_of(each), each.destructive, each.name, each.sql) for each in outcome.operations
     ]
     found.warnings += [FieldError(f"schema.{each.field}", each.code, each.message) for each in outcome.warnings]
+    found.locks = outcome.locks
 
 
 def _kind_of(operation: Operation) -> Kind:

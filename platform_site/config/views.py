@@ -22,7 +22,7 @@ from platform_site.http.errors import (
 from platform_site.http.fields import Serializer
 from platform_site.http.views import ApiViewSet, respond
 from rows.api.schema_serializers import ImpactResponse, impact_response
-from rows.migrate import rule_impact
+from rows.migrate import lock_estimates, rule_impact
 
 
 class ConfigResponse(Serializer):
@@ -77,6 +77,18 @@ class PlanWarning(Serializer):
     message = fields.CharField()
 
 
+class PlanLock(Serializer):
+    table = fields.CharField(help_text="As it is called now.")
+    mode = fields.CharField(help_text="Of PostgreSQL's table locks.")
+    blocks = fields.ChoiceField(choices=["reads and writes", "writes", "nothing"])
+    rows = fields.IntegerField(help_text="Estimated by PostgreSQL.")
+    bytes = fields.IntegerField()
+    work = fields.ListField(
+        child=fields.ChoiceField(choices=["rewrite", "scan", "index"]), help_text="Empty: only the catalog changes."
+    )
+    estimated_ms = fields.IntegerField(help_text="Of the work on this table, roughly.")
+
+
 class PlanResponse(Serializer):
     plan = fields.CharField(help_text="`pln_…`, for an hour.")
     version = fields.CharField(help_text="Of the environment's configuration, of the parts that were compared.")
@@ -85,6 +97,8 @@ class PlanResponse(Serializer):
     conflicts = fields.ListField(child=PlanConflict(), help_text="Of a merge: what both sides changed.")
     missing_secrets = fields.ListField(child=fields.CharField())
     warnings = fields.ListField(child=PlanWarning())
+    locks = fields.ListField(child=PlanLock(), help_text="Existing tables that the change of the schema locks.")
+    locked_ms = fields.IntegerField(help_text="How long the locks are kept, roughly.")
     impact = fields.ListField(child=ImpactResponse(), required=False)
 
 
@@ -206,4 +220,6 @@ def plan_response(planned: Planned) -> dict[str, Any]:
         "conflicts": [asdict(conflict) for conflict in planned.conflicts],
         "missing_secrets": plan.missing_secrets,
         "warnings": [warning.as_dict() for warning in plan.warnings],
+        "locks": [asdict(lock) | {"blocks": lock.blocks} for lock in plan.locks],
+        "locked_ms": lock_estimates.locked_ms(plan.locks),
     }

@@ -74,6 +74,8 @@ def _show(plan: "Answer") -> None:
         print(output.plain(f"{each['operation'] or each['kind'] + ' ' + each['path']}{mark}"))
         for statement in each["sql"]:
             print(output.plain(f"    {statement}"))
+    for each in plan["locks"]:
+        print(output.plain(_lock(each)))
     for each in plan["conflicts"]:
         print(output.plain(f"conflict {each['path']}"))
         for side in ("base", "ours", "theirs"):
@@ -84,6 +86,12 @@ def _show(plan: "Answer") -> None:
         output.note(f"To be set afterwards: {path}")
     if not plan["changes"] and not plan["conflicts"]:
         output.note("There is nothing to merge.")
+
+
+def _lock(lock: dict[str, Any]) -> str:
+    work = " and ".join(lock["work"]) or "catalog only"
+    seconds = f", about {lock['estimated_ms'] / 1000:.1f} s" if lock["work"] else ""
+    return f"lock {lock['table']}: blocks {lock['blocks']} ({work}, {lock['rows']} rows{seconds})"
 
 
 def _sides(conflict: dict[str, Any]) -> str:

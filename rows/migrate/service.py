@@ -30,8 +30,9 @@ from projects.directory import locks as environment_locks
 from projects.errors import SchemaLost
 from projects.models import Environment
 from projects.provisioning import failpoints, schemas
-from rows.migrate import apply, concurrent_unique_indexes, lint, old_names
+from rows.migrate import apply, concurrent_unique_indexes, lint, lock_estimates, old_names
 from rows.migrate.apply import LockNotWon, Operation
+from rows.migrate.lock_estimates import TableLock
 from rows.migrate.planning import planner
 from rows.migrate.planning.plan import NewUnique, Plan
 from rows.migrate.versions import (
@@ -124,6 +125,8 @@ class Outcome:
     indexes_due: bool = False
     warnings: tuple[FieldError, ...] = ()
     """What the document allows and is seldom meant (`lint`)."""
+    locks: tuple[TableLock, ...] = ()
+    """Of a rehearsed change."""
 
 
 def read(raw: object) -> Schema:
@@ -170,7 +173,8 @@ def rehearse(
         return Outcome(state.version, (), changed=False, warnings=warnings)
     operations = apply.rehearse(place.cluster, place.environment_id, plan)
     warnings += old_names.warnings(place, plan, actor)
-    return Outcome(state.version, operations, changed=True, warnings=warnings)
+    locks = lock_estimates.of(place, plan, operations)
+    return Outcome(state.version, operations, changed=True, warnings=warnings, locks=locks)
 
 
 def change(

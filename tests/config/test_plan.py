@@ -36,7 +36,18 @@ def test_what_the_environment_has_changes_nothing(configured: Configured) -> Non
         "conflicts": [],
         "missing_secrets": [],
         "warnings": [],
+        "locks": [],
+        "locked_ms": 0,
     }
+
+
+def test_a_plan_names_the_locks_of_its_schema_change(configured: Configured) -> None:
+    schema = configured.config("?parts=schema")["config"]["schema"]
+    schema["tables"]["notes"]["columns"]["title"]["max_length"] = 40
+    plan = configured.plan(schema=schema)
+    [lock] = plan["locks"]
+    assert (lock["table"], lock["blocks"], lock["work"]) == ("notes", "reads and writes", ["rewrite"])
+    assert plan["locked_ms"] == lock["estimated_ms"]
 
 
 def test_parts_and_fields_that_are_left_out_stay_as_they_are(configured: Configured) -> None:

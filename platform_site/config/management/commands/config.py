@@ -147,6 +147,11 @@ class Command(CommandWithExamples):
             self._say(f"{_MARKS[change['kind']]} {change['operation'] or change['path']}", style)
             for statement in change["sql"]:
                 self._say(f"      {statement};")
+        for lock in shown["locks"]:
+            work = " and ".join(lock["work"]) or "catalog only"
+            self._say(f"  locks {lock['table']}: blocks {lock['blocks']} ({work}, {lock['rows']} rows)")
+        if shown["locked_ms"]:
+            self._say(f"  The locks are kept for about {shown['locked_ms'] / 1000:.1f} s.")
         for conflict in shown["conflicts"]:
             self._say(f"? {conflict['path']}: both sides changed it (--ours, --theirs)", self.style.WARNING)
             for side in ("base", "ours", "theirs"):
