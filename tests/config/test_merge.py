@@ -338,6 +338,19 @@ class TestRefused:
         elsewhere.id = environment_of(project, "development").pk
         assert pair.ask(pair.production, elsewhere).status == 409
 
+    def test_after_the_parent_was_deleted(self, pair: Pair, project: Project) -> None:
+        child = copy.copy(pair.branch)
+        path = f"/v1/projects/{project.pk}/environments"
+        child.id = pair.production.call("POST", path, {"name": "child", "from": pair.branch.id})["id"]
+        child.call("PUT", "/v1/functions/digest", {"source": "export default () => 5"})
+        answer = pair.ask(pair.branch, child)
+        assert answer.status == 200
+        services.delete_environment(project.pk, pair.branch.id, actor=audit.SYSTEM)
+        assert pair.branch.apply(answer.json).status == 404
+        assert pair.ask(pair.branch, child).status == 404
+        assert pair.ask(child, pair.branch).fields == {"from": "unknown"}
+        assert pair.ask(pair.production, child).status == 409, "they have no common base"
+
     def test_viewers_and_keys_of_the_target(self, pair: Pair, bob: User, project: Project) -> None:
         services.add_member(project.pk, email=bob.email, role="viewer", actor=audit.SYSTEM)
         body = {"from": pair.branch.id}

@@ -225,6 +225,18 @@ def test_documents_that_are_too_large_or_take_long_to_read(configured: Configure
         assert time.monotonic() - begun < 2, text[:12]
 
 
+def test_a_config_of_1_mb_is_planned_and_applied(configured: Configured) -> None:
+    filler = "// " + "x" * 180_000 + "\n"
+    document = {f"f{number}": {"source": f"{filler}export default () => {number};\n"} for number in range(5)}
+    document["digest"] = {}
+    begun = time.monotonic()
+    plan = configured.plan(functions=document)
+    assert len(plan["changes"]) == 5
+    assert configured.apply(plan).status == 200
+    assert time.monotonic() - begun < 20
+    assert configured.plan(functions=configured.config("?parts=functions")["config"]["functions"])["changes"] == []
+
+
 def test_what_the_plan_of_the_project_does_not_allow(configured: Configured, project: Project) -> None:
     services.change_project(project.pk, plan="free", actor=audit.SYSTEM)
     slow = configured.ask({"config": {"functions": {"digest": {"timeout_ms": 60_000}}}})

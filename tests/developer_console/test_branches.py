@@ -140,6 +140,7 @@ def test_a_merge_with_a_rename_and_the_way_back(branched: Branched) -> None:
     assert "rename column tasks.title" in text_of(planned)
     assert "Changed" in text_of(planned)
     assert "ALTER TABLE" in text_of(planned)
+    assert "tasks reads and writes catalog only" in text_of(planned)
     assert "destructive" not in text_of(planned)
     applied = branched.ask("apply", **hidden(planned))
     assert "All changes of the plan are applied." in text_of(applied)

@@ -258,8 +258,10 @@ def test_a_deleted_environment_leaves_nothing(
     recording.queues[REGION].tallies[production.pk] = recording.Tally(omitted=3)
     api.get("/v1/schema", token=key)
     assert log.written()
+    owner = token_of(User.objects.get(memberships__project=project.pk, memberships__role="owner"))
     services.delete_project(project.pk, actor=audit.SYSTEM)
     assert api.get("/v1/logs", token=key).status == 401
+    assert api.get("/v1/logs", token=owner, environment=production.pk).status == 404
     assert [each for each in log.written() if each.environment_id] == []
     assert not OmittedRequests.objects.using(REGION).exists()
 
