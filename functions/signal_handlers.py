@@ -5,7 +5,7 @@ from typing import Any
 from django.db.models import F
 
 from accounts.audit import Actor
-from functions.deploy import branch_copy
+from functions.deploy import branch_copy, service
 from functions.deploy import deletion as function_deletion
 from functions.models import Version
 from functions.triggers import event_subscriptions
@@ -31,9 +31,9 @@ def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -
 
 def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
     """The functions of the branch are deleted, then its source's come along."""
-    deploy_service.lock_functions(target)
+    service.lock_functions(target)
     function_deletion.start_all(using, target.environment_id)
-    deploy_service.copy_functions(source, target)
+    branch_copy.copy_functions(source, target)
     event_subscriptions.refresh(target.environment_id, using)
 
 
