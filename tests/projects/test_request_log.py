@@ -27,6 +27,7 @@ from projects.tasks import remove_orphaned_rows
 from tests.projects.conftest import key_for, make_project, publishable_key_for, token_of
 from tests.support.client import Api
 from tests.support.request_log import Log
+from tests.support.timing import within
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -321,7 +322,7 @@ def test_5000_requests_a_second_take_little_memory_and_time(production: Environm
         recording.record(request, "GET", 500, 0.001, None)
     seconds = time.process_time() - began
     assert len(queue.waiting) == recording.MAX_WAITING
-    assert seconds / 100_000 < 20e-6
+    assert seconds < within(2)
     for number in range(2 * recording.MAX_TALLIES):
         queue.admit(f"env_{number}", is_read=True)
     assert len(queue.tallies) <= recording.MAX_TALLIES
