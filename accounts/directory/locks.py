@@ -2,8 +2,11 @@
 
 from django.db import connection
 
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
+
 
 def hold(name: str) -> None:
     """Let one transaction at a time go on under this name, until the end of the transaction at hand."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+        advisory_locks.lock(cursor, LockSpace.NAMED, name)

@@ -15,6 +15,8 @@ from functions.errors import FunctionsQuotaReached, NoSuchVersion
 from functions.models import Function, Version
 from functions.triggers import event_subscriptions, run_as_check, schedules
 from functions.triggers import inbound_endpoints as inbound
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from projects.directory import locks as environment_locks
@@ -256,7 +258,7 @@ def _lock(environment_id: str, using: str) -> None:
     """
     environment_locks.lock_shared_in_region(environment_id, using)
     with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"functions:{environment_id}"])
+        advisory_locks.lock(cursor, LockSpace.NAMED, f"functions:{environment_id}")
 
 
 def _describe_triggers(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from functions.runs.completion import EVENT_OF_RUN
 from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import anonymous_slots
 from functions.triggers.event_subscriptions import covers
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from platform_site.background.periodic import log_failures
 from platform_site.identity import call_depth, ids
 from platform_site.identity.plans import PlanLimits, plan_limits
@@ -122,8 +124,6 @@ def forget_environment(environment_id: str, using: str) -> None:
 # By the index that has the order: without statistics the planner expects few, and would fetch and sort all of them.
 _IN_ORDER: Final = "SELECT set_config('enable_sort', %s, true)"
 _WAITING: Final = _SQL["waiting"]
-# One worker at a time queues of an environment, so that runs are made in order; another has nothing to do there.
-_ALONE: Final = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 _FUNCTIONS: Final = _SQL["functions"]
 # Held until the runs that name them are committed, so that a deletion comes before or after. Whoever deploys at this
 # moment is waited for: one that is not found is gone, and its events with it.
@@ -237,8 +237,8 @@ def _queue(
     """One batch, in one transaction. Returns how much of what was heard is dealt with, and how many runs are queued for
     it. `is_hopeless`: no input can be made of the event in it."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(_ALONE, [f"heard:{environment_id}"])
-        if not cursor.fetchone()[0]:
+        # One worker at a time queues of an environment, so that runs are made in order; another has nothing to do.
+        if not advisory_locks.try_lock(cursor, LockSpace.NAMED, f"heard:{environment_id}"):
             return 0, 0
         cursor.execute(_FREE_SLOTS, [environment_id, MAX_QUEUED])
         count, size = cursor.fetchone()

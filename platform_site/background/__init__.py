@@ -1,5 +1,5 @@
-"""Background work: sending tasks by name, periodic jobs, debouncing, skip scans.
+"""Background work: sending tasks by name, periodic jobs, debouncing, skip scans, advisory locks.
 
 Depends on: platform_site.http.
-Used from outside: dispatch, periodic, debounce, skip_scan.
+Used from outside: dispatch, periodic, debounce, skip_scan, advisory_locks.
 """

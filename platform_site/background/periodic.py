@@ -43,6 +43,8 @@ from django.db import (
     transaction,
 )
 
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from platform_site.fastpath.libpq import session
 
 logger = logging.getLogger(__name__)
@@ -293,8 +295,7 @@ def _run_exclusively(name: str, using: str, patience: float) -> Iterator[bool]:
         with connection.cursor() as cursor:
             # The session's lock, not a transaction's: a job has many transactions, and a lost connection releases the
             # lock.
-            cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [key])
-            locked = may_run = bool(cursor.fetchone()[0])
+            locked = may_run = advisory_locks.try_lock_session(cursor, LockSpace.NAMED, key)
             if not locked:
                 cursor.execute(_STALLED, [key, patience])
                 may_run = bool(cursor.fetchone()[0])
@@ -304,4 +305,4 @@ def _run_exclusively(name: str, using: str, patience: float) -> Iterator[bool]:
             if locked:
                 # A connection that broke meanwhile has released it already.
                 with suppress(Error), connection.cursor() as cursor:
-                    cursor.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", [key])
+                    advisory_locks.unlock_session(cursor, LockSpace.NAMED, key)

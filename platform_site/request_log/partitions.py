@@ -10,6 +10,8 @@ from typing import Final
 from django.db import connections, transaction
 from psycopg import sql
 
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity.plans import PLANS
 
 KEEP_DAYS: Final = sorted({plan.request_log_days for plan in PLANS.values()})
@@ -30,7 +32,7 @@ def create(using: str) -> int:
     """Create the missing partitions from yesterday's to DAYS_AHEAD from now. Returns how many."""
     created = 0
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('request_log partitions', 0))")
+        advisory_locks.lock(cursor, LockSpace.NAMED, "request_log partitions")
         today = _today(using)
         existing = set(_existing(using))
         for keep_days in KEEP_DAYS:

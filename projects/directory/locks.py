@@ -14,11 +14,11 @@ from typing import Final
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from projects.errors import NoSuchEnvironment, SchemaLost
 from projects.models import Environment
 
-_LOCK_SHARED: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 5))"
-_LOCK_EXCLUSIVE: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 5))"
 # A statement of its own, so that it sees what was committed before the lock was ours; of the table and not
 # `to_regnamespace`, which answers from what this session remembers of the catalogue.
 _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s)"
@@ -30,7 +30,7 @@ def lock_shared(environment_id: str) -> None:
     Raises NoSuchEnvironment if it has been.
     """
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute(_LOCK_SHARED, [environment_id])
+        advisory_locks.lock_shared(cursor, LockSpace.ENVIRONMENT, environment_id)
     if not is_live(environment_id):
         raise NoSuchEnvironment
 
@@ -41,7 +41,7 @@ def lock_shared_in_region(environment_id: str, cluster: str) -> None:
     Raises NoSuchEnvironment if it has been, SchemaLost if the environment lives and has none.
     """
     with connections[cluster].cursor() as cursor:
-        cursor.execute(_LOCK_SHARED, [environment_id])
+        advisory_locks.lock_shared(cursor, LockSpace.ENVIRONMENT, environment_id)
         cursor.execute(_HAS_SCHEMA, [environment_id])
         if cursor.fetchone()[0]:
             return
@@ -52,7 +52,7 @@ def lock_exclusive(environment_id: str, using: str) -> None:
     """Wait for all shared holders, and keep the lock until the current transaction ends. Waits at most its
     `lock_timeout`."""
     with connections[using].cursor() as cursor:
-        cursor.execute(_LOCK_EXCLUSIVE, [environment_id])
+        advisory_locks.lock(cursor, LockSpace.ENVIRONMENT, environment_id)
 
 
 def is_live(environment_id: str) -> bool:

@@ -26,6 +26,8 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, connections, trans
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import limits, sqlstates
@@ -104,13 +106,13 @@ def require(target: EnvironmentRef) -> None:
 def block_new_branches(pool_id: str) -> None:
     """Let no branch of this pool appear until the control transaction at hand ends. Many may hold this at once."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 4))", [pool_id])
+        advisory_locks.lock_shared(cursor, LockSpace.POOL, pool_id)
 
 
 def block_user_deletion(pool_id: str) -> None:
     """Let no user of this pool be deleted until the control transaction at hand ends."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 4))", [pool_id])
+        advisory_locks.lock(cursor, LockSpace.POOL, pool_id)
 
 
 # ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────

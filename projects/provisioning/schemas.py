@@ -28,6 +28,8 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, Error, ProgrammingError, connections, transaction
 from psycopg import sql
 
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from platform_site.background.periodic import after_commit
 from platform_site.fastpath.libpq import session
 from platform_site.identity import ids, signals
@@ -57,7 +59,7 @@ def hold(environment_ids: Iterable[str]) -> None:
     """Take the lock on environments about to be made, until the end of the control transaction at hand."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         for environment_id in environment_ids:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [environment_id])
+            advisory_locks.lock(cursor, LockSpace.NAMED, environment_id)
 
 
 def make_schemas(places: Sequence[EnvironmentRef]) -> None:
@@ -137,8 +139,7 @@ def _drop_some_tables(environment_id: str, cluster: str) -> bool:
 
 def claim_schema(cursor: Any, environment_id: str) -> None:
     """Be the only one to fill or drop this schema until the region's transaction at hand ends. Raises SchemaBusy."""
-    cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 1))", [environment_id])
-    if not cursor.fetchone()[0]:
+    if not advisory_locks.try_lock(cursor, LockSpace.SCHEMA, environment_id):
         raise SchemaBusy(environment_id)
 
 
@@ -176,15 +177,14 @@ def alone(environment_id: str, cluster: str) -> Generator[None]:
     with session(cluster) as own:
         with own.cursor() as cursor:
             # A session lock: what is done takes several transactions, and the lock ends with the process.
-            cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 6))", [environment_id])
-            if not cursor.fetchone()[0]:
+            if not advisory_locks.try_lock_session(cursor, LockSpace.ORPHANED_SCHEMA, environment_id):
                 raise SchemaBusy(environment_id)
         try:
             yield
         finally:
             # A connection that broke meanwhile has released it already.
             with suppress(Error), own.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 6))", [environment_id])
+                advisory_locks.unlock_session(cursor, LockSpace.ORPHANED_SCHEMA, environment_id)
 
 
 # ── Orphans ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -290,8 +290,7 @@ def is_gone(environment_id: str) -> bool:
     if ids.created_at(environment_id) >= datetime.now(UTC) - grace:
         return False
     with transaction.atomic(), connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [environment_id])
-        if not cursor.fetchone()[0]:
+        if not advisory_locks.try_lock(cursor, LockSpace.NAMED, environment_id):
             return False
         # A new statement sees what was committed before the lock was free.
         return not Environment.objects.filter(pk=environment_id).exists()

@@ -10,6 +10,8 @@ from typing import Any
 
 from psycopg import sql
 
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from platform_site.fastpath.libpq import without_timeouts
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
@@ -29,8 +31,7 @@ def make_due(place: EnvironmentRef, progress: Progress = lambda name: None) -> b
     """
     with without_timeouts(place.cluster) as connection:
         cursor = connection.cursor()
-        cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 2))", [place.environment_id])
-        if not cursor.fetchone()[0]:
+        if not advisory_locks.try_lock_session(cursor, LockSpace.INDEXES, place.environment_id):
             return False
         while True:
             state = schema_service.current(place)

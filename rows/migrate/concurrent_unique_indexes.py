@@ -21,6 +21,8 @@ from django.db import Error as DatabaseError
 from django.db import connections
 from psycopg import sql
 
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from platform_site.concurrency import server_hints
 from platform_site.fastpath.libpq import without_timeouts
 from platform_site.identity.callers import EnvironmentRef
@@ -37,7 +39,6 @@ Progress = Callable[[str], None]
 
 _CLEARING_MS: Final = 2_000
 """How long dropping an index may wait for transactions that use its table. The periodic job tries again."""
-_LOCK: Final = sql.SQL("hashtextextended(%s, 3)")
 
 
 def wanted(place: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
@@ -109,8 +110,7 @@ def _clear_or_warn(cluster: str, environment_id: str) -> None:
 def are_being_made(cluster: str, environment_id: str) -> bool:
     """Whether a build is running. In a transaction, this keeps others from starting one until its end."""
     with connections[cluster].cursor() as cursor:
-        cursor.execute(sql.SQL("SELECT pg_try_advisory_xact_lock({})").format(_LOCK), [environment_id])
-        return not cursor.fetchone()[0]
+        return not advisory_locks.try_lock(cursor, LockSpace.UNIQUE_INDEXES, environment_id)
 
 
 @contextmanager
@@ -118,8 +118,7 @@ def _in_charge(cluster: str, environment_id: str) -> Generator[Any]:
     """A cursor in the environment's schema, with the right to create and drop such indexes there. Raises _Occupied if
     another process has it."""
     with without_timeouts(cluster) as connection, connection.cursor() as cursor:
-        cursor.execute(sql.SQL("SELECT pg_try_advisory_lock({})").format(_LOCK), [environment_id])
-        if not cursor.fetchone()[0]:
+        if not advisory_locks.try_lock_session(cursor, LockSpace.UNIQUE_INDEXES, environment_id):
             raise _Occupied
         try:
             cursor.execute("SELECT set_config('search_path', %s, false)", [f'"{environment_id}"'])
@@ -127,7 +126,7 @@ def _in_charge(cluster: str, environment_id: str) -> Generator[Any]:
         finally:
             # A closed connection's session ends a moment later; the next process must not find the lock taken.
             with suppress(DatabaseError):
-                cursor.execute(sql.SQL("SELECT pg_advisory_unlock({})").format(_LOCK), [environment_id])
+                advisory_locks.unlock_session(cursor, LockSpace.UNIQUE_INDEXES, environment_id)
 
 
 def _make(cursor: Any, uniques: Sequence[NewUnique], limit_ms: int, progress: Progress) -> None:

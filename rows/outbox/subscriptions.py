@@ -14,6 +14,8 @@ from typing import Final, Protocol
 from django.db import connections
 from django.db.models import Q
 
+from platform_site.background import advisory_locks
+from platform_site.background.advisory_locks import LockSpace
 from rows.outbox import event_types
 from rows.outbox.models import ANY, EventInterest, OutboxEvent
 
@@ -84,4 +86,4 @@ def is_wanted(event_type: str, environment_id: str, using: str) -> bool:
 def lock(environment_id: str, using: str) -> None:
     """One change of an environment's subscriptions at a time, until the transaction ends."""
     with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"webhooks:{environment_id}"])
+        advisory_locks.lock(cursor, LockSpace.NAMED, f"webhooks:{environment_id}")
