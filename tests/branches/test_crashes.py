@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 from django.db.models import Count
 
+from accounts import audit
+from accounts.models import AuditEntry
 from functions.models import Function
 from projects import tasks
 from projects.models import Environment
+from projects.services import branch_reset
 from rows.models import CurrentVersion, SchemaVersion
-from tests.branches.conftest import Branch, rows
+from rows.outbox import audit as audit_outbox
+from tests.branches.conftest import Branch, row, rows
 from tests.projects.conftest import schemas_in
 from tests.rows.conftest import Tracker
 from tests.support.project_crashes import Run
@@ -129,3 +133,45 @@ def test_kills_at_random_moments(tracker: Tracker, order: Any, run: Run, kills: 
         while extra := Environment.objects.branches().order_by("pk")[4:].first():
             run(do="delete environment", project=tracker.project.pk, environment=extra.pk)
     assert killed >= kills
+
+
+# ── Resets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def blue(tracker: Tracker, branch: Branch) -> str:
+    """A branch with a row more than production, and no webhook."""
+    made = str(branch("blue", data="full").json["id"])
+    row(tracker, "lists", environment=made, name="Only here", owner_id=tracker.users["alice"])
+    return made
+
+
+def lists_of(tracker: Tracker, environment_id: str) -> list[str]:
+    return sorted(each["name"] for each in rows(tracker, "lists", environment_id))
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "is_reset"),
+    [("branch.between_tables", False), ("reset.before_region_commit", False), ("reset.after_region_commit", True)],
+)
+def test_killed_while_it_resets(tracker: Tracker, blue: str, run: Run, failpoint: str, is_reset: bool) -> None:
+    assert run(do="reset", environment=blue, failpoint=failpoint)["signal"] == 9
+    assert lists_of(tracker, blue) == (["Home"] if is_reset else ["Home", "Only here"])
+    audit_outbox.flush_oldest(REGION)
+    assert AuditEntry.objects.filter(action="environment.reset").count() == is_reset
+    assert not [name for name in schemas_in(REGION) if name.startswith("reset_")]
+    assert run(do="reset", environment=blue)["signal"] == 0
+    assert lists_of(tracker, blue) == ["Home"]
+
+
+@pytest.mark.parametrize(
+    "failpoint", ["reset.before_region_commit", "reset.after_region_commit", "branch.before_ready"]
+)
+def test_killed_while_a_worker_resets(tracker: Tracker, blue: str, run: Run, settings: Any, failpoint: str) -> None:
+    settings.BRANCH_AT_ONCE_BYTES = 0
+    branch_reset.reset_branch(blue, data="full", actor=audit.SYSTEM)
+    assert run(do="fill", environment=blue, failpoint=failpoint)["signal"] == 9
+    assert Environment.objects.get(pk=blue).status == "creating"
+    tasks.finish_branches()
+    assert Environment.objects.get(pk=blue).status == "ready"
+    assert lists_of(tracker, blue) == ["Home"]

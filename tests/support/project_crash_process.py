@@ -23,6 +23,7 @@ def do(order: dict[str, Any]) -> None:
     from projects import services
     from projects.provisioning import branching
     from projects.provisioning import deletion as project_deletion
+    from projects.services import branch_reset
 
     settings.FAILPOINT = order.get("failpoint") or ""
     if order["do"] == "create":
@@ -41,6 +42,8 @@ def do(order: dict[str, Any]) -> None:
         )
     elif order["do"] == "fill":
         branching.finish(order["environment"])
+    elif order["do"] == "reset":
+        branch_reset.reset_branch(order["environment"], data="full", actor=audit.SYSTEM)
     elif order["do"] == "restore":
         call_command(
             "restore",
