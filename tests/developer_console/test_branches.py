@@ -109,6 +109,32 @@ def test_a_branch_is_reset_by_its_name(branched: Branched) -> None:
     assert desk.post("branches/", fixed).status_code == 409
 
 
+def test_a_branch_expires(tracker: Tracker, desk: Desk) -> None:
+    values = {"what": "create", "name": "short", "from": desk.environment_id, "data": "none"}
+    wrong = desk.post("branches/", {**values, "expires": "2"})
+    assert wrong.status_code == 422
+    assert "Choose one of the times." in text_of(wrong)
+    assert desk.post("branches/", {**values, "expires": "7"}).status_code == 200
+    branch = Environment.objects.get(project=tracker.project, name="short")
+    assert branch.expires_at is not None
+    asked = {"what": "expire", "branch": branch.pk}
+    assert "does not expire" in text_of(desk.post("branches/", {**asked, "expires": ""}))
+    branch.refresh_from_db()
+    assert branch.expires_at is None
+    assert desk.post("branches/", {**asked, "expires": "x"}).status_code == 422
+    assert "expires at another time" in text_of(desk.post("branches/", {**asked, "expires": "30"}))
+    fixed = desk.post("branches/", {**asked, "branch": desk.environment_id, "expires": "1"})
+    assert fixed.status_code == 422
+
+
+def test_a_merge_shows_the_impact_of_its_rules(branched: Branched) -> None:
+    def closed(tables: Any) -> None:
+        tables["tasks"]["rules"].pop("user", None)
+
+    branched.set_schema(branched.branch, closed)
+    assert "Impact of the rules" in text_of(branched.ask())
+
+
 def test_deleting_the_current_branch_opens_another_environment(branched: Branched) -> None:
     there = Desk(branched.desk.browser, branched.desk.project_id, branched.branch)
     gone = there.post("branches/", {"what": "delete", "branch": branched.branch, "confirm": "blue"})
@@ -264,6 +290,7 @@ def test_a_viewer_sees_branches_and_changes_nothing(branched: Branched, desk_of:
         ("branches/", {"what": "create", "name": "red", "from": viewer.environment_id, "data": "none"}),
         ("branches/", {"what": "delete", "branch": branched.branch, "confirm": "blue"}),
         ("branches/", {"what": "reset", "branch": branched.branch, "confirm": "blue", "data": "full"}),
+        ("branches/", {"what": "expire", "branch": branched.branch, "expires": "1"}),
         ("branches/merge", {"what": "plan", **into}),
         ("branches/merge", {"what": "plan", "into": viewer.environment_id, "version": "cfg_none"}),
     ):
@@ -284,6 +311,7 @@ def test_environments_of_other_projects_are_not_found(branched: Branched, make_t
     for what in (
         {"what": "delete", "branch": branched.branch, "confirm": "blue"},
         {"what": "reset", "branch": branched.branch, "confirm": "blue", "data": "full"},
+        {"what": "expire", "branch": branched.branch, "expires": "1"},
     ):
         assert stranger.post("branches/", what).status_code == 404
     made = stranger.post("branches/", {"what": "create", "name": "x", "from": branched.branch, "data": "none"})

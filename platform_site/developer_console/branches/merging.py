@@ -94,7 +94,8 @@ def _environment(console: Console, environment_id: str) -> Mapping[str, Any]:
 def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
     if asked.source is None and not asked.version:
         raise forms.invalid("from", "Choose the environment to merge.")
-    plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", asked.body, environment=asked.into["id"]).data
+    body = {**asked.body, "impact": True}
+    plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", body, environment=asked.into["id"]).data
     plan["seen"] = forms.fingerprint(plan["changes"])
     given = console.request.POST
     confirmed = given.getlist("confirm") if given.get("seen") == plan["seen"] else []

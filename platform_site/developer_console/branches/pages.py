@@ -1,5 +1,6 @@
-"""The environments of a project: listed, created as a branch of another one, reset and deleted."""
+"""The environments of a project: listed, branched, reset, merged, and deleted: at once or at their expiry."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.http import HttpResponse
@@ -10,6 +11,7 @@ from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
 
 _DATA: Final = (("none", "No rows"), ("full", "All rows"))
+_EXPIRY: Final = (("", "Never"), ("1", "In 1 day"), ("7", "In 7 days"), ("30", "In 30 days"), ("90", "In 90 days"))
 _FIXED: Final = ("development", "production")
 
 
@@ -29,6 +31,8 @@ def branches(console: Console) -> HttpResponse:
                 context = {"notice": "The branch is deleted."}
             elif what == "reset":
                 context = {"notice": _reset(console)}
+            elif what == "expire":
+                context = {"notice": _expire(console)}
             else:
                 context = {"notice": _create(console)}
         except Refused as refusal:
@@ -63,6 +67,7 @@ def _shown(console: Console, context: dict[str, Any]) -> dict[str, Any]:
         Field("name", "Name", required=True, placeholder="fix/login"),
         Field("from", "Copy of", "select", choices=[(pk, name) for pk, name in names.items()]),
         Field("data", "Rows", "select", choices=_DATA, help="A copy of many rows continues in the background."),
+        Field("expires", "Deleted", "select", choices=_EXPIRY),
     )
     form = Form(
         "new",
@@ -71,14 +76,35 @@ def _shown(console: Console, context: dict[str, Any]) -> dict[str, Any]:
         context.get("refusal") if failed else None,
         console.request.POST if failed else None,
     )
-    return {"environments": found, "form": form, "branch_asked": console.request.POST.get("branch", "")}
+    return {
+        "environments": found,
+        "form": form,
+        "expiry": _EXPIRY,
+        "branch_asked": console.request.POST.get("branch", ""),
+    }
 
 
 def _create(console: Console) -> str:
     asked = console.request.POST
-    body = {name: asked.get(name, "") for name in ("name", "from", "data")}
+    body: dict[str, Any] = {name: asked.get(name, "") for name in ("name", "from", "data")}
+    if asked.get("expires"):
+        body["expires_at"] = _expiry(asked["expires"])
     made = console.client.call("POST", path_of(console), body).data
     return f"The branch {made['name']} is created."
+
+
+def _expire(console: Console) -> str:
+    asked = console.request.POST
+    expires_at = _expiry(asked["expires"]) if asked.get("expires") else None
+    console.client.call("PATCH", path_of(console, _branch(console)["id"]), {"expires_at": expires_at})
+    return "The branch expires at another time." if expires_at else "The branch does not expire."
+
+
+def _expiry(days: str) -> str:
+    """Raises Refused."""
+    if days not in dict(_EXPIRY):
+        raise forms.invalid("expires", "Choose one of the times.")
+    return (datetime.now(UTC) + timedelta(days=int(days))).isoformat()
 
 
 def _reset(console: Console) -> str:
@@ -95,14 +121,18 @@ def _delete(console: Console) -> None:
 
 def _confirmed(console: Console) -> str:
     """The id of the branch whose name was typed."""
-    asked = console.request.POST
-    branch_id = asked.get("branch", "")
+    found = _branch(console)
+    if console.may_write and console.request.POST.get("confirm") != found["name"]:
+        raise forms.invalid("confirm", "This is not the branch's name.")
+    return str(found["id"])
+
+
+def _branch(console: Console) -> dict[str, Any]:
+    branch_id = console.request.POST.get("branch", "")
     found = next((each for each in console.project["environments"] if each["id"] == branch_id), None)
     if found is None:
         raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
-    if console.may_write and asked.get("confirm") != found["name"]:
-        raise forms.invalid("confirm", "This is not the branch's name.")
-    return branch_id
+    return dict(found)
 
 
 def _elsewhere(console: Console) -> str:
