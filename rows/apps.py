@@ -36,6 +36,6 @@ class RowsConfig(AppConfig):
         orphaned_rows.register(
             CurrentVersion, SchemaVersion, EventInterest, OutboxEvent, PendingUserReferences, WatchedTable
         )
-        subscriptions.register(watched_tables.patterns_of)
+        subscriptions.register(watched_tables.patterns_of, is_for_relay=False)
         names.register("table", existing_tables)
         signal_handlers.connect()

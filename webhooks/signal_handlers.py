@@ -36,8 +36,9 @@ def connect() -> None:
     signals.environment_deleted.connect(delete_environment, dispatch_uid="webhooks.forget_environment")
 
 
-def notify_of_event(*, using: str, **_: Any) -> None:
-    webhook_notify.after_commit(using)
+def notify_of_event(*, using: str, is_due: bool, **_: Any) -> None:
+    if is_due:
+        webhook_notify.after_commit(using)
 
 
 def record_migration_event(*, place: EnvironmentRef, version: int, using: str, **_: Any) -> None:

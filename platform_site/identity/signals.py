@@ -15,7 +15,7 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`.
 | `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account), `actor` of the audit entry |
 | `schema_migrated` | rows | `place`, `version`, `operations: list[str]`, `using` |
 | `names_changing` | rows | `place`, `old_names: OldNames`, `actor` (see below) |
-| `row_written` | rows | `place`, `table`, `action`, `row_id`, `using` |
+| `row_written` | rows | `place`, `table`, `action`, `row_id`, `using`, `is_due` |
 | `run_finished` | functions | `using` |
 
 `environment_reset` is sent in the transaction of the region that replaces what a branch has by what its source has.

@@ -98,6 +98,9 @@ class EventInterest(models.Model):
     table_name = models.CharField(max_length=48)
     action = models.CharField(max_length=10)
     """`insert`, `update`, `delete` or `*`."""
+    is_for_relay = models.BooleanField(db_default=True)
+    """A webhook or an event trigger wants them. Otherwise only streams of live changes do, which read events by
+    themselves: such an event is inserted as relayed, and no worker is notified of it."""
 
     class Meta:
         constraints: ClassVar = [

@@ -39,13 +39,13 @@ class ConsumerInterest(Protocol):
 Consumer = Callable[[Collection[str], str], ConsumerInterest]
 """`(environment ids, using)`: called at the beginning of a turn about events of these environments."""
 
-_sources: Final[list[PatternsOf]] = []
+_sources: Final[list[tuple[PatternsOf, bool]]] = []
 _consumers: Final[list[Consumer]] = []
 
 
-def register(patterns_of: PatternsOf) -> None:
-    """Called once at start by an app that has subscriptions."""
-    _sources.append(patterns_of)
+def register(patterns_of: PatternsOf, *, is_for_relay: bool = True) -> None:
+    """Called once at start by an app that has subscriptions. Not `is_for_relay`: it reads the events by itself."""
+    _sources.append((patterns_of, is_for_relay))
 
 
 def register_consumer(taker: Consumer) -> None:
@@ -61,18 +61,22 @@ def interests_of_consumers(environment_ids: Collection[str], using: str) -> list
 def refresh(environment_id: str, using: str) -> None:
     """Make the table of event interests equal to the subscriptions, in the current transaction, which holds the `lock`
     unless the environment is still being created."""
-    wanted = {
-        pair
-        for patterns_of in _sources
-        for patterns in patterns_of(environment_id, using)
-        for pair in event_types.interests(patterns)
-    }
+    wanted: dict[tuple[str, str], bool] = {}
+    for patterns_of, is_for_relay in _sources:
+        for patterns in patterns_of(environment_id, using):
+            for pair in event_types.interests(patterns):
+                wanted[pair] = wanted.get(pair, False) or is_for_relay
     interests = EventInterest.objects.using(using).filter(environment_id=environment_id)
-    known = {(each.table_name, each.action): each.pk for each in interests}
-    interests.filter(pk__in=[pk for pair, pk in known.items() if pair not in wanted]).delete()
+    known = {(each.table_name, each.action): each for each in interests}
+    interests.filter(pk__in=[each.pk for pair, each in known.items() if pair not in wanted]).delete()
+    for is_for_relay in (True, False):
+        other = [each.pk for pair, each in known.items() if wanted.get(pair) is is_for_relay is not each.is_for_relay]
+        if other:
+            interests.filter(pk__in=other).update(is_for_relay=is_for_relay)
     EventInterest.objects.using(using).bulk_create(
-        EventInterest(environment_id=environment_id, table_name=table, action=action)
-        for table, action in sorted(wanted - known.keys())
+        EventInterest(environment_id=environment_id, table_name=table, action=action, is_for_relay=is_for_relay)
+        for (table, action), is_for_relay in sorted(wanted.items())
+        if (table, action) not in known
     )
 
 

@@ -71,10 +71,12 @@ def event_values(depth: int) -> Named:
     }
 
 
-def announce(asking: QueryContext, table: str, action: str, row_id: str) -> None:
-    """Notify higher layers that the current statement has recorded an event."""
+def announce(asking: QueryContext, table: str, action: str, row_id: str, *, is_due: bool = True) -> None:
+    """Notify higher layers that the current statement has recorded an event. `is_due`: the relay may have to take it
+    up."""
+    using = asking.environment.alias
     row_written.send(
-        sender=None, place=asking.place, table=table, action=action, row_id=row_id, using=asking.environment.alias
+        sender=None, place=asking.place, table=table, action=action, row_id=row_id, using=using, is_due=is_due
     )
 
 
@@ -82,11 +84,12 @@ def announce_recorded(context: QueryContext, attempt: PendingWrite, row: Row) ->
     """Announce the event that the statement of `attempt` recorded with `row`; remember if there were no subscribers."""
     if not attempt.shape.events:
         return
-    if row[-1] == b"f":
+    is_due = row[-1]
+    if is_due is None:
         context.environment.learn_interest(attempt.table.name, attempt.action, False)
         return
     identity = row[0] if attempt.action == "delete" else row[1]
-    announce(context, attempt.table.name, attempt.action, (identity or b"").decode())
+    announce(context, attempt.table.name, attempt.action, (identity or b"").decode(), is_due=is_due == b"t")
 
 
 def answer_of(row_id: str, body: bytes | None) -> RowAnswer:

@@ -1,5 +1,7 @@
 """Events in the outbox: one for each write with a subscriber, in its transaction, with the changes."""
 
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -9,7 +11,9 @@ from django.db import DatabaseError, connections, transaction
 from platform_site.http.errors import ApiError
 from platform_site.identity.signals import row_written
 from rows import services
-from rows.models import EventInterest, OutboxEvent
+from rows.changes import watched_tables
+from rows.models import EventInterest, OutboxEvent, WatchedTable
+from rows.outbox import subscriptions
 from rows.outbox.models import record
 from rows.write import referential_actions
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
@@ -244,6 +248,61 @@ def test_the_floor_above_is_told_once_for_each_recorded_event(tenant: Tenant) ->
     finally:
         row_written.disconnect(hear)
     assert heard == [("lists", "update", quiet, tenant.place, REGION)]
+
+
+class TestEventsOfLiveChangesAlone:
+    """The relay has nothing to do with them: they are inserted as relayed, and no worker is notified."""
+
+    @pytest.fixture
+    def heard(self) -> Iterator[list[bool]]:
+        """For each announced event whether it is due."""
+        heard: list[bool] = []
+
+        def hear(*, is_due: bool, **_: Any) -> None:
+            heard.append(is_due)
+
+        row_written.connect(hear)
+        yield heard
+        row_written.disconnect(hear)
+
+    def watch(self, tenant: Tenant, *tables: str) -> None:
+        watched_tables.watch(tenant.place.environment_id, tables, REGION, timedelta(minutes=10))
+
+    def due(self, tenant: Tenant) -> list[bool]:
+        found = OutboxEvent.objects.using(REGION).filter(environment_id=tenant.place.environment_id)
+        return [event.relayed_at is None for event in found.order_by("sequence")]
+
+    def test_none_of_its_writes_is_due(self, tenant: Tenant, heard: list[bool]) -> None:
+        self.watch(tenant, "lists")
+        row_id = tenant.put("lists", name="x", owner_id=ALICE.user_id)
+        tenant.update(KEY, "lists", row_id, name="y")
+        services.delete_row(tenant.place, OPERATOR, "lists", row_id)
+        assert self.due(tenant) == [False, False, False]
+        assert not heard[0]
+        assert not heard[1]
+
+    def test_another_subscriber_makes_them_due_for_its_time(self, tenant: Tenant, heard: list[bool]) -> None:
+        self.watch(tenant, "lists")
+        row_id = tenant.put("lists", name="x", owner_id=ALICE.user_id)
+        interest = listen(tenant, "*", "update")
+        tenant.update(KEY, "lists", row_id, name="y")
+        interest.delete(using=REGION)
+        tenant.update(KEY, "lists", row_id, name="z")
+        assert self.due(tenant) == heard == [False, True, False]
+
+    def test_what_subscribers_share_is_due(self, tenant: Tenant, heard: list[bool], monkeypatch: Any) -> None:
+        """A webhook and a stream with the same pattern have one interest, whoever came first."""
+        patterns: list[list[str]] = []
+        monkeypatch.setattr(subscriptions, "_sources", [*subscriptions._sources, (lambda *_: patterns, True)])
+        environment_id = tenant.place.environment_id
+        self.watch(tenant, "lists")
+        for patterns[:] in ([["lists.*"]], [], [["lists.*"]]):
+            subscriptions.refresh(environment_id, REGION)
+            tenant.put("lists", name="x", owner_id=ALICE.user_id)
+        WatchedTable.objects.using(REGION).filter(environment_id=environment_id).delete()
+        subscriptions.refresh(environment_id, REGION)
+        tenant.put("lists", name="x", owner_id=ALICE.user_id)
+        assert self.due(tenant) == heard == [True, False, True, True]
 
 
 def test_system_event_is_recorded_in_the_current_transaction(tenant: Tenant) -> None:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _OLD_PREFIX: Final = "_o_"
 
 
-def wanted(table: str, action: str) -> Sql:
-    """Whether `action` on `table` has subscribers in the environment."""
+def wanted(table: str, action: str, *, by_relay: bool = False) -> Sql:
+    """Whether `action` on `table` has subscribers in the environment; `by_relay`: others than live changes."""
     return boolean(
         '(EXISTS (SELECT FROM "platform"."rows_eventinterest" WHERE environment_id = ', Parameter(ENVIRONMENT, "text"),
         " AND table_name IN (", _constant(table), ", ", _constant(ANY), ") AND action IN (",
-        _constant(action), ", ", _constant(ANY), ")))",
+        _constant(action), ", ", _constant(ANY), ")", " AND is_for_relay" if by_relay else "", "))",
     )  # fmt: skip
 
 
@@ -55,7 +55,8 @@ def with_event(
     """`_w AS (the change), _e AS (its event)`, numbered where there are several parts, each of many rows.
 
     `_w` has the columns of the row after (of a deleted one, before), and, where an event is to tell of it, under a
-    prefix those of the row before.
+    prefix those of the row before. `_e` has a row `is_due` if there were subscribers: whether the relay has to take up
+    the event.
     """
     number = "" if part is None else str(part)
     kept = "_o" if action == "delete" else "_n"
@@ -95,8 +96,11 @@ def _event(writer: Writer, table: Table, action: str, changed: tuple[str, ...], 
     )  # fmt: skip
     return combine(
         'INSERT INTO "platform"."rows_outboxevent" '
-        "(event_id, environment_id, type, subject, schema_version, request_id, depth, data) SELECT ",
+        "(event_id, environment_id, type, subject, schema_version, request_id, depth, relayed_at, data) SELECT ",
         writer.expression(about, table.name),
+        ", CASE WHEN NOT ",
+        writer.expression(wanted(table.name, action, by_relay=True), table.name),
+        " THEN statement_timestamp() END",
         ", (SELECT row_to_json(_d)::text FROM (SELECT ",
         writer.expression(Sql(_constant(table.name)), table.name),
         ' AS "table", _r."id" AS "id", ',
@@ -110,4 +114,5 @@ def _event(writer: Writer, table: Table, action: str, changed: tuple[str, ...], 
         old_join,
         " WHERE ",
         writer.expression(wanted(table.name, action), table.name),
+        " RETURNING relayed_at IS NULL AS is_due",
     )

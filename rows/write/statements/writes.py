@@ -131,7 +131,7 @@ def delete(role_view: "RoleView", shape: DeleteShape) -> Statement:
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
     rows = under_request(role_view, table, rows, "delete", shape.matches, shape.events)
-    flags = [writer.expression(wanted(table.name, "delete"), table.name)] if shape.events else []
+    flags = ["(SELECT is_due FROM _e)"] if shape.events else []
     return assign_parameter_numbers(
         *combine(
             "WITH ",
@@ -173,7 +173,7 @@ def _answer(
     writer: Writer, table: Table, change: Piece, action: str, events: bool, changed: tuple[str, ...]
 ) -> Statement:
     """The write with its event and its result: the row as JSON (null if the caller may not read it any more), its id,
-    and with `events` whether there were subscribers."""
+    and with `events` whether its event is due to the relay, null without subscribers."""
     role_view = writer.role_view
     read = role_view.access(table.name).read
     select, joins = shown(writer, table, AliasedRow("_r"))
@@ -183,7 +183,7 @@ def _answer(
     elif read.where != TRUE:
         visible = writer.expression(role_view.rules.condition(read.where, table.name, AliasedRow("_r")), table.name)
         body = combine("CASE WHEN ", visible, " THEN row_to_json(_q) END")
-    flags = [writer.expression(wanted(table.name, action), table.name)] if events else []
+    flags = ["(SELECT is_due FROM _e)"] if events else []
     return assign_parameter_numbers(
         *combine(
             "WITH ",
