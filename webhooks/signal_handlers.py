@@ -36,7 +36,7 @@ def connect() -> None:
     signals.environment_deleted.connect(delete_environment, dispatch_uid="webhooks.forget_environment")
 
 
-def notify_of_event(*, using: str, is_due: bool, **_: Any) -> None:
+def notify_of_event(*, using: str, is_due: bool = True, **_: Any) -> None:
     if is_due:
         webhook_notify.after_commit(using)
 

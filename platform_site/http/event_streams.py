@@ -22,9 +22,11 @@ def message(event: str, data: str, last_id: str | None = None) -> bytes:
 class MessageQueue:
     """Messages on their way to one client. Any thread may call it."""
 
+    __slots__ = ("_lock", "_max_bytes", "_size", "_waiting", "is_closed", "is_overflowed", "notify")
+
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._waiting: list[bytes] = []
         self._size = 0
         self.is_closed = False
@@ -36,7 +38,7 @@ class MessageQueue:
 
     def put(self, data: bytes) -> None:
         """Append a message. A client that reads too slowly is cut off: what waits for it is dropped."""
-        with self._changed:
+        with self._lock:
             if self.is_closed:
                 return
             self._size += len(data)
@@ -45,19 +47,16 @@ class MessageQueue:
                 self.is_closed = self.is_overflowed = True
             else:
                 self._waiting.append(data)
-            self._changed.notify_all()
         self.notify()
 
     def close(self) -> None:
         """What waits is still sent, and nothing after it."""
-        with self._changed:
-            self.is_closed = True
-            self._changed.notify_all()
+        self.is_closed = True
         self.notify()
 
     def take(self) -> bytes | None:
         """All that waits, perhaps nothing; None at the end."""
-        with self._changed:
+        with self._lock:
             data = b"".join(self._waiting)
             self._waiting.clear()
             self._size = 0
@@ -65,11 +64,14 @@ class MessageQueue:
 
     def __iter__(self) -> Iterator[bytes]:
         """For a server with a thread for each response."""
+        changed = threading.Event()
+        self.notify = changed.set
         while (data := self.take()) is not None:
             if data:
                 yield data
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self.is_closed)
+            else:
+                changed.wait()
+                changed.clear()
 
 
 class EventStreamResponse(StreamingHttpResponse):
@@ -78,7 +80,15 @@ class EventStreamResponse(StreamingHttpResponse):
     def __init__(self, queue: MessageQueue) -> None:
         super().__init__(iter(queue), content_type="text/event-stream; charset=utf-8", headers=_HEADERS)
         self.queue = queue
+        self._is_detached = False
+
+    def detach(self) -> MessageQueue:
+        """End the request, which nothing needs any more, and not its messages."""
+        self._is_detached = True
+        self.close()
+        return self.queue
 
     def close(self) -> None:
-        self.queue.close()
+        if not self._is_detached:
+            self.queue.close()
         super().close()

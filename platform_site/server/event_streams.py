@@ -14,11 +14,11 @@ import socket
 import struct
 import sys
 import termios
-from collections.abc import Callable
+from collections import deque
+from functools import lru_cache, partial
 from typing import Any, Final
 
-from platform_site.http.event_streams import EventStreamResponse, MessageQueue
-from platform_site.server.outgoing import headers_of
+from platform_site.http.event_streams import MessageQueue
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +27,13 @@ _LOOK_SECONDS: Final = 0.05
 _IS_LINUX: Final = sys.platform == "linux"
 
 
-async def stream(protocol: Any, client: str, response: EventStreamResponse) -> None:
-    """Send the messages of a response until one side ends it. `client` is the peer, `address:port`."""
-    loop, changed, queue = asyncio.get_running_loop(), asyncio.Event(), response.queue
-    queue.notify = lambda: _call_soon(loop, changed.set)
-    transport = protocol.response_stream(response.status_code, headers_of(response))
+async def stream(protocol: Any, client: str, head: tuple[int, list[tuple[str, str]]], queue: MessageQueue) -> None:
+    """Send the messages of `queue` until one side ends it. `client` is the peer, `address:port`; `head` the status and
+    the headers."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    queue.notify = partial(_wake_ups_of(loop).set, changed)
+    transport = protocol.response_stream(*head)
+    del head
     gone = asyncio.ensure_future(_close_when_gone(protocol, queue))
     sent = 0
     try:
@@ -57,9 +59,29 @@ async def _close_when_gone(protocol: Any, queue: MessageQueue) -> None:
     queue.close()
 
 
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the process ends
-        loop.call_soon_threadsafe(call)
+class _WakeUps:
+    """Sets events of a loop, from any thread: those of a thousand streams with one wake-up of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._due: deque[asyncio.Event] = deque()
+        self._is_called = False
+
+    def set(self, changed: asyncio.Event) -> None:
+        self._due.append(changed)
+        if not self._is_called:
+            self._is_called = True
+            with contextlib.suppress(RuntimeError):  # the process ends
+                self._loop.call_soon_threadsafe(self._set_all)
+
+    def _set_all(self) -> None:
+        self._is_called = False  # first: what comes from now on calls again
+        while self._due:
+            self._due.popleft().set()
+
+
+_wake_ups_of: Final = lru_cache(maxsize=1)(_WakeUps)
+"""Of a process's loop."""
 
 
 async def _wait_until_read(client: str, queue: MessageQueue) -> None:

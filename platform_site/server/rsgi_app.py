@@ -9,6 +9,7 @@ What is refused here never reaches Django, and looks the same as if it had: the 
 """
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import threading
@@ -28,7 +29,7 @@ from platform_site.server.body_reader import DISCONNECTED, BodyReader, Then, set
 from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import stream
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of_socket, mark_unreadable
-from platform_site.server.outgoing import send
+from platform_site.server.outgoing import headers_of, send
 from platform_site.server.request_checks import BODY_LIMIT, check_host, check_request, is_too_large
 
 logger = logging.getLogger(__name__)
@@ -236,7 +237,7 @@ class RsgiApplication:
             answer = self._front if self._is_for_machines(request.path) else self._handler.get_response
             response = answer(request)
             if isinstance(response, EventStreamResponse):
-                self._loop.call_soon_threadsafe(self._begin_stream, exchange, response)
+                self._begin_stream(exchange, response)
                 goes_on = True
             else:
                 send(exchange.protocol, response, last=self.leaving)
@@ -254,17 +255,24 @@ class RsgiApplication:
                 if response is not None:
                     response.close()
 
-    # ── on the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _begin_stream(self, exchange: Exchange, response: EventStreamResponse) -> None:
-        task = self._loop.create_task(stream(exchange.protocol, exchange.client, response))
-        self._streams.add(task)
+        """Let the loop send it. The request and what belongs to it go now: the stream may last for days."""
+        head = (response.status_code, headers_of(response))
+        queue = response.detach()
+        protocol, client, finish, parked = exchange.protocol, exchange.client, exchange.finish, exchange.parked
+        if parked is not None:
+            parked.give_up()
+
+        def begin() -> None:
+            task = self._loop.create_task(stream(protocol, client, head, queue))
+            self._streams.add(task)
+            task.add_done_callback(end)
 
         def end(task: asyncio.Task[None]) -> None:
             self._streams.discard(task)
-            exchange.end()
-            response.close()
+            finish()
 
-        task.add_done_callback(end)
+        self._loop.call_soon_threadsafe(begin, context=contextvars.Context())
 
 
 def _walk(resolver: Any) -> None:

@@ -1,5 +1,6 @@
 """`POST /v1/changes`: what changes in the rows of several tables, as Server-Sent Events."""
 
+from functools import partial
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -12,14 +13,19 @@ from platform_site.concurrency import server_hints
 from platform_site.http import fields
 from platform_site.http.errors import FieldError, NotFound, ValidationFailed
 from platform_site.http.event_streams import EventStreamResponse
-from platform_site.http.views import ApiViewSet
+from platform_site.http.views import ApiRequest, ApiViewSet
 from platform_site.identity.callers import Caller
 from rows.changes import open_stream
+from rows.changes.credentials import SharedCredential, shared_credential
 from rows.changes.positions import HEADER
 
 _LAST_EVENT_ID: Final = OpenApiParameter(
     HEADER, str, OpenApiParameter.HEADER, description="The last `id` of an earlier stream, to go on behind it."
 )
+
+
+_CREDENTIAL: Final = ("HTTP_AUTHORIZATION", "HTTP_X_ENVIRONMENT", "HTTP_HOST", "REMOTE_ADDR")
+"""What of a request decides who its caller is."""
 
 
 class ChangesRequest(fields.Serializer):
@@ -57,10 +63,21 @@ class ChangesViewSet(ApiViewSet):
                 fields=[FieldError(name[:100], "unknown_field", message) for name in sorted(unknown)]
             )
         last_id = self.request._request.META.get("HTTP_LAST_EVENT_ID")
-        stream = open_stream.open_stream(self.place, self.caller, body, last_id, self._authenticate_again)
+        stream = open_stream.open_stream(self.place, self.caller, body, last_id, self._shared_credential())
         return EventStreamResponse(stream.queue)
 
-    def _authenticate_again(self) -> Caller:
-        """Who the caller is by now. It is the same request: it is not counted again."""
-        self.request._request.__dict__[server_hints.REPEATED] = True
-        return self._authenticate()
+    def _shared_credential(self) -> SharedCredential:
+        meta = self.request._request.META
+        shown = tuple((name, meta[name]) for name in _CREDENTIAL if name in meta)
+        return shared_credential(shown, partial(_authenticate_again, shown), self.caller)
+
+
+def _authenticate_again(shown: tuple[tuple[str, str], ...]) -> Caller:
+    """Who the caller of an earlier request is by now. It is not counted again."""
+    request = HttpRequest()
+    request.method = "POST"
+    request.META = dict(shown)
+    request.__dict__[server_hints.REPEATED] = True
+    view = ChangesViewSet()
+    view.request = ApiRequest(request, view)
+    return view._authenticate()

@@ -33,8 +33,6 @@ WORKERS: Final = 4
 SETTLE_POLL_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 0.01
 """Between the beginnings of two passes: under load each serves the writes of that time together."""
-AUTHENTICATE_SECONDS: Final = 0.8
-"""How often a stream's credential is checked: it ends within a second after that is revoked."""
 WATCH_SECONDS: Final = 60
 """A table is watched for ten minutes at least after each time (`change_retention_seconds`)."""
 PING_SECONDS: Final = 15
@@ -205,15 +203,11 @@ class Feed:
             stream.end("internal")
 
     def _is_authorized(self, stream: Stream) -> bool:
-        """Check the credential, now and then. A caller whose role, claims or email changed gets a reset. Raises
-        ApiError where the request would be refused by now."""
-        now = time.monotonic()
-        if now - stream.authenticated_at < AUTHENTICATE_SECONDS:
-            return not stream.queue.is_closed
-        stream.authenticated_at = now
-        caller = stream.authenticate()
-        caller.need("rows:read")
-        if caller != stream.caller:
+        """Whether it is open. A caller whose role, claims or email changed gets a reset. Raises ApiError where the
+        request would be refused by now."""
+        caller = stream.credential.caller()
+        if caller is not stream.caller and caller != stream.caller:
+            caller.need("rows:read")
             stream.caller, principal = caller, Principal.of(caller)
             if principal != stream.principal or principal.claims != stream.principal.claims:
                 stream.principal, stream.environment = principal, None

@@ -1,11 +1,12 @@
 """Opens a stream of changes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from platform_site.http.errors import Unavailable
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.changes import stream_counts, watched_tables
+from rows.changes.credentials import SharedCredential
 from rows.changes.feed import feed_of, is_ending, retention_of
 from rows.changes.positions import seal_of
 from rows.changes.streams import Stream, compile_subscriptions, read_subscriptions
@@ -17,9 +18,9 @@ def open_stream(
     caller: Caller,
     body: Mapping[str, Any],
     last_id: str | None,
-    authenticate: Callable[[], Caller],
+    credential: SharedCredential,
 ) -> Stream:
-    """A stream for the `subscriptions` of `body`, behind the position `last_id`.
+    """A stream for the `subscriptions` of `body`, behind the position `last_id`. `credential` has just shown `caller`.
 
     Raises ValidationFailed naming the subscription or `Last-Event-ID`, NotFound (a table that the caller cannot read),
     RateLimited (too many streams), and Unavailable where this process is about to end.
@@ -31,7 +32,7 @@ def open_stream(
     environment = compile_subscriptions(place, principal, subscriptions)
     seal = seal_of(place, caller, body["subscriptions"])
     position = None if last_id is None else seal.read(last_id)
-    stream = Stream(place, caller, principal, subscriptions, environment, authenticate, seal, position)
+    stream = Stream(place, caller, principal, subscriptions, environment, credential, seal, position)
     stream.must_relist = position is not None
     stream_counts.enter(stream)
     try:

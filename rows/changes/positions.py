@@ -31,7 +31,7 @@ class Seal:
     facts: tuple[cursors.Fact, ...]
 
     def write(self, position: Position) -> str:
-        return cursors.encode(_KIND, self.facts, [position.snapshot, position.timeline, position.generations])
+        return _sealed(self.facts, position)
 
     def read(self, text: str) -> Position:
         """Raises ValidationFailed on the field `Last-Event-ID`."""
@@ -40,6 +40,12 @@ class Seal:
             message = "This is not an id of this stream: the caller or the subscriptions differ. Open it without an id."
             raise ValidationFailed.of(HEADER, "invalid_position", message)
         return Position(*values)
+
+
+@lru_cache(maxsize=1_024)
+def _sealed(facts: tuple[cursors.Fact, ...], position: Position) -> str:
+    """Streams of one caller that ask the same have the same."""
+    return cursors.encode(_KIND, facts, [position.snapshot, position.timeline, position.generations])
 
 
 def seal_of(place: EnvironmentRef, caller: Caller, subscriptions: Mapping[str, Any]) -> Seal:

@@ -4,7 +4,7 @@ import random
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.event_streams import MessageQueue, message
 from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.changes.credentials import SharedCredential
 from rows.changes.positions import Position, Seal
 from rows.events.payloads import columns_by_table
 from rows.query import params
@@ -169,8 +170,7 @@ class Stream:
     subscriptions: list[Subscription]
     environment: CompiledSchema | None
     """For which the subscriptions are compiled; None where the caller has changed since."""
-    authenticate: Callable[[], Caller]
-    """Who the caller is now. Raises ApiError if the request would be refused by now."""
+    credential: SharedCredential
     seal: Seal
     position: Position | None
     """What it has seen; None before it is ready."""
@@ -179,7 +179,6 @@ class Stream:
     must_relist: bool = False
     """It was ready before and has missed events: its client must list the rows again."""
     opened_at: float = field(default_factory=time.monotonic)
-    authenticated_at: float = field(default_factory=time.monotonic)
     sent_at: float = field(default_factory=time.monotonic)
     failed_at: float = 0.0
     """Since when it could not be served; 0 if it can."""

@@ -261,6 +261,19 @@ def test_a_change_of_role_is_a_reset_with_the_new_rights(app: App) -> None:
         assert stream.is_silent()
 
 
+def test_a_new_stream_never_goes_by_the_role_that_others_still_have(app: App) -> None:
+    """Streams of one credential share its check, which may be almost a second old."""
+    made = task(app, "bob")
+    with app.live("ada"):
+        for role, kinds in (("editor", ["ready", "row"]), (None, ["ready"])):
+            app.ok("owner", "PATCH", f"/users/{app.users['ada']}", role=role)
+            with app.live("ada") as stream:
+                found = [stream.next()[0]]
+                app.change("tasks", made["id"], title=f"As {role}")
+                assert found + [stream.next()[0] for _ in kinds[1:]] == kinds
+                assert stream.is_silent()
+
+
 def test_a_transaction_that_commits_late_is_not_skipped(app: App) -> None:
     """Its event has a lower sequence than those that were sent before."""
     first, second = task(app), task(app)

@@ -1,0 +1,60 @@
+"""Who the caller of a stream is by now: one check for all streams of this process with the same credential."""
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Final
+from weakref import WeakValueDictionary
+
+from platform_site.http.errors import ApiError
+from platform_site.identity.callers import Caller
+
+AUTHENTICATE_SECONDS: Final = 0.8
+"""How often a credential is checked: its streams end within a second after it is revoked."""
+
+
+class SharedCredential:
+    """A credential as requests show it. `authenticate` raises ApiError where a request would be refused."""
+
+    __slots__ = ("__weakref__", "_authenticate", "_caller", "_checked_at", "_lock", "_refused")
+
+    def __init__(self, authenticate: Callable[[], Caller], caller: Caller) -> None:
+        self._authenticate, self._caller = authenticate, caller
+        self._lock = threading.Lock()
+        self._checked_at = time.monotonic()
+        self._refused: ApiError | None = None
+
+    def caller(self) -> Caller:
+        """Its caller, of at most AUTHENTICATE_SECONDS ago. Raises ApiError."""
+        with self._lock:
+            if time.monotonic() - self._checked_at >= AUTHENTICATE_SECONDS:
+                checked_at = time.monotonic()
+                try:
+                    self._caller, self._refused = self._authenticate(), None
+                except ApiError as error:
+                    self._refused = error
+                self._checked_at = checked_at
+            if self._refused is not None:
+                raise self._refused.with_traceback(None)
+            return self._caller
+
+    def must_be(self, caller: Caller) -> None:
+        """If another request has found somebody else, check it at once: a new stream must not go by an older state."""
+        with self._lock:
+            if caller is not self._caller or self._refused is not None:
+                self._checked_at = -AUTHENTICATE_SECONDS
+
+
+_lock: Final = threading.Lock()
+_known: "Final[WeakValueDictionary[Hashable, SharedCredential]]" = WeakValueDictionary()
+
+
+def shared_credential(key: Hashable, authenticate: Callable[[], Caller], caller: Caller) -> SharedCredential:
+    """The one of this process. `key` has all of the request that `authenticate` depends on; `caller` is who it has just
+    found."""
+    with _lock:
+        found = _known.get(key)
+        if found is None:
+            found = _known[key] = SharedCredential(authenticate, caller)
+    found.must_be(caller)
+    return found
