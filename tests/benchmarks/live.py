@@ -1,12 +1,15 @@
-"""What live changes cost: `python -m tests.benchmarks.live [STREAMS]`. By hand, on a quiet machine.
+"""What live changes cost: `python -m tests.benchmarks.live [STREAMS] [--idle]`. By hand, on a quiet machine.
 
-Starts the whole service, opens streams of ten users and measures the time from a write's request to each client that
-sees the change, what an idle stream takes of memory, and what a write costs where the table is watched.
+Starts the whole service, opens streams of USERS users and measures what a stream takes of memory, what a write costs
+where the table is watched, what retrieves cost beside the streams, and the time from a write's request to each client
+that sees the change. `--idle` leaves out the last. The clients run beside the service, on the same cores.
 Figures: docs/explanation/performance.md.
 """
 
 import asyncio
+import copy
 import json
+import resource
 import statistics
 import sys
 import tempfile
@@ -17,12 +20,19 @@ from typing import Any
 
 import httpx
 
-from tests.support.live_changes import App
+from tests.support.live_changes import DOCUMENT, App
 from tests.support.service import start_up
 
 USERS = 10
-SINGLE_WRITES = 200
+SINGLE_WRITES = 100
 BURST_SECONDS = 5.0
+WRITES = 100
+ROUNDS = 4
+RETRIEVE_SECONDS = 4.0
+AT_ONCE = 16
+"""Streams that open at the same time."""
+FIRST = 100
+"""Streams before memory is measured: what a process needs for any number of them is no part of one."""
 
 
 @dataclass
@@ -33,11 +43,30 @@ class Clients:
     arrivals: dict[str, list[float]] = field(default_factory=dict)
     ready: int = 0
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    refused: int = 0
+    ended: int = 0
+    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
-    async def open(self, who: str) -> None:
-        self.tasks.append(asyncio.create_task(self._follow(who)))
+    async def open(self, users: list[str], until: int) -> float:
+        """Open streams until there are so many. Returns the seconds that it took."""
+        began = time.perf_counter()
+        for number in range(len(self.tasks), until):
+            self.tasks.append(asyncio.create_task(self._follow(users[number % len(users)])))
+        await wait_until(f"{until} streams", lambda: self.ready >= until, 60 + until / 10)
+        return time.perf_counter() - began
 
     async def _follow(self, who: str) -> None:
+        async with self.opening:
+            reader = await self._opened(who)
+        while line := await reader.readline():
+            if line.startswith(b'data: {"subscription"'):
+                title = json.loads(line[6:]).get("row", {}).get("title")
+                self.arrivals.setdefault(title, []).append(time.perf_counter())
+        self.ended += 1
+
+    async def _opened(self, who: str) -> asyncio.StreamReader:
+        """A stream that is ready."""
         client = self.app.clients[who]
         url = client.base_url
         body = json.dumps({"subscriptions": {"tasks": {"table": "tasks", "columns": "title"}}})
@@ -49,14 +78,14 @@ class Clients:
             )
             if b" 200 " in await reader.readline():
                 break
-            writer.close()  # 503 while many open at once
+            self.refused += 1
+            writer.close()
             await asyncio.sleep(0.5)
-        while line := await reader.readline():
-            if line.startswith(b'data: {"subscription"'):
-                title = json.loads(line[6:]).get("row", {}).get("title")
-                self.arrivals.setdefault(title, []).append(time.perf_counter())
-            elif line == b"event: ready\n":
-                self.ready += 1
+        while await reader.readline() != b"event: ready\n":
+            pass
+        self.ready += 1
+        self.writers.append(writer)
+        return reader
 
 
 def spread(values: list[float]) -> str:
@@ -76,45 +105,98 @@ async def wait_until(what: str, condition: Any, seconds: float = 60) -> None:
         await asyncio.sleep(0.01)
 
 
-async def write(client: httpx.AsyncClient, title: str, owner: str | None) -> None:
-    answer = await client.post("/rows/tasks", json={"title": title, "owner_id": owner})
+async def write(client: httpx.AsyncClient, title: str, owner: str | None, table: str = "tasks") -> None:
+    answer = await client.post(f"/rows/{table}", json={"title": title, "owner_id": owner})
     answer.raise_for_status()
 
 
-async def cost_of_writes(app: App) -> float:
-    """Milliseconds of a write, by one client."""
-    async with httpx.AsyncClient(
-        base_url=app.clients["server"].base_url, headers=app.clients["server"].headers
-    ) as client:
-        taken = []
-        for number in range(300):
-            began = time.perf_counter()
-            await write(client, f"cost {number}", None)
-            taken.append(time.perf_counter() - began)
-    return statistics.median(taken) * 1e3
+def server(app: App) -> httpx.AsyncClient:
+    client = app.clients["server"]
+    return httpx.AsyncClient(base_url=client.base_url, headers=client.headers, timeout=30)
 
 
-async def measure(app: App, streams: int) -> None:
-    users = [f"user{number}" for number in range(USERS)]
+async def cost_of_writes(app: App) -> None:
+    """One client changes a row of a table without streams and of one with, in turns. Pauses let what a write leaves
+    behind end before the next one, so that only the write itself is measured; without them both share the cores."""
+    rows = {table: app.put(table, title="cost")["id"] for table in ("plain", "tasks")}
+    async with server(app) as client:
+        for pause in (0.03, 0.0):
+            medians: dict[str, list[float]] = {table: [] for table in rows}
+            for _ in range(ROUNDS):
+                for table, row_id in rows.items():
+                    taken = []
+                    for number in range(WRITES):
+                        began = time.perf_counter()
+                        answer = await client.patch(f"/rows/{table}/{row_id}", json={"title": f"{number}"})
+                        taken.append(time.perf_counter() - began)
+                        answer.raise_for_status()
+                        await asyncio.sleep(pause)
+                    medians[table].append(statistics.median(taken) * 1e3)
+            plain, watched = (statistics.median(each) for each in medians.values())
+            how = f"with pauses of {pause * 1e3:.0f} ms" if pause else "one after the other"
+            print(f"a write, {how}: {plain:.2f} ms, of a watched table {watched:.2f} ms ({watched / plain:.2f})")
+
+
+async def retrieves(app: App) -> float:
+    """Retrieves a second, by eight clients."""
+    row_id = app.put("plain", title="retrieved")["id"]
+    ends, count = time.perf_counter() + RETRIEVE_SECONDS, 0
+
+    async def ask() -> None:
+        nonlocal count
+        async with server(app) as client:
+            while time.perf_counter() < ends:
+                (await client.get(f"/rows/plain/{row_id}")).raise_for_status()
+                count += 1
+
+    await asyncio.gather(*(ask() for _ in range(8)))
+    return count / RETRIEVE_SECONDS
+
+
+async def cpu_of_web(app: App, seconds: float = 5.0) -> float:
+    """Of one core, while nothing is asked."""
+
+    def spent() -> float:
+        return sum(sum(worker.cpu_times()[:2]) for worker in app.served.web_workers())
+
+    before = spent()
+    await asyncio.sleep(seconds)
+    return (spent() - before) / seconds
+
+
+async def measure(app: App, streams: int, idle: bool) -> None:
+    users = [f"user{number}" for number in range(max(USERS, streams // 90))]
     for name in users:
         app.add_user(name)
-    unwatched = await cost_of_writes(app)
-    before = memory(app)
     clients = Clients(app)
-    for number in range(streams):
-        await clients.open(users[number % USERS])
-    await wait_until("all streams", lambda: clients.ready == streams)
-    await asyncio.sleep(2)
-    print(f"{streams} streams: {(memory(app) - before) / streams / 1024:.1f} KB each")
-    print(f"a write: {unwatched:.2f} ms, of a watched table {await cost_of_writes(app):.2f} ms")
-    async with httpx.AsyncClient(
-        base_url=app.clients["server"].base_url, headers=app.clients["server"].headers
-    ) as client:
-        each = streams // USERS
+    await retrieves(app)
+    alone = await retrieves(app)
+    await clients.open(users, min(FIRST, streams // 2))
+    before, first = memory(app), clients.ready
+    seconds = await clients.open(users, streams)
+    await asyncio.sleep(3)
+    each = (memory(app) - before) / (streams - first) / 1024
+    print(
+        f"{streams} streams of {len(users)} users, opened {(streams - first) / seconds:.0f} a second: {each:.1f} KB each"
+    )
+    print(f"CPU of the web processes with idle streams: {await cpu_of_web(app) * 100:.0f} % of one core")
+    beside = await retrieves(app)
+    print(f"retrieves: {alone:.0f}/s, beside the streams {beside:.0f}/s ({beside / alone:.0%}); {clients.ended} ended")
+    await cost_of_writes(app)
+    if not idle:
+        await arrivals(app, clients, users)
+    for task in clients.tasks:
+        task.cancel()
+
+
+async def arrivals(app: App, clients: Clients, users: list[str]) -> None:
+    streams = len(clients.tasks)
+    each = streams // len(users)
+    async with server(app) as client:
         latencies: list[float] = []
         for number in range(SINGLE_WRITES):
             began = time.perf_counter()
-            await write(client, f"single {number}", app.users[users[number % USERS]])
+            await write(client, f"single {number}", app.users[users[number % len(users)]])
             await wait_until("arrivals", lambda: len(clients.arrivals.get(f"single {number}", [])) >= each)  # noqa: B023
             latencies += [at - began for at in clients.arrivals[f"single {number}"]]
         print(f"one write at a time, to {each} of {streams} streams: {spread(latencies)}")
@@ -126,7 +208,7 @@ async def measure(app: App, streams: int) -> None:
             while time.perf_counter() < ends:
                 title = f"burst {worker} {number}"
                 begun[title] = time.perf_counter()
-                await write(client, title, app.users[users[number % USERS]])
+                await write(client, title, app.users[users[number % len(users)]])
                 number += 1
 
         await asyncio.gather(*(burst(worker) for worker in range(8)))
@@ -134,20 +216,22 @@ async def measure(app: App, streams: int) -> None:
         latencies = [at - begun[title] for title in begun for at in clients.arrivals[title]]
         rate = len(begun) / BURST_SECONDS
         print(f"{rate:.0f} writes/s, {len(latencies) / BURST_SECONDS:.0f} events/s in all: {spread(latencies)}")
-    for task in clients.tasks:
-        task.cancel()
 
 
-def main(streams: int = 200) -> None:
+def main(streams: int = 200, *, idle: bool = False) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # the service inherits it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2 * streams + 1_000)), hard))
+    DOCUMENT["tables"]["plain"] = copy.deepcopy(DOCUMENT["tables"]["tasks"])
     with tempfile.TemporaryDirectory() as directory:
         up = start_up(Path(directory) / "data", environment={"RATE_LIMIT_FACTOR": "1000"})
         try:
             app = App(up)
             app.ok("owner", "PATCH", f"/projects/{app.project_id}", plan="team")
-            asyncio.run(measure(app, streams))
+            asyncio.run(measure(app, streams, idle))
         finally:
             up.stop()
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    main(*numbers, idle="--idle" in sys.argv)
