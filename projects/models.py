@@ -25,6 +25,7 @@ class Plan(models.TextChoices):
 
 
 SUSPENSION_REASON_LENGTH: Final = 500
+GRANT_REASON_LENGTH: Final = 500
 
 
 class Project(models.Model):
@@ -194,7 +195,28 @@ class Environment(models.Model):
         return self.pool_id != self.pk
 
 
+class StaffGrant(models.Model):
+    """Access of a member of staff to one environment, for an hour (`projects.staff_access`)."""
+
+    id = public_id("sgr")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="staff_grants")
+    reason = models.CharField(max_length=GRANT_REASON_LENGTH)
+    may_write = models.BooleanField(default=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=models.Q(reason__regex=r"\S"), name="staff_grant_has_reason"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} at {self.environment_id}"
+
+
 # Django looks for an app's tables here.
 from projects.control_events import ControlEvent  # noqa: E402
 
-__all__ = ["ControlEvent", "Environment", "Member", "Plan", "Project", "Region"]
+__all__ = ["ControlEvent", "Environment", "Member", "Plan", "Project", "Region", "StaffGrant"]

@@ -52,7 +52,7 @@ def _me(caller: Caller, user: User | None) -> dict[str, Any]:
         "has_password": user.has_usable_password() if user else None,
         "name": user.name if user else caller.name,
         # What rules call the role: an app user's own, an account's in the project that the call means.
-        "role": place.role if caller.kind == "account" and place else caller.role,
+        "role": place.role if caller.kind in ("account", "staff") and place else caller.role,
         "environment_id": place.environment_id if place else None,
         "scopes": sorted(caller.scopes),
     }

@@ -99,7 +99,7 @@ def copied(text: str | None) -> dict[str, Any]:
 
 def caller_of(actor: Caller | Actor) -> Caller | None:
     """Whom runs can execute as: None for staff and commands."""
-    return actor if isinstance(actor, Caller) else None
+    return actor if isinstance(actor, Caller) and actor.kind != "staff" else None
 
 
 def count_schedules(place: EnvironmentRef) -> int:

@@ -18,6 +18,8 @@ from platform_site.fastpath import routes
 from platform_site.http import exact_json
 from platform_site.http.views import encode
 from platform_site.server.incoming import Incoming
+from projects import staff_access
+from projects.models import StaffGrant
 
 _OF_THE_CLIENT: Final[tuple[str, ...]] = ("REMOTE_ADDR", "HTTP_USER_AGENT", "HTTP_HOST", "SERVER_NAME", "SERVER_PORT")
 
@@ -58,6 +60,8 @@ class ApiClient:
 
     request: HttpRequest
     signed_in: SignedIn
+    staff_grant: StaffGrant | None = None
+    """With which staff see an environment of others."""
     _token: str | None = field(default=None, init=False)
 
     def call(
@@ -111,6 +115,8 @@ class ApiClient:
         except Resolver404:  # an id from a form that is none
             raise Refused(404, {"code": "not_found", "message": "There is no such object."}) from None
         inner.resolver_match = match
+        if self.staff_grant is not None:
+            inner.__dict__[staff_access.ATTRIBUTE] = self.staff_grant.pk
         response: HttpResponse = match.func(inner, *match.args, **match.kwargs)
         return response
 

@@ -12,7 +12,7 @@ from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
-from platform_site.developer_console import session
+from platform_site.developer_console import session, staff
 from platform_site.developer_console.api_calls import Answer, ApiClient, Refused
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
@@ -115,7 +115,14 @@ def page(section: str) -> Callable[[Callable[..., HttpResponse]], Page]:
         def wrapped(
             request: HttpRequest, client: ApiClient, project_id: str, environment_id: str, **kwargs: Any
         ) -> HttpResponse:
-            console = _open(request, client, section, project_id, environment_id)
+            try:
+                console = _open(request, client, section, project_id, environment_id)
+            except Refused as refusal:
+                if refusal.status != 404 or staff.may_ask(client.signed_in) is None:
+                    raise
+                return go_to(
+                    request, f"{reverse('developer_console:staff')}?{urlencode({'environment': environment_id})}"
+                )
             try:
                 return view(console, **kwargs)
             except Refused as refusal:
@@ -129,7 +136,13 @@ def page(section: str) -> Callable[[Callable[..., HttpResponse]], Page]:
 
 
 def _open(request: HttpRequest, client: ApiClient, section: str, project_id: str, environment_id: str) -> Console:
-    project = client.call("GET", f"/v1/projects/{project_id}").data
+    try:
+        project = client.call("GET", f"/v1/projects/{project_id}").data
+    except Refused as refusal:
+        client.staff_grant = staff.grant_for(client.signed_in, environment_id) if refusal.status == 404 else None
+        if client.staff_grant is None:
+            raise
+        project = client.call("GET", f"/v1/projects/{project_id}").data
     environment = next((each for each in project["environments"] if each["id"] == environment_id), None)
     if environment is None:
         raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})

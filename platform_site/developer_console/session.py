@@ -29,11 +29,13 @@ class SignedIn:
     session_id: str
     began: float
     seen: float
+    is_verified: bool = False
+    """Whether it began with a second factor."""
 
 
-def start(response: HttpResponse, *, user_id: str, session_id: str) -> None:
+def start(response: HttpResponse, *, user_id: str, session_id: str, is_verified: bool) -> None:
     now = time.time()
-    _write(response, SignedIn(user_id, session_id, now, now))
+    _write(response, SignedIn(user_id, session_id, now, now, is_verified))
 
 
 def read(request: HttpRequest) -> SignedIn | None:

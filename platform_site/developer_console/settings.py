@@ -6,10 +6,14 @@ from typing import Any, Final
 from django.http import HttpResponse
 from django.urls import reverse
 
+from accounts.audit import Actor
 from platform_site.developer_console import forms, keys
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import WRITERS, Console, go_to, page
+from platform_site.http.errors import NotFound
 from platform_site.templatetags.developer_console import isolated
+from projects import staff_access
+from projects.models import StaffGrant
 
 ROLES: Final = ("owner", "developer", "viewer")
 
@@ -36,6 +40,7 @@ def settings(console: Console) -> HttpResponse:
         "members": members,
         "invitations": _invitations(console),
         "roles": ROLES,
+        "staff_grants": _staff_grants(console),
         "environment_detail": console.api("GET", _environment(console)).data,
         "limits": _limits(console),
         "can_revoke": console.me["role"] in WRITERS,
@@ -58,6 +63,25 @@ def _invitations(console: Console) -> list[dict[str, Any]]:
         return []
     found: list[dict[str, Any]] = console.api("GET", f"{_project(console)}/invitations").data["data"]
     return found
+
+
+def _staff_grants(console: Console) -> list[StaffGrant]:
+    """Of the whole project. Owners alone see and end them, as they alone read the audit log."""
+    if not console.is_owner:
+        return []
+    grants = staff_access.active().filter(environment__project_id=console.project["id"])
+    return list(grants.select_related("environment").order_by("-created_at", "-id"))
+
+
+def _revoke_staff(console: Console) -> dict[str, Any]:
+    if not console.is_owner:
+        raise Refused(403, {"code": "forbidden", "message": "Only owners end the access of staff."})
+    actor = Actor("account", console.me["id"])
+    try:
+        staff_access.revoke(console.request.POST.get("grant", ""), actor=actor, project_id=console.project["id"])
+    except NotFound as error:
+        raise Refused(404, {"code": error.code, "message": error.text}) from None
+    return {"notice": "The access of staff has ended."}
 
 
 def _limits(console: Console) -> dict[str, Any]:
@@ -120,6 +144,7 @@ _CHANGES: Final[dict[str, Callable[[Console], dict[str, Any]]]] = {
     "withdraw": _withdraw,
     "create-key": keys.change,
     "revoke-key": keys.change,
+    "revoke-staff": _revoke_staff,
     "origins": _change_origins,
     "rename": _rename,
     "delete": _delete,

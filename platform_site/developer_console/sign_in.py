@@ -62,7 +62,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
             rate_limits.count_token_request(request, email=form.cleaned_data["email"])
             user = sessions.authenticate(pool_id=None, environment_id=None, **form.cleaned_data)
             if second_factor.device_of(user) is None:
-                return _begin(request, user, target, "console")
+                return _begin(request, user, target, is_verified=False)
         except ApiError as error:
             form.add_error(None, _text(error, WRONG))
             status = error.status
@@ -88,7 +88,7 @@ def code(request: HttpRequest) -> HttpResponse:
     if form.is_bound and form.is_valid():
         try:
             second_factor.verify(user, form.cleaned_data["code"])
-            response = _begin(request, user, _target(request, pending["next"]), "console, second factor")
+            response = _begin(request, user, _target(request, pending["next"]), is_verified=True)
         except ApiError as error:
             log.warning("second factor refused", extra={"user_id": user.pk, "why": error.code})
             form.add_error("code", _text(error))
@@ -116,13 +116,14 @@ def sign_out(request: HttpRequest) -> HttpResponse:
     return response
 
 
-def _begin(request: HttpRequest, user: User, target: str, method: str) -> HttpResponse:
+def _begin(request: HttpRequest, user: User, target: str, *, is_verified: bool) -> HttpResponse:
     """Raises InvalidGrant if the account was disabled or got another password meanwhile."""
+    method = "console, second factor" if is_verified else "console"
     grant = sessions.start(
         user, environment_id=None, device=device_of(request), method=method, password_hash=user.password
     )
     response = redirect(target)
-    session.start(response, user_id=user.pk, session_id=grant.session_id)
+    session.start(response, user_id=user.pk, session_id=grant.session_id, is_verified=is_verified)
     return response
 
 

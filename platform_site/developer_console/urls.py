@@ -10,6 +10,7 @@ from platform_site.developer_console import (
     schema,
     search,
     settings,
+    staff_pages,
     table_files,
     tables,
 )
@@ -31,6 +32,7 @@ urlpatterns = [
     path("sign-in/code", member_sign_in.code, name="code"),
     path("command-line", command_line.command_line, name="command-line"),
     path("sign-out", member_sign_in.sign_out, name="sign-out"),
+    path("staff", staff_pages.access, name="staff"),
     path("<str:project_id>", frame.open_project, name="project"),
     path(_ENVIRONMENT, home.home, name="home"),
     path(f"{_ENVIRONMENT}schema", schema.schema, name="schema"),

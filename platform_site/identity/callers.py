@@ -6,8 +6,8 @@ from typing import Any, Final, Literal
 
 from platform_site.http.errors import Forbidden, ProjectSuspended
 
-CallerKind = Literal["account", "user", "key", "anonymous"]
-"""`anonymous` is a caller with a publishable key, which is public."""
+CallerKind = Literal["account", "user", "key", "anonymous", "staff"]
+"""`anonymous` is a caller with a publishable key, which is public; `staff` has a grant (`projects.staff_access`)."""
 ProjectRole = Literal["owner", "developer", "viewer"]
 
 SCOPES: Final = (
@@ -43,6 +43,7 @@ _LACKED_BY: Final[dict[CallerKind, str]] = {
     "anonymous": "",
     "user": ", which users of an application do not have",
     "account": ", which your role in the project does not give",
+    "staff": ", which staff access does not give",
 }
 """A key is made with scopes. Who signs in never chose any, and finds none to look for."""
 

@@ -35,6 +35,7 @@ PREFIXES: Final = frozenset(
         "inv",
         "inb",
         "pln",
+        "sgr",
     }
 )
 

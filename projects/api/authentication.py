@@ -37,6 +37,7 @@ from platform_site.identity.callers import Caller, CallerKind, EnvironmentRef
 from platform_site.postgres import replicas
 from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits, round_trip
+from projects import staff_access
 from projects.directory import environment_cache, roles
 
 EnvironmentUse = Literal["required", "optional", "unused"]
@@ -66,6 +67,12 @@ class CallerAuthentication(BaseAuthentication):
             raise credentials.missing()
         try:
             credential = credentials.read(header)
+            grant_id = http.__dict__.get(staff_access.ATTRIBUTE)
+            if grant_id is not None:
+                account = resolve(http, credential, "unused")
+                needs_place = request.parser_context["view"].environment == "required"
+                named = named_environment(http)
+                return staff_access.caller_with(account, grant_id, named, needs_place=needs_place), credential
             return resolve(http, credential, request.parser_context["view"].environment), credential
         except Unauthorized:
             rate_limits.count_refused(http)

@@ -33,7 +33,7 @@ class LogQuery(Serializer):
 
 
 class LogCaller(Serializer):
-    kind = fields.ChoiceField(choices=["account", "user", "key", "anonymous"])
+    kind = fields.ChoiceField(choices=["account", "user", "key", "anonymous", "staff"])
     id = fields.CharField()
 
 

@@ -75,8 +75,8 @@ def environment_for(
     own = caller.place is not None and caller.place.environment_id == environment_id
     project = project_for(caller, project_id, "viewer" if caller.kind == "key" and own else needed)
     found = _live_environment(project, environment_id)
-    if caller.kind == "user" and not own:
-        raise Forbidden("An application's user is shown its own environment alone.")
+    if caller.kind in ("user", "staff") and not own:
+        raise Forbidden("This caller is shown its own environment alone.")
     return found
 
 

@@ -55,7 +55,7 @@ class Principal:
             return cls("key", key_id=caller.id, bypass=caller.may("rows:bypass_rules"))
         if caller.kind == "anonymous":
             return cls("anonymous", key_id=caller.id)
-        if caller.kind == "account":
+        if caller.kind in ("account", "staff"):
             role = caller.place.role if caller.place else None
             return cls("account", user_id=caller.id, email=caller.email, reads_only=role not in ("owner", "developer"))
         return cls("user", user_id=caller.id, email=caller.email, role=caller.role, claims=caller.claims)

@@ -1,0 +1,67 @@
+"""`/console/staff`: staff ask for access to an environment, see what they have, and end it."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.staff.roles import OPERATE
+from platform_site.developer_console import staff
+from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.developer_console.forms import Field, Form
+from platform_site.developer_console.frame import signed_in_page
+from platform_site.http.errors import ApiError
+from projects import staff_access
+from projects.models import StaffGrant
+
+
+@signed_in_page
+def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
+    user = staff.may_ask(client.signed_in)
+    if user is None:
+        message = "Only staff get access here, with a second factor where one is set up or required."
+        raise Refused(403, {"code": "forbidden", "message": message})
+    refusal = None
+    if request.method == "POST":
+        try:
+            if request.POST.get("what") == "end":
+                _end(user, request.POST.get("grant", ""))
+                return redirect("developer_console:staff")
+            made = _ask(user, request)
+            return redirect("developer_console:home", made.environment.project_id, made.environment_id)
+        except ApiError as error:
+            refusal = _refused(error)
+    fields = (
+        Field("environment", "Environment id", required=True, placeholder="env_…"),
+        Field("reason", "Reason", required=True, help="The project's owners read it in their audit log."),
+        *([Field("may_write", "May change rows and the schema", "checkbox")] if user.has_perm(OPERATE) else []),
+    )
+    asked = request.POST if refusal is not None else None
+    form = Form("ask", fields, {"environment": request.GET.get("environment", "")}, refusal, asked)
+    grants = staff_access.active().filter(user=user).select_related("environment__project").order_by("-created_at")
+    status = 200 if refusal is None else refusal.status
+    return render(request, "console/staff.html", {"form": form, "refusal": refusal, "grants": grants}, status=status)
+
+
+def _ask(user: User, request: HttpRequest) -> StaffGrant:
+    asked = request.POST
+    environment_id = asked.get("environment", "").strip()
+    return staff_access.grant(user, environment_id, reason=asked.get("reason", ""), may_write="may_write" in asked)
+
+
+def _end(user: User, grant_id: str) -> None:
+    """Operators end everybody's."""
+    mine = staff_access.active().filter(pk=grant_id, user=user).exists()
+    if mine or user.has_perm(OPERATE):
+        staff_access.revoke(grant_id, actor=Actor.staff(user))
+
+
+def _refused(error: ApiError) -> Refused:
+    body: dict[str, Any] = {
+        "code": error.code,
+        "message": error.text,
+        "fields": [{"field": each.field, "code": each.code, "message": each.message} for each in error.fields],
+    }
+    return Refused(error.status, body)

@@ -1,0 +1,126 @@
+"""Grants: how staff who are no members enter one environment of `/console`.
+
+A grant has a reason, is read-only unless it says otherwise, ends after LIFETIME and is in the project's audit log. Its
+owners can revoke it, and so can its holder and every operator. It holds for the console's own calls of the API alone:
+only `developer_console.api_calls` can name a grant (an attribute of the request in this process).
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.staff.roles import OPERATE
+from platform_site.http.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller
+from projects.directory import roles
+from projects.directory.environments import place_of
+from projects.models import GRANT_REASON_LENGTH, Environment, StaffGrant
+
+LIFETIME: Final = timedelta(hours=1)
+ATTRIBUTE: Final = "staff_grant_id"
+"""Of a request: the grant that its page was opened with."""
+READ: Final = roles.BY_ROLE["viewer"] | {"logs:read"}
+WRITE: Final = READ | {"rows:write", "schema:write"}
+"""What outlives a grant is missing: keys, users, code, URLs of webhooks, members."""
+_KEPT_FOR: Final = timedelta(days=30)
+
+
+def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> StaffGrant:
+    """A grant for this member of staff. Raises NotFound, Forbidden (no staff; support may not write), ValidationFailed
+    on the field `reason`."""
+    reason = reason.strip()
+    if not reason or len(reason) > GRANT_REASON_LENGTH or not reason.isprintable():
+        message = f"The reason takes 1 to {GRANT_REASON_LENGTH} printable characters, on one line."
+        raise ValidationFailed.of("reason", "invalid", message)
+    if not user.is_staff:
+        raise Forbidden
+    if may_write and not user.has_perm(OPERATE):
+        raise Forbidden("Only operators can get access that writes.")
+    found = Environment.objects.reachable().filter(pk=environment_id) if ids.matches("env", environment_id) else None
+    environment = found.first() if found is not None else None
+    if environment is None:
+        raise NotFound("There is no such environment.")
+    with transaction.atomic():
+        StaffGrant.objects.filter(user=user, expires_at__lt=Now() - _KEPT_FOR).delete()
+        _revoke(active().filter(user=user, environment=environment), Actor.staff(user))
+        made = StaffGrant.objects.create(
+            user=user, environment=environment, reason=reason, may_write=may_write, expires_at=Now() + LIFETIME
+        )
+        made.refresh_from_db(fields=["expires_at"])
+        audit.record(
+            "staff_access.granted", actor=Actor.staff(user), target_id=made.pk, project_id=environment.project_id,
+            environment_id=environment.pk, reason=reason, may_write=may_write, expires_at=made.expires_at.isoformat(),
+        )  # fmt: skip
+    return made
+
+
+def active() -> "QuerySet[StaffGrant]":
+    """Grants that hold now: not expired or revoked, of accounts that are still staff and not disabled."""
+    return StaffGrant.objects.filter(
+        Q(may_write=False) | Q(user__is_superuser=True) | Q(user__groups__permissions__codename=OPERATE.split(".")[1]),
+        expires_at__gt=Now(),
+        revoked_at=None,
+        user__is_staff=True,
+        user__disabled_at=None,
+    ).distinct()
+
+
+def active_for(user_id: str, environment_id: str) -> StaffGrant | None:
+    """The grant with which this account may enter the environment."""
+    return active().filter(user_id=user_id, environment_id=environment_id).order_by("-created_at").first()
+
+
+def revoke(grant_id: str, *, actor: Caller | Actor, project_id: str | None = None) -> None:
+    """End a grant, if `project_id` is named one of that project. Whether the actor may is asked before. Raises
+    NotFound."""
+    meant = active().filter(pk=grant_id)
+    with transaction.atomic():
+        if not _revoke(meant.filter(environment__project_id=project_id) if project_id else meant, actor):
+            raise NotFound("There is no such access, or it has ended.")
+
+
+def _revoke(grants: "QuerySet[StaffGrant]", actor: Caller | Actor) -> int:
+    found = list(grants.select_related("environment"))
+    ended = 0
+    for each in found:
+        if StaffGrant.objects.filter(pk=each.pk, revoked_at=None).update(revoked_at=Now()):
+            ended += 1
+            audit.record(
+                "staff_access.revoked", actor=actor, target_id=each.pk,
+                project_id=each.environment.project_id, environment_id=each.environment_id,
+            )  # fmt: skip
+    return ended
+
+
+def caller_with(account: Caller, grant_id: str, named: str | None, *, needs_place: bool) -> Caller:
+    """The caller that an account with this grant is, in the grant's environment. Two queries.
+
+    Raises Unauthorized (the grant has ended), NotFound (another environment is named), and where the call `needs_place`
+    ProjectSuspended.
+    """
+    found = active().filter(pk=grant_id, user_id=account.id).first()
+    place = place_of(found.environment_id) if found is not None else None
+    if found is None or place is None:
+        raise Unauthorized("The staff access has ended.")
+    if named not in (None, place.environment_id):
+        raise NotFound("The staff access is for another environment.")
+    if needs_place:
+        place.require_active()
+    return Caller(
+        kind="staff",
+        id=account.id,
+        scopes=WRITE if found.may_write else READ,
+        plan=place.plan,
+        place=replace(place, role="developer" if found.may_write else "viewer"),
+        session_id=account.session_id,
+        email=account.email,
+        name=account.name,
+    )

@@ -1,0 +1,236 @@
+"""Staff in an environment of others: only with a grant, for an hour, within what it says, and in the owner's sight."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+from django.test import Client
+from django_otp.oath import TOTP
+
+from accounts import audit
+from accounts.models import AuditEntry, User
+from accounts.staff import roles, second_factor
+from accounts.staff.roles import StaffRole
+from accounts.users import service as user_service
+from platform_site.http.errors import NotFound
+from projects import services, staff_access
+from projects.models import StaffGrant
+from tests.developer_console.conftest import PASSWORD, Desk, environment_of, give_password, sign_in
+from tests.rows.conftest import Tracker
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+Hire = Callable[[StaffRole], User]
+
+
+@pytest.fixture
+def hired() -> Hire:
+    def make(role: StaffRole) -> User:
+        user = user_service.create_user(
+            pool_id=None, email=f"{role.value}@platform.example", password=None, name="Staff", actor=audit.SYSTEM
+        )
+        roles.set_role(user, role, actor=audit.SYSTEM)
+        return give_password(user)
+
+    return make
+
+
+def desk_with(user: User, tracker: Tracker, **asked: str) -> Desk:
+    """The desk of staff that has asked for access."""
+    desk = Desk(sign_in(user), tracker.project.pk, tracker.environment_id)
+    values = {"what": "ask", "environment": tracker.environment_id, "reason": "ticket 7", **asked}
+    answer = desk.browser.post("/console/staff", values)
+    assert answer.status_code == 302, answer.content
+    assert answer["Location"] == desk.url()
+    return desk
+
+
+def is_out(desk: Desk, path: str = "") -> bool:
+    """Whether the desk is sent back to ask."""
+    answer = desk.get(path)
+    return answer.status_code == 302 and answer["Location"].startswith(("/console/staff", "/console/sign-in"))
+
+
+def new_row(desk: Desk) -> Any:
+    return desk.browser.post(desk.url("tables/tasks/rows"), {"title": "by staff"}, "application/json")
+
+
+def test_staff_see_nothing_before_they_say_why(tracker: Tracker, hired: Hire) -> None:
+    user = hired(StaffRole.SUPERUSER)
+    desk = Desk(sign_in(user), tracker.project.pk, tracker.environment_id)
+    answer = desk.get("tables/tasks")
+    assert answer["Location"] == f"/console/staff?environment={tracker.environment_id}"
+    for reason in ("", "  ", "two\nlines", "x" * 501):
+        values = {"what": "ask", "environment": tracker.environment_id, "reason": reason}
+        assert desk.browser.post("/console/staff", values).status_code == 422, reason
+    for environment in ("", "env_x", "env_00000000000000000000000000"):
+        values = {"what": "ask", "environment": environment, "reason": "why"}
+        assert desk.browser.post("/console/staff", values).status_code == 404
+    assert not StaffGrant.objects.exists()
+    assert is_out(desk)
+
+
+def test_a_grant_reads_and_its_owner_sees_it(tracker: Tracker, hired: Hire, desk: Desk) -> None:
+    user = hired(StaffRole.SUPPORT)
+    theirs = desk_with(user, tracker)
+    for path in ("", "tables/tasks", "schema", "functions/", "webhooks/", "logs"):
+        page = theirs.get(path)
+        assert page.status_code == 200, path
+        assert "Staff access, read-only" in page.content.decode()
+    for path in ("auth/", "logs/audit", "settings"):
+        assert theirs.get(path).status_code == 403, path
+    shown = unescape(desk.get("logs/audit").content.decode())
+    assert "staff_access.granted" in shown
+    assert "ticket 7" in shown
+    assert user.pk not in shown
+    assert "ticket 7" in desk.get("settings").content.decode()
+    entry = AuditEntry.objects.get(action="staff_access.granted")
+    assert (entry.actor_kind, entry.project_id, entry.environment_id) == (
+        "staff", tracker.project.pk, tracker.environment_id,
+    )  # fmt: skip
+    left = StaffGrant.objects.get().expires_at - entry.at
+    assert timedelta(minutes=59) < left <= timedelta(hours=1, seconds=5)
+
+
+def test_a_read_only_grant_writes_nothing(tracker: Tracker, hired: Hire) -> None:
+    desk = desk_with(hired(StaffRole.OPERATOR), tracker)
+    assert new_row(desk).status_code == 403
+    for path, values in (
+        ("schema", {"what": "apply", "document": '{"tables": {}}'}),
+        ("functions/", {"what": "deploy", "name": "f", "source": "export default () => 1"}),
+        ("webhooks/", {"what": "create", "url": "https://x.example", "events": "row.*"}),
+        ("", {"what": "create-key", "preset": "server"}),
+        ("branches/", {"what": "create", "name": "b", "from": tracker.environment_id, "data": "none"}),
+        ("settings", {"what": "rename", "name": "Mine"}),
+        ("settings", {"what": "revoke-staff", "grant": StaffGrant.objects.get().pk}),
+    ):
+        assert desk.post(path, values).status_code in (400, 403), path
+    assert "by staff" not in desk.get("tables/tasks").content.decode()
+
+
+def test_a_writing_grant_is_for_operators_and_stops_at_keys_and_code(tracker: Tracker, hired: Hire) -> None:
+    support = Desk(sign_in(hired(StaffRole.SUPPORT)), tracker.project.pk, tracker.environment_id)
+    values = {"what": "ask", "environment": tracker.environment_id, "reason": "why", "may_write": "on"}
+    assert support.browser.post("/console/staff", values).status_code == 403
+    desk = desk_with(hired(StaffRole.OPERATOR), tracker, may_write="on")
+    assert "may change rows and the schema" in desk.get().content.decode()
+    assert new_row(desk).status_code < 300
+    assert "by staff" in desk.get("tables/tasks").content.decode()
+    entries = AuditEntry.objects.filter(actor_kind="staff", action="staff_access.granted")
+    assert entries.get().detail["may_write"] is True
+    assert desk.post("", {"what": "create-key", "preset": "server"}).status_code == 403
+    deploy = {"what": "deploy", "name": "f", "source": "export default () => 1"}
+    assert desk.post("functions/", deploy).status_code == 403
+
+
+def test_a_grant_ends_by_time_by_hand_and_by_the_owner(tracker: Tracker, hired: Hire, desk: Desk) -> None:
+    user = hired(StaffRole.SUPPORT)
+    theirs = desk_with(user, tracker)
+    StaffGrant.objects.update(expires_at=Now())
+    assert is_out(theirs, "tables/tasks")
+    theirs = desk_with(user, tracker)
+    grant = staff_access.active().get()
+    theirs.browser.post("/console/staff", {"what": "end", "grant": grant.pk})
+    assert is_out(theirs)
+    theirs = desk_with(user, tracker)
+    grant = staff_access.active().get()
+    assert desk.post("settings", {"what": "revoke-staff", "grant": grant.pk}).status_code == 200
+    assert is_out(theirs)
+    assert desk.post("settings", {"what": "revoke-staff", "grant": grant.pk}).status_code == 404
+    assert AuditEntry.objects.filter(action="staff_access.revoked", project_id=tracker.project.pk).count() == 2
+
+
+def test_a_grant_is_for_one_environment_and_one_account(tracker: Tracker, hired: Hire) -> None:
+    desk = desk_with(hired(StaffRole.SUPPORT), tracker)
+    other = environment_of(tracker.project, "production")
+    if other.pk == tracker.environment_id:
+        other = environment_of(tracker.project, "development")
+    there = Desk(desk.browser, tracker.project.pk, other.pk)
+    assert is_out(there, "tables/")
+    assert desk.get("branches/merge", data={"from": other.pk}).status_code in (200, 404)
+    assert desk.post("branches/merge", {"from": other.pk, "what": "plan"}).status_code == 422  # there is none
+    colleague = Desk(sign_in(hired(StaffRole.OPERATOR)), tracker.project.pk, tracker.environment_id)
+    assert is_out(colleague)
+
+
+def test_owners_end_no_grants_of_other_projects(tracker: Tracker, hired: Hire, desk: Desk) -> None:
+    other = services.create_project(
+        account_id=hired(StaffRole.OPERATOR).pk, name="Other", region="us-east-1", plan="free", actor=audit.SYSTEM
+    )
+    made = staff_access.grant(hired(StaffRole.SUPPORT), other.environments.first().pk, reason="why", may_write=False)
+    assert desk.post("settings", {"what": "revoke-staff", "grant": made.pk}).status_code == 404
+    with pytest.raises(NotFound):
+        staff_access.revoke(made.pk, actor=audit.SYSTEM, project_id=tracker.project.pk)
+    assert staff_access.active().count() == 1
+
+
+@pytest.mark.parametrize("change", ["role", "disabled", "weaker"])
+def test_a_grant_ends_with_the_role(tracker: Tracker, hired: Hire, change: str) -> None:
+    user = hired(StaffRole.OPERATOR)
+    desk = desk_with(user, tracker, may_write="on")
+    assert desk.get().status_code == 200
+    if change == "disabled":
+        user_service.change_user(user, actor=audit.SYSTEM, is_disabled=True)
+    else:
+        roles.set_role(user, StaffRole.SUPPORT if change == "weaker" else None, actor=audit.SYSTEM)
+    answer = desk.get()
+    assert answer.status_code == 404 or is_out(desk)
+
+
+def test_accounts_that_are_no_staff_get_no_access(tracker: Tracker, hired: Hire) -> None:
+    user = hired(StaffRole.SUPPORT)
+    made = staff_access.grant(user, tracker.environment_id, reason="why", may_write=False)
+    stranger = user_service.create_user(
+        pool_id=None, email="stranger@x.example", password=None, name="S", actor=audit.SYSTEM
+    )
+    desk = Desk(sign_in(give_password(stranger)), tracker.project.pk, tracker.environment_id)
+    assert desk.browser.get("/console/staff").status_code == 403
+    values = {"what": "ask", "environment": tracker.environment_id, "reason": "let me in"}
+    assert desk.browser.post("/console/staff", values).status_code == 403
+    assert desk.browser.post("/console/staff", {"what": "end", "grant": made.pk}).status_code == 403
+    assert desk.get().status_code == 404
+    assert staff_access.active().count() == 1
+
+
+def test_the_tokens_of_staff_reach_nothing_outside_the_console(tracker: Tracker, hired: Hire) -> None:
+    user = hired(StaffRole.SUPERUSER)
+    desk_with(user, tracker, may_write="on")
+    made = Client().post(
+        "/v1/auth/token",
+        {"grant_type": "password", "email": user.email, "password": PASSWORD},
+        content_type="application/json",
+    )
+    headers = {"Authorization": f"Bearer {made.json()['access_token']}", "X-Environment": tracker.environment_id}
+    assert Client().get("/v1/rows/tasks", headers=headers).status_code == 404
+    assert Client().get(f"/v1/projects/{tracker.project.pk}", headers=headers).status_code == 404
+
+
+def test_a_second_factor_counts_as_in_admin(tracker: Tracker, hired: Hire, settings: Any) -> None:
+    user = hired(StaffRole.SUPPORT)
+    desk = desk_with(user, tracker)
+    settings.CONSOLE_REQUIRE_TOTP = True
+    assert desk.get().status_code == 404
+    assert desk.browser.get("/console/staff").status_code == 403
+    settings.CONSOLE_REQUIRE_TOTP = False
+    assert desk.get().status_code == 200
+    device = second_factor.begin_enrolment(user)
+    totp = TOTP(device.key)
+    totp.time = time.time() - 30
+    second_factor.confirm_enrolment(user, f"{totp.token():06d}")
+    assert desk.get().status_code == 404  # this session did not show it
+    browser = Client()
+    browser.post("/console/sign-in", {"email": user.email, "password": PASSWORD})
+    totp.time = time.time()
+    assert browser.post("/console/sign-in/code", {"code": f"{totp.token():06d}"}).status_code == 302
+    assert Desk(browser, desk.project_id, desk.environment_id).get().status_code == 200
+
+
+def test_a_suspended_project_is_refused_to_staff_as_to_members(tracker: Tracker, hired: Hire) -> None:
+    desk = desk_with(hired(StaffRole.OPERATOR), tracker, may_write="on")
+    services.suspend_project(tracker.project.pk, reason="unpaid", actor=audit.SYSTEM)
+    assert desk.get("tables/tasks").status_code == 403
+    assert new_row(desk).status_code == 403
