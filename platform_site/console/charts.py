@@ -26,9 +26,11 @@ class Series:
     figures: Sequence[int]
 
 
-def bars(title: str, labels: Sequence[str], series: Sequence[Series], *, width: int = WIDTH) -> SafeString:
+def bars(
+    title: str, labels: Sequence[str], series: Sequence[Series], *, width: int = WIDTH, summary: str = ""
+) -> SafeString:
     """Stacked bars, the first series at the bottom; every sixth label is written under its bar. `width` in units of the
-    text's size: a chart that gets half of the page has half of the units."""
+    text's size: a chart that gets half of the page has half of the units. `summary` replaces the sum as its text."""
     totals = [sum(figures) for figures in zip(*(each.figures for each in series), strict=True)]
     top = _round_up(max(totals, default=0))
     step = width / max(1, len(labels))
@@ -67,7 +69,7 @@ def bars(title: str, labels: Sequence[str], series: Sequence[Series], *, width: 
         '<line class="chart-line" x1="0" x2="{}" y1="{}" y2="{}"/>'
         '<text class="chart-text" x="0" y="11">{}</text>{}{}</svg>',
         " wide" if width > HALF else "",
-        f"{title}: {sum(totals):,} in all, at most {max(totals, default=0):,} at a time",
+        summary or f"{title}: {sum(totals):,} in all, at most {max(totals, default=0):,} at a time",
         width,
         HEIGHT,
         width,

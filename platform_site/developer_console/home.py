@@ -1,11 +1,11 @@
-"""Home: the environment's URL, its keys, and the first lines of code."""
+"""Home: the environment's URL, the last day, what needs attention, keys, and the first lines of code."""
 
 from typing import Any, Final
 
 from django.conf import settings
 from django.http import HttpResponse
 
-from platform_site.developer_console import keys
+from platform_site.developer_console import activity, keys
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
@@ -29,6 +29,8 @@ def home(console: Console) -> HttpResponse:
         {
             "base_url": settings.BASE_URL,
             "tables": tables,
+            "activity": activity.of(console),
+            "troubles": activity.troubles(console),
             "snippets": _snippets(console, tables, context.get("new_key")),
             **context,
         },

@@ -1,0 +1,115 @@
+"""What happened in an environment in the last 24 hours, by the hour, as charts of Home.
+
+Requests are those of the request log, which leaves some out under pressure. Each member sees what its scopes show.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db import Error, connections, transaction
+from django.utils.safestring import SafeString
+
+from functions.models import Function
+from platform_site.console import charts
+from platform_site.console.charts import Series
+from platform_site.developer_console.frame import Console
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres import sql_files
+from projects.directory.environments import place_of
+from webhooks.models import Webhook
+
+MOST: Final = 10_000
+"""Up to which a bar counts."""
+_MOST_TROUBLES: Final = 10
+_TIMEOUT_MS: Final = 1000
+_SQL: Final = sql_files.load(__file__)
+_SCOPES: Final = {"requests": "logs:read", "runs": "functions:read", "deliveries": "webhooks:read"}
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    charts: list[tuple[str, SafeString, SafeString]]
+    """(title, chart, legend)."""
+    heads: list[str]
+    rows: list[list[str]]
+    """The same figures as a table: the hour, then one cell for each of `heads`."""
+    is_empty: bool
+    is_cut: bool
+    """Whether a count stopped at MOST."""
+
+
+def of(console: Console) -> Activity | None:
+    """None if the figures are not there: the project is suspended, the region is unavailable or too slow."""
+    place = _place(console)
+    if place is None:
+        return None
+    names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
+    try:
+        with transaction.atomic(using=place.cluster), connections[place.cluster].cursor() as cursor:
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(_TIMEOUT_MS)])
+            found = {name: _rows(cursor, name, place.environment_id) for name in names}
+    except Error:
+        return None
+    return _drawn(found)
+
+
+def troubles(console: Console) -> list[tuple[str, str]]:
+    """What needs attention, as (text, URL): webhooks that fail or are disabled, triggers that stopped. Two queries."""
+    place, scopes = _place(console), console.me["scopes"]
+    found: list[tuple[str, str]] = []
+    if place is None:
+        return found
+    try:
+        if "webhooks:read" in scopes:
+            webhooks = Webhook.objects.using(place.cluster).filter(environment_id=place.environment_id, deleted_at=None)
+            for each in webhooks.exclude(failing_since=None, disabled_reason=None).order_by("-id")[:_MOST_TROUBLES]:
+                state = "is disabled" if each.disabled_reason else "fails"
+                found.append((f"The webhook {each.name or each.url} {state}.", console.url("webhook", each.pk)))
+        if "functions:read" in scopes:
+            functions = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+            for function in functions.exclude(schedule_stopped=None, events_stopped=None)[:_MOST_TROUBLES]:
+                what = "schedule" if function.schedule_stopped else "events"
+                text = f"The {what} of the function {function.name} stopped."
+                found.append((text, console.url("function-settings", function.name)))
+    except Error:
+        return []
+    return found
+
+
+def _place(console: Console) -> EnvironmentRef | None:
+    return None if console.project["suspended_at"] else place_of(console.environment["id"])
+
+
+def _rows(cursor: Any, name: str, environment_id: str) -> Sequence[tuple[Any, ...]]:
+    cursor.execute(_SQL[name], {"environment": environment_id, "most": MOST})
+    rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
+def _drawn(found: dict[str, Sequence[tuple[Any, ...]]]) -> Activity:
+    drawn, heads, columns = [], [], []
+    labels: list[str] = []
+    for name, rows in found.items():
+        labels = [f"{row[0]:%H:%M}" for row in rows]
+        failed = [row[2] for row in rows]
+        series = [Series("succeeded", "good", [row[1] - row[2] for row in rows]), Series("failed", "worse", failed)]
+        title = name.capitalize()
+        drawn.append((title, charts.bars(title, labels, series, width=charts.HALF), charts.legend(series)))
+        heads += [title, "failed"]
+        columns += [[row[1] for row in rows], failed]
+        if name == "requests":
+            speed = [round(row[3] or 0) for row in rows]
+            slowest = f"Latency: at most {max(speed)} ms"
+            figure = [Series("ms, 95th percentile", "plain", speed)]
+            chart = charts.bars("Latency", labels, figure, width=charts.HALF, summary=slowest)
+            drawn.append(("Latency", chart, charts.legend(figure)))
+            heads.append("ms (p95)")
+            columns.append(speed)
+    return Activity(
+        drawn,
+        heads,
+        [[label, *(f"{column[place]:,}" for column in columns)] for place, label in enumerate(labels)],
+        is_empty=not any(any(column) for column in columns),
+        is_cut=any(figure >= MOST for column in columns for figure in column),
+    )
