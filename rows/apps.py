@@ -14,7 +14,6 @@ class RowsConfig(AppConfig):
         from projects.provisioning import orphaned_rows
         from rows import signal_handlers
         from rows.changes import watched_tables
-        from rows.console import admin  # noqa: F401 - registers the pages of the console
         from rows.migrate import errors as migrate_errors
         from rows.migrate import service as schema_service
         from rows.models import (

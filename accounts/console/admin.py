@@ -5,16 +5,14 @@ staff as the actor.
 """
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import Group
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html_join
 from unfold.decorators import action, display
@@ -22,24 +20,18 @@ from unfold.enums import ActionVariant
 from unfold.forms import BaseDialogForm
 from unfold.widgets import (
     UnfoldAdminSelectWidget,
-    UnfoldAdminSplitDateTimeWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanWidget,
 )
 
 from accounts.audit import Actor
-from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link, staff, timeline_link
-from accounts.directory import environments as environment_directory
-from accounts.keys import permissions, publishable_key_exposure
-from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
+from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link
+from accounts.models import ServerKey, Session, User
 from accounts.staff import roles, second_factor
 from accounts.staff import sessions as console_sessions
 from accounts.staff.backends import ConsoleSignInForm
 from accounts.staff.views import SignIn, change_password
 from accounts.users import service as user_service
 from accounts.users import sessions
-from platform_site.http.errors import Conflict, ValidationFailed
-from platform_site.identity.callers import ACCOUNT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
+from platform_site.http.errors import Conflict
 
 admin.site.login_form = ConsoleSignInForm
 admin.site.login = SignIn.as_view()  # type: ignore[method-assign, assignment]  # with its second step
@@ -328,89 +320,15 @@ class SessionAdmin(ReadOnlyAdmin):
         return self.act_on_one(request, object_id, _end_session, "revoked")
 
 
-class _Moment(UnfoldAdminSplitDateTimeWidget):  # type: ignore[misc]
-    """unfold's own: one label above two fields, each of which needs a name."""
-
-    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
-        super().__init__(attrs)
-        for widget, name in zip(self.widgets, ("Date (UTC)", "Time (UTC)"), strict=True):
-            widget.attrs["aria-label"] = name
-
-
-class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
-    """What a new key is for. Which scopes fit is said by the service, as in the API."""
-
-    name = forms.CharField(max_length=100, widget=UnfoldAdminTextInputWidget, help_text="what the key is for")
-    environment_id = forms.CharField(
-        required=False,
-        widget=UnfoldAdminTextInputWidget,
-        help_text="env_… of the environment, for its rows and the like",
-    )
-    account_email = forms.CharField(
-        required=False, widget=UnfoldAdminTextInputWidget, help_text="or a platform account, for making projects"
-    )
-    scopes = forms.MultipleChoiceField(
-        choices=[(scope, scope) for scope in SCOPES],
-        widget=forms.CheckboxSelectMultiple,
-        help_text=f"A key of an account holds only {', '.join(sorted(ACCOUNT_SCOPES))}; "
-        f"a publishable key only {', '.join(sorted(PUBLISHABLE_SCOPES))}.",
-    )
-    publishable = forms.BooleanField(
-        required=False,
-        widget=UnfoldBooleanWidget,
-        help_text="a key of an environment that may be printed in a web page: role anonymous in its rules",
-    )
-    expires_at = forms.SplitDateTimeField(required=False, widget=_Moment)
-
-    class Meta:
-        model = ServerKey
-        fields = ("name",)
-
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or {}
-        environment_id, email = cleaned.get("environment_id"), cleaned.get("account_email")
-        if bool(environment_id) == bool(email):
-            raise forms.ValidationError("A key belongs to an environment or to an account: name one of the two.")
-        if environment_id:
-            if environment_directory.directory().pool_of(environment_id) is None:
-                self.add_error("environment_id", "There is no such environment.")
-            cleaned["authority"] = permissions.operators(environment_id=environment_id)
-        else:
-            account = User.objects.with_email(None, str(email)).first()
-            if account is None:
-                self.add_error("account_email", "There is no such account.")
-            else:
-                cleaned["authority"] = permissions.operators(account_id=account.pk)
-        if "authority" in cleaned and "scopes" in cleaned:
-            try:
-                user_service.check_scopes(
-                    cleaned["scopes"], cleaned["authority"], is_publishable=cleaned["publishable"]
-                )
-            except ValidationFailed as error:
-                for field in error.fields:
-                    self.add_error(field.field, field.message)
-        return cleaned
-
-    def clean_expires_at(self) -> datetime | None:
-        end: datetime | None = self.cleaned_data["expires_at"]
-        if end is not None and end <= timezone.now():
-            raise forms.ValidationError("This moment has passed.")
-        return end
-
-    def validate_constraints(self) -> None:
-        """The instance is not what will be stored: the service makes that."""
-
-
 @admin.register(ServerKey)
 class ServerKeyAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=environment_id", "=account__id", "=prefix", "name")
     search_help_text = "Id of the key, the environment or the account, the shown beginning of the secret, or the name"
-    empty_words = "Add one here, or make it with POST /v1/keys. Its secret is shown once."
+    empty_words = "Members make them under Keys of their console, or with POST /v1/keys."
     list_display = ("name", "id", "prefix", "kind", "owner", "state", "last_used_at", "expires_at")
     list_filter = (StateFilter,)
     list_select_related = ("account",)
     ordering = ("-id",)
-    form = KeyForm
     fields = (
         "id", "name", "prefix", "kind", "owner", "state", "scopes", "maker", "last_used_at", "expires_at", "revoked_at",
         "created_at",
@@ -452,132 +370,8 @@ class ServerKeyAdmin(ReadOnlyAdmin):
     def revoke_one_key(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         return self.act_on_one(request, object_id, _revoke_key, "revoked")
 
-    # ── Issuing: the form of the "add" page, answered with the secret instead of a redirect ──
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return self.has_operate_permission(request)
-
-    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        return self.fields if obj else list(KeyForm.base_fields)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        return self.readonly_fields if obj else ()
-
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
-        one_button = {"show_save_and_add_another": False, "show_save_and_continue": False}
-        asked = self._asked_first(request) if request.method == "POST" and self.has_add_permission(request) else None
-        answer: HttpResponse = asked or super().add_view(request, form_url, (extra_context or {}) | one_button)
-        return answer
-
-    def _asked_first(self, request: HttpRequest) -> HttpResponse | None:
-        """The page that says what a publishable key would open that none opens yet, and asks; None where there is no
-        such thing, or where just this was agreed to. The key is asked for again by its button, in the same words."""
-        form = KeyForm(request.POST)
-        if not form.is_valid() or not form.cleaned_data["publishable"]:
-            return None
-        opened = publishable_key_exposure.with_another_table(
-            form.cleaned_data["authority"], form.cleaned_data["scopes"]
-        )
-        if not opened or request.POST.get("agreed") == opened.fingerprint:
-            return None
-        asked = [(name, value) for name, values in request.POST.lists() for value in values if name != "agreed"]
-        context = self.admin_site.each_context(request) | {
-            "title": "Allow this to everyone?",
-            "opts": self.opts,
-            "opened": opened,
-            "environment_id": form.cleaned_data["environment_id"],
-            "asked": [(name, value) for name, value in asked if name != "csrfmiddlewaretoken"],
-            "back": request.get_full_path(),
-        }
-        return TemplateResponse(request, "accounts/confirm_opening.html", context)
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        return super().get_form(request, obj, change, **kwargs) if obj else KeyForm
-
-    def save_model(self, request: HttpRequest, obj: ServerKey, form: Any, change: bool) -> None:
-        values = form.cleaned_data
-        is_publishable = values["publishable"]
-        opened = (
-            publishable_key_exposure.by_key(values["authority"].environment_id, values["scopes"])
-            if is_publishable
-            else None
-        )
-        key, secret = user_service.issue_key(
-            name=values["name"],
-            scopes=values["scopes"],
-            authority=values["authority"],
-            expires_at=values["expires_at"],
-            actor=staff(request),
-            created_by_id=staff(request).id,
-            is_publishable=is_publishable,
-        )
-        obj.pk = key.pk
-        form.issued = (key, secret, opened)
-
-    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        # The last hook that has the form: the answer below needs what was issued.
-        request.__dict__["issued"] = getattr(form, "issued", None)
-        return super().construct_change_message(request, form, formsets, add)
-
-    def response_add(self, request: HttpRequest, obj: ServerKey, post_url_continue: str | None = None) -> HttpResponse:
-        key, secret, opened = request.__dict__["issued"]
-        page = TemplateResponse(
-            request,
-            "accounts/key_issued.html",
-            self.admin_site.each_context(request)
-            | {"title": f"{_kind(key)} issued", "key": key, "secret": secret, "opened": opened, "opts": self.opts},
-        )
-        page.headers["Cache-Control"] = "no-store"
-        return page
-
-
-@admin.register(SigningKey)
-class SigningKeyAdmin(ReadOnlyAdmin):
-    """The public halves. `manage.py rotate_signing_key` makes new ones."""
-
-    empty_words = "The first is made when the first token is signed."
-    list_display = ("kid", "signs_from", "retires_at", "created_at")
-    ordering = ("-signs_from",)
-    fields = ("kid", "public_jwk", "signs_from", "retires_at", "created_at")
-    readonly_fields = fields
-
-
-@admin.register(AuditEntry)
-class AuditEntryAdmin(ReadOnlyAdmin):
-    search_fields = ("=id", "=actor_id", "=target_id", "=project_id", "=environment_id", "=request_id", "action")
-    search_help_text = "Any id, a request id, or an action such as key.issued"
-    list_display = ("at", "action", "actor", "target_id", "environment_id")
-    empty_words = "Every change leaves an entry here."
-    list_filter = ("actor_kind", ("at", admin.DateFieldListFilter))
-    date_hierarchy = None  # it would count the months of the whole table
-    fields = (
-        "id", "at", "action", "actor", "target", "project", "environment", "detail", "in_request",
-    )  # fmt: skip
-    readonly_fields = fields
-
-    @display(description="Target")
-    def target(self, entry: AuditEntry) -> str:
-        return timeline_link(entry.target_id)
-
-    @display(description="Project")
-    def project(self, entry: AuditEntry) -> str:
-        return link("projects_project", entry.project_id)
-
-    @display(description="Environment")
-    def environment(self, entry: AuditEntry) -> str:
-        return link("projects_environment", entry.environment_id)
-
-    @display(description="Request")
-    def in_request(self, entry: AuditEntry) -> str:  # `request` is unfold's
-        return timeline_link(entry.request_id)
-
-    @display(description="Actor")
-    def actor(self, entry: AuditEntry) -> str:
-        if entry.actor_kind in ("account", "user", "staff"):
-            return link("accounts_user", entry.actor_id, f"{entry.actor_kind} {entry.actor_id}")
-        return f"{entry.actor_kind} {entry.actor_id or ''}".strip()
-
 
 # Django looks for an app's pages here.
+from accounts.console import audit_log as _of_audit_log  # noqa: E402, F401
 from accounts.console import oauth as _of_oauth  # noqa: E402, F401
 from accounts.console import registration as _of_lifecycle  # noqa: E402, F401

@@ -5,17 +5,11 @@ allows nothing until its text is known, so the API shows this together with the 
 it.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import orjson
-
 from accounts.directory import environments as environment_directory
-from accounts.keys.permissions import KeyAuthority
-from accounts.keys.server_keys import PUBLISHABLE
-from accounts.models import ServerKey
 from platform_site.identity.callers import EnvironmentRef
 
 
@@ -57,13 +51,6 @@ class Exposure:
     def __bool__(self) -> bool:
         return bool(self.tables or self.functions)
 
-    @property
-    def fingerprint(self) -> str:
-        """Changes whenever something else becomes allowed, so that a confirmation covers exactly what was shown."""
-        tables = {name: list(actions) for name, actions in self.tables.items()}
-        said = orjson.dumps([tables, list(self.functions), list(self.user_fields)])
-        return hashlib.sha256(said).hexdigest()
-
     def within(self, scopes: Iterable[str]) -> "Exposure":
         """As much of it as a key with these scopes reaches."""
         held = set(scopes)
@@ -94,12 +81,6 @@ def by_key(environment_id: str | None, scopes: Iterable[str]) -> Exposure:
     """
     place = environment_directory.directory().place_of(environment_id) if environment_id else None
     return NOTHING if place is None else _everything(place).within(scopes)
-
-
-def with_another_table(authority: KeyAuthority, scopes: Iterable[str]) -> Exposure:
-    """As much of `by_key` as no live publishable key of the environment opens. One query more."""
-    others = ServerKey.objects.live().filter(environment_id=authority.environment_id, prefix__startswith=PUBLISHABLE)
-    return by_key(authority.environment_id, set(scopes).difference(*others.values_list("scopes", flat=True)))
 
 
 def _everything(place: EnvironmentRef) -> Exposure:

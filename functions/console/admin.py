@@ -25,16 +25,15 @@ from platform_site.http import cursors
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from projects.console.base import (
-    COUNTED,
     PAGE,
     AdminAction,
     Listed,
     RegionAdmin,
-    bounded_count,
     list_url,
     listed,
     query_with,
 )
+from projects.console.counts import COUNTED, bounded_count
 from projects.console.texts import difference, readable
 
 _CALLERS: Final = {

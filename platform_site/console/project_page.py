@@ -14,7 +14,7 @@ from django.template.defaultfilters import filesizeformat
 
 from accounts.models import ServerKey
 from platform_site.identity.plans import PlanLimits, plan_limits
-from projects.console.base import list_url
+from projects.console.base import console_url, list_url
 from projects.directory import environments as directory
 from projects.directory import invitations, limits
 from projects.models import Environment, Project
@@ -94,7 +94,7 @@ def overview(project: Project) -> dict[str, Any]:
     }
     region: dict[str, dict[str, Any]] = defaultdict(dict)
     try:
-        shown |= _in_its_region(project.cluster, found[:MOST], region)
+        shown |= _in_its_region(project, found[:MOST], region)
         shown["usage"] = _usage(project, found[:MOST])
     except Error:
         shown["is_away"] = True
@@ -112,8 +112,11 @@ def overview(project: Project) -> dict[str, Any]:
     return shown
 
 
-def _in_its_region(cluster: str, environments: list[Environment], region: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _in_its_region(
+    project: Project, environments: list[Environment], region: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
     """Fill `region` in by environment; the tables and versions of all of them."""
+    cluster, project_id = project.cluster, project.pk
     ids = [environment.pk for environment in environments]
     names = {environment.pk: environment.name for environment in environments}
     for environment_id, version in directory.schema_versions(cluster, ids).items():
@@ -128,14 +131,14 @@ def _in_its_region(cluster: str, environments: list[Environment], region: dict[s
         cursor.execute(_TABLES, [ids, MOST])
         tables = [
             {"environment": names[schema], "name": table, "rows": f"{rows:,}", "bytes": size,
-             "link": list_url("rows.CurrentVersion", environment=schema, table=table)}
+             "link": console_url(project_id, schema, "table", table)}
             for schema, table, rows, size in cursor.fetchall()
         ]  # fmt: skip
         cursor.execute(_VERSIONS, [ids, MOST])
         versions = [
             {"environment": names[environment_id], "version": version, "at": at, "reverts_to": reverts_to,
              "author": author or kind,
-             "link": list_url("rows.SchemaVersion", environment=environment_id, version=str(version))}
+             "link": console_url(project_id, environment_id, "schema")}
             for environment_id, version, at, kind, author, reverts_to in cursor.fetchall()
         ]  # fmt: skip
     return {"tables": tables, "versions": versions}
@@ -145,8 +148,8 @@ def _lists(environment: Environment) -> dict[str, str | None]:
     """The ways to what an environment holds."""
     pk = environment.pk
     return {
-        "schema": list_url("rows.SchemaVersion", environment=pk),
-        "rows": list_url("rows.CurrentVersion", environment=pk),
+        "schema": console_url(environment.project_id, pk, "schema"),
+        "rows": console_url(environment.project_id, pk, "tables"),
         "webhooks": list_url("webhooks.Webhook", environment=pk),
         "functions": list_url("functions.Function", environment=pk),
         "keys": list_url("accounts.ServerKey", q=pk),

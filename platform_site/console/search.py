@@ -19,10 +19,9 @@ from accounts.models import User
 from functions.models import Function
 from platform_site.identity import ids
 from platform_site.templatetags.console_ids import timeline_url
-from projects.console.base import list_url
+from projects.console.base import console_url
 from projects.directory.environments import place_of
 from projects.models import Environment, Project
-from rows.models import CurrentVersion
 from webhooks.models import Webhook
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def _kinds(text: str) -> Iterator[tuple[str, type[models.Model], Callable[[], li
     yield control, Environment, partial(_environments, text)
     yield control, User, partial(_users, text)
     for region in settings.REGION_DATABASES:
-        yield region, CurrentVersion, partial(_tables, region, text)
+        yield region, Environment, partial(_tables, region, text)
         yield region, Function, partial(_functions, region, text)
         yield region, Webhook, partial(_webhooks, region, text)
 
@@ -109,18 +108,11 @@ def _tables(region: str, text: str) -> list[Found]:
         cursor.execute(_TABLES, [pattern, EACH])
         found = cursor.fetchall()
     return [
-        (table, f"Table of {_environment_name(environment)}", _rows_of(environment, table), "table")
+        (table, f"Table of {place.environment_name} ({environment})",
+         console_url(place.project_id, environment, "table", table), "table")
         for environment, table in found
-    ]
-
-
-def _rows_of(environment_id: str, table: str) -> str:
-    return list_url("rows.CurrentVersion", environment=environment_id, table=table)
-
-
-def _environment_name(environment_id: str) -> str:
-    place = place_of(environment_id)
-    return f"{place.environment_name} ({environment_id})" if place else environment_id
+        if (place := place_of(environment)) is not None
+    ]  # fmt: skip
 
 
 def _functions(region: str, text: str) -> list[Found]:

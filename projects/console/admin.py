@@ -16,16 +16,16 @@ from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.html import format_html
 from unfold.decorators import display
-from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts.console.base import AsOpened, ConsoleAdmin, list_link, staff, url_of
 from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ValidationFailed
-from platform_site.identity import ids
 from platform_site.postgres import sqlstates
 from projects import services
-from projects.directory import environments, invitations, origins
+from projects.console.base import console_url
+from projects.directory import environments
 from projects.errors import LastOwner, ProjectsError, QuotaReached
 from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Plan, Project, Region
 
@@ -183,12 +183,7 @@ class ProjectAdmin(ThroughServices):
         resume = path(
             "<path:object_id>/resume/", self.admin_site.admin_view(self.resume_view), name="projects_project_resume"
         )
-        withdraw = path(
-            "<path:object_id>/invitations/<str:invitation_id>/withdraw/",
-            self.admin_site.admin_view(self.withdraw_view),
-            name="projects_project_withdraw",
-        )
-        return [suspend, resume, withdraw, *super().get_urls()]
+        return [suspend, resume, *super().get_urls()]
 
     def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The page that asks why; for a project that is suspended it changes the reason."""
@@ -218,21 +213,6 @@ class ProjectAdmin(ThroughServices):
             said = "was resumed." if was_suspended else "was not suspended."
             return self._said(request, project, f"{project.name} {said}")
         return self._asked(request, project, "suspend", f"Resume {project.name}?", verb="resume")
-
-    def withdraw_view(self, request: HttpRequest, object_id: str, invitation_id: str) -> HttpResponse:
-        """The page that asks whether an invitation is to end."""
-        return self._explained(request, self._withdraw, object_id, invitation_id)
-
-    def _withdraw(self, request: HttpRequest, object_id: str, invitation_id: str) -> HttpResponse:
-        project = self._for_operators(request, object_id)
-        invited = invitations.pending(project.pk).filter(pk=unquote(invitation_id)).first()
-        if invited is None:
-            raise Http404("There is no such invitation (any more).")
-        if request.method == "POST":
-            services.withdraw_invitation(project.pk, invited.pk, actor=staff(request))
-            return self._said(request, project, f"{invited.recipient} is not invited any more.")
-        title = f"Withdraw the invitation of {invited.recipient}?"
-        return self._asked(request, project, "withdraw", title, invited=invited)
 
     def _for_operators(self, request: HttpRequest, object_id: str) -> Project:
         """The live project. Raises PermissionDenied for support, Http404."""
@@ -305,32 +285,8 @@ class ProjectAdmin(ThroughServices):
         return project.state
 
 
-class OriginsForm(AsOpened):
-    allowed_origins = forms.CharField(
-        required=False,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
-        help_text="One origin a line, such as https://app.example.com. http://localhost:* admits every port of it,"
-        " * alone every page. Empty admits none.",
-    )
-
-    class Meta:
-        model = Environment
-        fields = ("allowed_origins",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.initial["allowed_origins"] = "\n".join(self.instance.allowed_origins)
-
-    def clean_allowed_origins(self) -> list[str]:
-        try:
-            return origins.normalised(self.cleaned_data["allowed_origins"].split())
-        except origins.NotAnOrigin as error:
-            raise forms.ValidationError(str(error)) from None
-
-
 @admin.register(Environment)
 class EnvironmentAdmin(ThroughServices):
-    form = OriginsForm
     list_display = ("name", "shown_id", "project", "region", "shown_status", "created_at")
     list_filter = ("status", "project__region", ("parent", admin.EmptyFieldListFilter))
     list_select_related = ("project",)
@@ -339,15 +295,25 @@ class EnvironmentAdmin(ThroughServices):
     ordering = ("-created_at", "-id")
     readonly_fields = (
         "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "parent", "pool_id",
-        "users", "keys", "created_at",
+        "users", "keys", "created_at", "console",
     )  # fmt: skip
     fieldsets = (
         (
             None,
-            {"fields": ("shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version")},
+            {
+                "fields": (
+                    "shown_id",
+                    "name",
+                    "project",
+                    "region",
+                    "shown_status",
+                    "status_reason",
+                    "schema_version",
+                    "console",
+                )
+            },
         ),
         ("Users, keys and branches", {"fields": ("users", "keys", "pool_id", "parent", "created_at")}),
-        ("Web pages", {"fields": ("allowed_origins",)}),
     )
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -356,8 +322,8 @@ class EnvironmentAdmin(ThroughServices):
     def has_delete_permission(self, request: HttpRequest, obj: Environment | None = None) -> bool:
         return False
 
-    def save_model(self, request: HttpRequest, obj: Environment, form: Any, change: bool) -> None:
-        services.change_environment(obj.pk, allowed_origins=form.cleaned_data["allowed_origins"], actor=staff(request))
+    def has_change_permission(self, request: HttpRequest, obj: Environment | None = None) -> bool:
+        return False
 
     @display(description="id")
     def shown_id(self, environment: Environment) -> str:
@@ -379,78 +345,20 @@ class EnvironmentAdmin(ThroughServices):
     def keys(self, environment: Environment) -> str:
         return list_link("accounts_serverkey", "keys of this environment", q=environment.pk)
 
+    @display(description="contents and settings")
+    def console(self, environment: Environment) -> str:
+        address = console_url(environment.project_id, environment.pk)
+        return format_html('<a class="text-link" href="{}">Open it in the console of its project</a>', address)
+
     @display(description="schema version")
     def schema_version(self, environment: Environment) -> str:
         """Read from the region, which may be unavailable."""
         try:
             version = environments.schema_versions(environment.project.cluster, [environment.pk])[environment.pk]
-            return list_link("rows_schemaversion", f"{version}: look at it, change it", environment=environment.pk)
+            return str(version)
         except Error:
             return "the region is unavailable"
 
 
-class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
-    email = forms.CharField(label="E-mail", widget=UnfoldAdminTextInputWidget, help_text="Of a platform account.")
-    project_id = forms.CharField(label="Project id", widget=UnfoldAdminTextInputWidget, help_text="prj_…")
-
-    class Meta:
-        model = Member
-        fields = ("role",)
-
-    def clean_project_id(self) -> str:
-        project_id: str = self.cleaned_data["project_id"].strip()
-        if not ids.matches("prj", project_id) or not Project.objects.live().filter(pk=project_id).exists():
-            raise forms.ValidationError("There is no such project.")
-        return project_id
-
-    def clean(self) -> dict[str, Any]:
-        values = super().clean() or self.cleaned_data
-        email, project_id = values.get("email", "").strip(), values.get("project_id")
-        user = User.objects.with_email(None, email).filter(disabled_at=None).first()
-        if user is None:
-            self.add_error("email", "No account has this email.")
-        elif project_id and Member.objects.filter(project_id=project_id, user=user).exists():
-            self.add_error("email", "This account is a member already.")
-        return values
-
-
-@admin.register(Member)
-class MemberAdmin(ThroughServices):
-    form = AsOpened
-    list_display = ("user", "role", "project", "created_at")
-    list_filter = ("role",)
-    search_fields = ("=user__email", "=user__id", "=project__id", "project__name")
-    search_help_text = "E-mail or id of the account, name or id of the project"
-    ordering = ("-created_at", "-id")
-    fields = ("project", "user", "role", "created_at")
-    readonly_fields = ("project", "user", "created_at")
-
-    def get_queryset(self, request: HttpRequest) -> "QuerySet[Member]":
-        found: QuerySet[Member] = super().get_queryset(request)
-        return found.filter(project__deleted_at__isnull=True).select_related("user", "project")
-
-    def get_form(self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any) -> Any:
-        if obj is None:
-            kwargs["form"] = NewMemberForm
-        return super().get_form(request, obj, change, **kwargs)
-
-    def get_fields(self, request: HttpRequest, obj: Member | None = None) -> Any:
-        return self.fields if obj else ("project_id", "email", "role")
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Member | None = None) -> Any:
-        return self.readonly_fields if obj else ()
-
-    def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
-        if change:
-            services.change_member(obj.project_id, obj.user_id, role=form.cleaned_data["role"], actor=staff(request))
-            return
-        made = services.add_member(
-            form.cleaned_data["project_id"],
-            email=form.cleaned_data["email"].strip(),
-            role=form.cleaned_data["role"],
-            actor=staff(request),
-        )
-        obj.pk, obj.project_id, obj.user_id, obj._state.adding = made.pk, made.project_id, made.user_id, False
-
-    def delete_model(self, request: HttpRequest, obj: Member) -> None:
-        services.remove_member(obj.project_id, obj.user_id, actor=staff(request))
+# Django looks for an app's pages here.
+from projects.console import members as _of_members  # noqa: E402, F401

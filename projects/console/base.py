@@ -2,7 +2,7 @@
 
 Django's own lists use one database, so they do not fit. A `RegionAdmin` chooses the environment first and queries its
 cluster. Its pages are keyset lists and detail pages with buttons that call the services of the API. Destructive buttons
-ask for confirmation. Viewing a tenant's own data is recorded in the audit log. Used by `admin.py` of `rows`, `webhooks`
+ask for confirmation. Viewing a tenant's own data is recorded in the audit log. Used by `admin.py` of `webhooks`
 and `functions`.
 """
 
@@ -14,7 +14,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db import Error, connections, transaction
+from django.db import Error
 from django.db.models import Model, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -37,14 +37,9 @@ PAGE: Final = 50
 CHOICES: Final = 20
 """Environments that are offered to choose from; more are found by their id or their project's name."""
 RECENT: Final = 5
-COUNTED: Final = 1_000
-"""Counts go no further: a list of a million is not counted to show a number."""
-COUNT_MS: Final = 400
 _RECENT_KEY: Final = "recent_environments"
 
 TABS: Final = (
-    ("Schema", "rows.SchemaVersion"),
-    ("Rows", "rows.CurrentVersion"),
     ("Webhooks", "webhooks.Webhook"),
     ("Deliveries", "webhooks.Delivery"),
     ("Functions", "functions.Function"),
@@ -166,6 +161,7 @@ class RegionAdmin(ReadOnlyAdmin):
         if place is not None:
             named = Project.objects.filter(pk=place.project_id).values_list("name", flat=True)
             context["project_name"] = named.first()
+            context["console_address"] = console_url(place.project_id, place.environment_id)
             context["tabs"] = [
                 {
                     "title": tab,
@@ -302,6 +298,11 @@ def list_url(model: str, **query: str) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
+def console_url(project_id: str, environment_id: str, page: str = "home", *arguments: str) -> str:
+    """A page of `/console` about an environment. Staff are asked for a grant there (`projects.staff_access`)."""
+    return reverse(f"developer_console:{page}", args=[project_id, environment_id, *arguments])
+
+
 def found_anywhere(model: type[Thing], pk: str, prefix: str | None, *, field: str = "pk") -> Thing | None:
     """The thing of that id in whichever region it is: a look-up by a unique `field` in each, until it is found.
 
@@ -367,24 +368,6 @@ def query_with(request: HttpRequest, **changes: str | None) -> str:
         else:
             query[name] = value
     return query.urlencode()
-
-
-def bounded_count(found: "QuerySet[Any]") -> str:
-    """How many there are: `17`, `1000+`, or `many` where counting even so far takes too long.
-
-    An order of `found` stays: it says which index to count by.
-    """
-    using = found.db
-    try:
-        with transaction.atomic(using=using):
-            with connections[using].cursor() as cursor:
-                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(COUNT_MS)])
-            number = found.values("pk")[: COUNTED + 1].count()
-    except Error as error:
-        if sqlstates.sqlstate(error) != sqlstates.CANCELLED:
-            raise
-        return "many"
-    return f"{COUNTED}+" if number > COUNTED else str(number)
 
 
 def _explained(error: Error) -> str:

@@ -1,8 +1,6 @@
 """The console's pages for users, sessions, keys and the audit log: what they show, what they hide, what their buttons
 do. The browser is Django's client here; tests/console drives a real one."""
 
-import html
-import re
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +13,6 @@ from django.urls import reverse
 
 from accounts import audit
 from accounts.console.base import url_of
-from accounts.keys import permissions, server_keys
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.tokens import signing_keys
 from accounts.users import service as user_service
@@ -270,106 +267,6 @@ def test_a_button_on_a_page_asks_first_and_acts_on_post_with_csrf_only(
     assert done.status_code == 200
     assert done.headers["HX-Redirect"] == page_of(model, world[model].pk)
     assert AuditEntry.objects.count() == before + 1
-
-
-def test_a_key_is_issued_and_its_secret_shown_once(
-    api: Api, console: Client, staff: User, production: Environment
-) -> None:
-    path = reverse("admin:accounts_serverkey_add")
-    body = {
-        "name": "From the console",
-        "environment_id": production.pk,
-        "account_email": "",
-        "scopes": ["rows:read", "users:manage"],
-        "expires_at_0": "",
-        "expires_at_1": "",
-        "csrfmiddlewaretoken": csrf(console, path),
-    }
-    answer = console.post(path, body)
-    assert answer.status_code == 200
-    assert "no-store" in answer.headers["Cache-Control"]
-    secret = re.search(r"sk_[0-9A-Za-z]{38}", answer.content.decode())[0]  # type: ignore[index]
-    key = ServerKey.objects.get()
-    assert server_keys.digest(secret) == bytes(key.secret_hash)
-    assert key.scopes == ["rows:read", "users:manage"]
-    assert api.get("/v1/users", token=secret).status == 200
-    assert secret not in console.get(page_of("serverkey", key.pk)).content.decode()
-    entry = AuditEntry.objects.get(action="key.issued")
-    assert (entry.actor_kind, entry.actor_id, entry.target_id) == ("staff", staff.pk, key.pk)
-    act(console, "serverkey", "revoke_keys", key.pk)
-    assert api.get("/v1/users", token=secret).status == 401
-    again = act(console, "serverkey", "revoke_keys", key.pk)
-    assert "There is nothing here" in again.content.decode()
-
-
-def test_a_publishable_key_is_issued_there_too(api: Api, console: Client, production: Environment) -> None:
-    path = reverse("admin:accounts_serverkey_add")
-    body = {
-        "name": "page",
-        "environment_id": production.pk,
-        "scopes": ["rows:read"],
-        "publishable": "on",
-        "csrfmiddlewaretoken": csrf(console, path),
-    }
-    page = console.post(path, body).content.decode()
-    assert "Publishable key issued" in page
-    secret = re.search(r"pk_[0-9A-Za-z]{38}", page)[0]  # type: ignore[index]
-    assert api.get("/v1/auth/me", token=secret).json["kind"] == "anonymous"
-    key = ServerKey.objects.get()
-    for shown in (page_of("serverkey", key.pk), reverse("admin:accounts_serverkey_changelist")):
-        assert "Publishable key" in console.get(shown).content.decode()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"name": ""},
-        {"name": "x" * 101},
-        {"environment_id": ""},
-        {"environment_id": "env_01k60000000000000000000000"},
-        {"environment_id": "' OR 1=1"},
-        {"account_email": "alice@example.com"},
-        {"environment_id": "", "account_email": "nobody@example.com"},
-        {"environment_id": "", "account_email": "alice@example.com"},  # rows:read is nothing for an account
-        {"scopes": []},
-        {"scopes": ["everything"]},
-        {"scopes": ["projects:create"]},
-        {"scopes": ["users:manage"], "publishable": "on"},
-        {"environment_id": "", "account_email": "alice@example.com", "publishable": "on"},
-        {"expires_at_0": "2020-01-01", "expires_at_1": "00:00:00"},
-        {"expires_at_0": "soon", "expires_at_1": ""},
-    ],
-)
-def test_a_wrong_form_issues_nothing_and_says_why(
-    console: Client, production: Environment, change: dict[str, Any]
-) -> None:
-    path = reverse("admin:accounts_serverkey_add")
-    body = {
-        "name": "Key",
-        "environment_id": production.pk,
-        "account_email": "",
-        "scopes": ["rows:read"],
-        "expires_at_0": "",
-        "expires_at_1": "",
-        "csrfmiddlewaretoken": csrf(console, path),
-    } | change
-    answer = console.post(path, body)
-    assert answer.status_code == 200
-    assert "errorlist" in answer.content.decode() or "text-red" in answer.content.decode()
-    assert ServerKey.objects.count() == 0
-    assert AuditEntry.objects.filter(action="key.issued").count() == 0
-
-
-def test_what_a_service_refuses_of_a_right_form_is_said_on_the_page(
-    console: Client, production: Environment, make_key: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(permissions, "MOST_FOR_OPERATORS", 1)
-    make_key(production)
-    path = reverse("admin:accounts_serverkey_add")
-    body = {"name": "One more", "environment_id": production.pk, "scopes": ["rows:read"]}
-    answer = console.post(path, body | {"csrfmiddlewaretoken": csrf(console, path)}, follow=True)
-    assert "The plan allows 1 keys here" in html.unescape(answer.content.decode())
-    assert ServerKey.objects.count() == 1
 
 
 def test_groups_have_no_page_and_every_model_here_has_one() -> None:

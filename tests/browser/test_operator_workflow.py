@@ -4,7 +4,6 @@ project. And every page at the width of a telephone, in both themes. With SCREEN
 there to be looked at.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -73,7 +72,7 @@ def test_an_operators_day(window: Callable[..., Page], served: Up, world: World)
     expect(page.get_by_text(world.project_id).first).to_be_visible()
     save_screenshot(page, "dashboard")
 
-    # Find the project, rename it, issue a key.
+    # Find the project, rename it.
     page.goto(f"{base}/admin/projects/project/")
     page.locator("input[name=q]").fill(world.project_id)
     page.keyboard.press("Enter")
@@ -82,62 +81,10 @@ def test_an_operators_day(window: Callable[..., Page], served: Up, world: World)
     page.locator("input[name=name]").fill("Renamed on the way")
     page.locator("button[name=_save]").click()
     expect(page.get_by_text("was changed successfully")).to_be_visible()
-    page.goto(f"{base}/admin/accounts/serverkey/add/")
-    page.locator("input[name=name]").fill("For the walk")
-    page.locator("input[name=environment_id]").fill(environment)
-    for scope in ("rows:read", "rows:write"):
-        page.locator(f"input[name=scopes][value='{scope}']").check()
-    page.locator("button[name=_save]").click()
-    shown = page.locator("body").inner_text()
-    key = re.search(r"sk_[0-9A-Za-z]{38}", shown) or re.search(r"sk_[0-9A-Za-z]{38}", page.content())
-    assert key is not None
-    assert world.api.get("/v1/rows/notes", token=key[0]).status == 404  # it works; there is no table yet
-
-    # Apply a schema by its plan.
-    page.goto(f"{base}/admin/rows/schemaversion/?environment={environment}")
-    expect(page.get_by_text("No table yet")).to_be_visible()
-    page.get_by_label("Document (JSON)").fill(json.dumps(DOCUMENT))
-    page.get_by_role("button", name="Plan", exact=True).click()
-    expect(page.get_by_text("create table notes")).to_be_visible()
-    save_screenshot(page, "plan")
-    page.get_by_role("button", name="Apply", exact=True).click()
-    expect(page.get_by_text("The schema is at version 1.")).to_be_visible()
-    expect(page.get_by_text("What the chosen version changed")).to_be_visible()
-
-    # What loses data wants its name typed.
-    smaller = json.loads(json.dumps(DOCUMENT))
-    del smaller["tables"]["notes"]["columns"]["secret"]
-    smaller["tables"]["notes"]["rules"]["user"]["read"].pop("columns")
-    page.get_by_label("Document (JSON)").fill(json.dumps(smaller))
-    page.get_by_role("button", name="Plan", exact=True).click()
-    expect(page.get_by_text("loses data")).to_be_visible()
-    apply = page.get_by_role("button", name="Apply", exact=True)
-    expect(apply).to_be_disabled()
-    page.locator("[data-expected='drop column notes.secret']").fill("drop column notes.secret")
-    expect(apply).to_be_enabled()
-
-    # Browse rows as a user, explain a hidden one.
-    mine, hers = (
-        world.make("rows/notes", title=f"note of {name}", secret="sealed", owner_id=user["id"])
-        for name, user in world.users.items()
+    assert (
+        world.api.put("/v1/schema", json={"document": DOCUMENT}, token=world.token, environment=environment).status
+        == 200
     )
-    page.goto(f"{base}/admin/rows/currentversion/?environment={environment}")
-    page.get_by_role("link", name="notes", exact=True).click()
-    expect(page.get_by_text("note of bob")).to_be_visible()
-    page.get_by_label("or as one user").fill("ada@walk.example")
-    page.get_by_role("button", name="Show").click()
-    expect(page.get_by_text("note of ada")).to_be_visible()
-    expect(page.get_by_text("note of bob")).to_have_count(0)
-    expect(page.get_by_text("sealed")).to_have_count(0)
-    page.get_by_label("with what they do not see").check()
-    page.get_by_role("button", name="Show").click()
-    save_screenshot(page, "rows")
-    page.get_by_role("link", name="hidden: why?").click()
-    expect(page.get_by_text("Hidden from ada@walk.example")).to_be_visible()
-    expect(page.get_by_text(f'owner_id is "{world.users["bob"]["id"]}"').first).to_be_visible()
-    assert hers["id"] in page.url.replace("_5F", "_")
-    assert mine["id"] != hers["id"]
-    save_screenshot(page, "explained")
 
     # Redeliver a delivery.
     with Receiver(answer("500 Broken", b"out of order")) as receiver:
@@ -214,7 +161,7 @@ def delete_the_project(page: Page, base: str, world: World) -> None:
     assert gone.status == 404
 
 
-OF_AN_ENVIRONMENT = ("rows/schemaversion", "rows/currentversion", "webhooks/webhook", "webhooks/delivery",
+OF_AN_ENVIRONMENT = ("webhooks/webhook", "webhooks/delivery",
                      "functions/function", "functions/run")  # fmt: skip
 LONG = "https://hooks.example.com/a/path/that/goes/on/and/on/without/anywhere/to/break/it?token=of-the-receiver"
 
@@ -224,7 +171,7 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
     webhook = world.make("webhooks", url=LONG, events=["*"])
     here = f"?environment={served.facts['environments']['production']}"
     paths = ["", "timeline/", "forgotten/", "projects/project/", f"projects/project/{quote(served.facts['project_id'])}/change/",
-             "accounts/user/", "accounts/auditentry/", "accounts/serverkey/add/", "security/",
+             "accounts/user/", "accounts/auditentry/", "security/",
              "accounts/signingkey/", "platform_site/endpointmetric/", "platform_site/functionmetric/", f"webhooks/webhook/{quote(webhook['id'])}/change/",
              *(f"{each}/{here}" for each in OF_AN_ENVIRONMENT)]  # fmt: skip
     suspended = world.api.post("/v1/projects", token=world.token, json={"name": "Suspended"}).json

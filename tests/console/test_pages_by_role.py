@@ -91,14 +91,13 @@ def addresses(world: World) -> list[str]:
         name = f"{model._meta.app_label}_{model._meta.model_name}"
         changelist = reverse(f"admin:{name}_changelist")
         found += [changelist, f"{changelist}?q=nothing-of-this-name"]
-        if hasattr(page, "region_pages") or name.startswith(("rows_", "webhooks_", "functions_")):
+        if hasattr(page, "region_pages") or name.startswith(("webhooks_", "functions_")):
             found.append(f"{changelist}?environment={world.environment.pk}")
         if name in one_of:
             found.append(reverse(f"admin:{name}_change", args=[quote(one_of[name].pk)]))
         if type(page).__name__ in (
             "ProjectAdmin",
             "MemberAdmin",
-            "ServerKeyAdmin",
             "IdentityProviderAdmin",
             "RedirectUriAdmin",
         ):
@@ -175,7 +174,7 @@ def test_a_page_is_called_as_in_the_menu(console: Client, world: World) -> None:
     assert heading("/admin/accounts/poolsettings/").startswith("Sign-up")
     assert heading("/admin/accounts/accountemail/").startswith("E-mails")
     assert heading("/admin/platform_site/ratelimitedcaller/").startswith("Rate limits met")
-    assert heading("/admin/rows/schemaversion/") == "Schema"
+    assert heading("/admin/functions/run/") == "Runs"
 
 
 def test_moments_say_their_zone_and_ids_lead_on(console: Client, world: World) -> None:
@@ -198,9 +197,9 @@ def test_environment_pages_link_the_project_and_only_permitted_pages(
     listed = support.get(f"/admin/webhooks/webhook/?environment={world.environment.pk}").content.decode()
     assert world.project.name in listed
     Environment.objects.update(status=Environment.Status.DELETING)
-    empty = support.get("/admin/rows/schemaversion/").content.decode()
+    empty = support.get("/admin/functions/function/").content.decode()
     assert "None found." in empty
-    assert "Schemas are kept in the region" in empty
+    assert "Functions are kept in the region" in empty
     assert reverse("admin:projects_project_add") not in empty
 
 

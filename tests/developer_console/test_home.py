@@ -36,6 +36,15 @@ def member_id(desk: Desk) -> str:
     return str(ServerKey.objects.filter(environment_id=desk.environment_id).latest("created_at").created_by_id)
 
 
+def test_a_browser_key_says_what_it_opens(tracker: Tracker, desk: Desk) -> None:
+    assert "nothing yet" in desk.post("", {"what": "create-key", "preset": "browser"}).content.decode()
+    document = {**DOCUMENT, "tables": {**DOCUMENT["tables"]}}
+    document["tables"]["tasks"] = {**document["tables"]["tasks"], "rules": {"anonymous": {"read": {}}}}
+    tracker.apply(document)
+    page = desk.post("", {"what": "create-key", "preset": "browser"}).content.decode()
+    assert "table <code>tasks</code>: read" in page
+
+
 def test_the_code_names_the_first_table_and_the_new_key(desk: Desk) -> None:
     page = desk.post("", {"what": "create-key", "preset": "server"}).content.decode()
     assert page.count("/v1/rows/tasks") == 2

@@ -16,8 +16,6 @@ from django.test.utils import CaptureQueriesContext
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey, User
 from accounts.registration import pool_settings
-from accounts.staff import roles
-from accounts.staff.roles import StaffRole
 from accounts.users import service as accounts
 from platform_site.console import rollups
 from projects import services
@@ -86,30 +84,6 @@ def test_a_projects_page_shows_who_is_invited(console: Client, api: Api, alice: 
     assert email in shown
     assert project.pk in page(console, email)
     assert made["id"] in page(console, f"/admin/accounts/accountemail/?q={project.pk}")
-
-
-def test_an_invitation_is_withdrawn_from_a_projects_page(console: Client, api: Api, alice: User) -> None:
-    project, other = make_project(alice), make_project(alice, "Other")
-    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
-    asked = {"email": "nia@example.com", "role": "developer"}
-    made = api.post(f"/v1/projects/{project.pk}/members", token=token_of(alice), json=asked).json
-    withdraw = f"/admin/projects/project/{quote(project.pk)}/invitations/{quote(made['id'])}/withdraw/"
-    assert withdraw in page(console, f"/admin/projects/project/{project.pk}/change/")
-    assert console.post(withdraw.replace(quote(project.pk), quote(other.pk))).status_code == 404
-    support = Client()
-    account = accounts.create_user(pool_id=None, email="s@example.com", password=None, name="s", actor=audit.SYSTEM)
-    roles.set_role(account, StaffRole.SUPPORT, actor=audit.SYSTEM)
-    support.force_login(account)
-    assert withdraw not in page(support, f"/admin/projects/project/{project.pk}/change/")
-    assert (support.get(withdraw).status_code, support.post(withdraw).status_code) == (403, 403)
-    listed = f"/v1/projects/{project.pk}/invitations"
-    assert len(api.get(listed, token=token_of(alice)).json["data"]) == 1
-    assert "nia@example.com" in page(console, withdraw), "asks first"
-    assert console.post(withdraw).status_code == 302
-    assert api.get(listed, token=token_of(alice)).json["data"] == []
-    assert console.post(withdraw).status_code == 404
-    entry = AuditEntry.objects.get(action="member.invitation_withdrawn")
-    assert (entry.target_id, entry.actor_kind) == (made["id"], "staff")
 
 
 def test_a_project_is_made_renamed_and_deleted_as_over_the_api(console: Client, api: Api, alice: User) -> None:
@@ -189,41 +163,20 @@ def test_members_are_added_changed_and_removed_but_never_the_last_owner(
     assert api.get(f"/v1/projects/{project.pk}", token=token).status == 404
 
 
-def test_an_environments_origins_are_edited_and_checked(console: Client, alice: User) -> None:
-    production = environment_of(make_project(alice))
-    address = f"/admin/projects/environment/{production.pk}/change/"
-    assert "schema version" in page(console, address).lower()
-    good = console.post(address, {"allowed_origins": "https://a.example\r\nhttp://localhost:5173\r\n"})
-    assert good.status_code == 302
-    bad = console.post(address, {"allowed_origins": "a.example"})
-    assert "An origin is a scheme and a host" in bad.content.decode()
-    production.refresh_from_db()
-    assert production.allowed_origins == ["https://a.example", "http://localhost:5173"]
-    assert console.get(f"/admin/projects/environment/{production.pk}/delete/").status_code == 403
-    assert console.get("/admin/projects/environment/add/").status_code == 403
-
-
 def test_pages_opened_long_ago_overwrite_nothing_that_changed_since(console: Client, alice: User, bob: User) -> None:
     """Every form of the console sends all its fields; concurrent changes by other users are reported."""
     project = make_project(alice)
-    production = environment_of(project)
     added = services.add_member(project.pk, email=bob.email, role="developer", actor=audit.SYSTEM)
-    services.change_environment(production.pk, allowed_origins=["https://a.example"], actor=audit.SYSTEM)
     pages = {
         "name": f"/admin/projects/project/{project.pk}/change/",
-        "allowed_origins": f"/admin/projects/environment/{production.pk}/change/",
         "role": f"/admin/projects/member/{added.pk}/change/",
     }
     opened = {field: form_values(page(console, path), field) for field, path in pages.items()}
     services.change_project(project.pk, plan="team", actor=audit.SYSTEM)
-    services.change_environment(
-        production.pk, allowed_origins=["https://a.example", "https://b.example"], actor=audit.SYSTEM
-    )
     services.change_member(project.pk, bob.pk, role="viewer", actor=audit.SYSTEM)
     before = AuditEntry.objects.count()
-    wanted = {"name": "Renamed", "allowed_origins": "https://c.example", "role": "owner"}
-    said = {"name": "from “free” to “team”", "role": "from “developer” to “viewer”",
-            "allowed_origins": "from “https://a.example” to “https://a.example https://b.example”"}  # fmt: skip
+    wanted = {"name": "Renamed", "role": "owner"}
+    said = {"name": "from “free” to “team”", "role": "from “developer” to “viewer”"}
     for field, path in pages.items():
         answer = console.post(path, opened[field] | {field: wanted[field]})
         assert answer.status_code == 200, (field, answer.status_code)
@@ -239,22 +192,22 @@ def test_pages_opened_long_ago_overwrite_nothing_that_changed_since(console: Cli
         assert console.post(path, opened[field]).status_code == 302, field
     project.refresh_from_db()
     assert (project.name, project.plan) == ("Renamed", "team")
-    production.refresh_from_db()
-    assert production.allowed_origins == ["https://c.example"]
     assert Member.objects.get(user=bob).role == "owner"
 
 
 def test_a_form_that_is_sent_as_it_was_opened_changes_nothing(console: Client, alice: User) -> None:
-    """Whatever a browser does to what it sends, such as writing newlines its own way."""
     project = make_project(alice)
-    production = environment_of(project)
-    origins = ["https://a.example", "https://b.example"]
-    services.change_environment(production.pk, allowed_origins=origins, actor=audit.SYSTEM)
-    for field, path in (("name", f"project/{project.pk}"), ("allowed_origins", f"environment/{production.pk}")):
-        address = f"/admin/projects/{path}/change/"
-        assert console.post(address, form_values(page(console, address), field)).status_code == 302
-    production.refresh_from_db()
-    assert production.allowed_origins == origins
+    before = AuditEntry.objects.count()
+    address = f"/admin/projects/project/{project.pk}/change/"
+    assert console.post(address, form_values(page(console, address), "name")).status_code == 302
+    assert AuditEntry.objects.count() == before
+
+
+def test_an_environment_is_shown_and_changed_in_its_own_console(console: Client, alice: User) -> None:
+    environment = environment_of(make_project(alice))
+    address = f"/admin/projects/environment/{environment.pk}/change/"
+    assert f"/console/{environment.project_id}/{environment.pk}/" in page(console, address)
+    assert console.post(address, {"allowed_origins": "https://c.example"}).status_code == 403
 
 
 def test_a_deleted_project_can_be_looked_at_but_not_changed(console: Client, alice: User) -> None:

@@ -1,7 +1,6 @@
 """Creating a publishable key reports what it makes public: rules that were written for others are not opened by
 accident."""
 
-import html
 import json
 import re
 from typing import Any
@@ -9,20 +8,13 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import connections
-from django.test import Client
-from django.urls import reverse
 
-from accounts import audit
 from accounts.models import ServerKey
-from accounts.users import service as user_service
 from platform_site.embedded import postgres as embedded_postgres
-from platform_site.identity.callers import PUBLISHABLE_SCOPES
-from tests.projects.conftest import publishable_key_for
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
 from tests.support.client import Answer
 from tests.support.commands import run
 from tests.support.functions import SUM, deploy
-from tests.support.html_forms import csrf
 from tests.support.site import SITE
 from tests.support.unavailable import database_unavailable
 
@@ -116,93 +108,3 @@ def test_the_command_says_it_beside_the_secret(site: Tracker) -> None:
     assert "everyone" not in run("issue_key", "server", "--environment", site.environment_id, "--scopes", "all")[1]
     told = json.loads(run("issue_key", "page", "--environment", site.environment_id, "--publishable", "--json")[0])
     assert told["opens"] == EVERYTHING
-
-
-# ── The console ──
-
-
-@pytest.fixture
-def console() -> Client:
-    client = Client(enforce_csrf_checks=True)
-    staff = user_service.create_user(
-        pool_id=None, email="staff@example.com", password=None, name="Staff", is_staff=True, actor=audit.SYSTEM
-    )
-    client.force_login(staff)
-    return client
-
-
-def press(console: Client, environment_id: str, *scopes: str, **more: Any) -> str:
-    path = reverse("admin:accounts_serverkey_add")
-    body = {"name": "page", "environment_id": environment_id, "scopes": scopes, "publishable": "on"}
-    return _page(console.post(path, body | {"csrfmiddlewaretoken": csrf(console, path)} | more))
-
-
-def agree(console: Client, page: str) -> str:
-    """Press the button of the page that asks."""
-    fields = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page)
-    body = {name: [value for each, value in fields if each == name] for name, _ in fields}
-    return _page(console.post(reverse("admin:accounts_serverkey_add"), body))
-
-
-def _page(answer: Any) -> str:
-    assert answer.status_code == 200
-    return html.unescape(answer.content.decode())
-
-
-def publishable() -> int:
-    return ServerKey.objects.filter(prefix__startswith="pk_").count()
-
-
-def test_the_console_asks_before_the_first_key_opens_anything(console: Client, site: Tracker) -> None:
-    asks = press(console, site.environment_id, *sorted(PUBLISHABLE_SCOPES))
-    assert "Allow this to everyone?" in asks
-    for sentence in ("table letters: insert", "table posts: read", "users of rows: name", "function sum: invoke"):
-        assert sentence in asks
-    assert "pk_" not in asks
-    assert publishable() == 0, "nothing is made before the answer"
-    issued = agree(console, asks)
-    assert re.search(r"pk_[0-9A-Za-z]{38}", issued)
-    assert "table posts: read" in issued
-    assert ServerKey.objects.get(prefix__startswith="pk_").scopes == sorted(PUBLISHABLE_SCOPES)
-    again = press(console, site.environment_id, "rows:read")
-    assert "Publishable key issued" in again, "what is already public needs no confirmation"
-    assert "table posts: read" in again
-
-
-def test_it_asks_again_where_something_else_would_be_opened(console: Client, site: Tracker) -> None:
-    asks = press(console, site.environment_id, "rows:read", "functions:invoke")
-    deploy(site, "late", SUM, invoke="public")
-    again = agree(console, asks)
-    assert "Allow this to everyone?" in again
-    assert "function late: invoke" in again
-    assert publishable() == 0
-    assert "Publishable key issued" in agree(console, again)
-    more = press(console, site.environment_id, "rows:read", "rows:write")
-    assert "Allow this to everyone?" in more, "a key that lets anonymous callers write, where they could only read"
-    assert "table letters: insert" in more
-    assert "table posts" not in more
-    assert publishable() == 1
-
-
-def test_a_revoked_key_opens_nothing_so_the_next_one_asks(console: Client, site: Tracker) -> None:
-    publishable_key_for(site.environment_id)
-    assert "Publishable key issued" in press(console, site.environment_id, "rows:read")
-    for key in ServerKey.objects.filter(prefix__startswith="pk_"):
-        user_service.revoke_key(key, actor=audit.SYSTEM)
-    assert "Allow this to everyone?" in press(console, site.environment_id, "rows:read")
-
-
-def test_no_confirmation_without_new_access_or_without_permission(
-    console: Client,
-    site: Tracker,
-    make_tracker: Any,  # noqa: F811
-) -> None:
-    other: Tracker = make_tracker({"tables": {}}, name="Other")
-    assert "Publishable key issued" in press(console, other.environment_id, *sorted(PUBLISHABLE_SCOPES))
-    assert "Server key issued" in press(console, site.environment_id, "rows:read", publishable="")
-    stranger = Client()
-    path = reverse("admin:accounts_serverkey_add")
-    body = {"name": "page", "environment_id": site.environment_id, "scopes": ["rows:read"], "publishable": "on"}
-    answer = stranger.post(path, body)
-    assert answer.status_code == 302
-    assert "letters" not in answer.content.decode()

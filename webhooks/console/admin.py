@@ -23,14 +23,14 @@ from projects.console.base import (
     AdminAction,
     RegionAdmin,
     RegionUnavailable,
-    bounded_count,
+    console_url,
     found_anywhere,
     list_url,
     listed,
     query_with,
 )
+from projects.console.counts import bounded_count
 from projects.console.texts import readable
-from rows.console.row_browser import row_url
 from rows.outbox.models import OutboxEvent
 from webhooks.delivery.attempts import USER_AGENT
 from webhooks.managers import HEALTH_WINDOW
@@ -277,9 +277,9 @@ def _event_url(place: EnvironmentRef, event_id: str) -> str:
 
 
 def _row_url(place: EnvironmentRef, subject: str | None) -> str | None:
-    """The page of the row that an event is about."""
+    """The page of the table that an event is about."""
     table, _, row_id = (subject or "").partition("/")
-    return row_url(place, table, row_id) if row_id else None
+    return console_url(place.project_id, place.environment_id, "table", table) if row_id else None
 
 
 def _moment(text: str) -> datetime:

@@ -1,0 +1,54 @@
+"""Pages of the audit log and of the keys that sign tokens."""
+
+from django.contrib import admin
+from unfold.decorators import display
+
+from accounts.console.base import ReadOnlyAdmin, link, timeline_link
+from accounts.models import AuditEntry, SigningKey
+
+
+@admin.register(SigningKey)
+class SigningKeyAdmin(ReadOnlyAdmin):
+    """The public halves. `manage.py rotate_signing_key` makes new ones."""
+
+    empty_words = "The first is made when the first token is signed."
+    list_display = ("kid", "signs_from", "retires_at", "created_at")
+    ordering = ("-signs_from",)
+    fields = ("kid", "public_jwk", "signs_from", "retires_at", "created_at")
+    readonly_fields = fields
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ReadOnlyAdmin):
+    search_fields = ("=id", "=actor_id", "=target_id", "=project_id", "=environment_id", "=request_id", "action")
+    search_help_text = "Any id, a request id, or an action such as key.issued"
+    list_display = ("at", "action", "actor", "target_id", "environment_id")
+    empty_words = "Every change leaves an entry here."
+    list_filter = ("actor_kind", ("at", admin.DateFieldListFilter))
+    date_hierarchy = None  # it would count the months of the whole table
+    fields = (
+        "id", "at", "action", "actor", "target", "project", "environment", "detail", "in_request",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    @display(description="Target")
+    def target(self, entry: AuditEntry) -> str:
+        return timeline_link(entry.target_id)
+
+    @display(description="Project")
+    def project(self, entry: AuditEntry) -> str:
+        return link("projects_project", entry.project_id)
+
+    @display(description="Environment")
+    def environment(self, entry: AuditEntry) -> str:
+        return link("projects_environment", entry.environment_id)
+
+    @display(description="Request")
+    def in_request(self, entry: AuditEntry) -> str:  # `request` is unfold's
+        return timeline_link(entry.request_id)
+
+    @display(description="Actor")
+    def actor(self, entry: AuditEntry) -> str:
+        if entry.actor_kind in ("account", "user", "staff"):
+            return link("accounts_user", entry.actor_id, f"{entry.actor_kind} {entry.actor_id}")
+        return f"{entry.actor_kind} {entry.actor_id or ''}".strip()
