@@ -7,6 +7,8 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
 
 from projects.models import Environment
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, without_token
@@ -18,6 +20,26 @@ SOURCE = "export default () => {};\n"
 
 def text_of(answer: Any) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.content.decode())).split())
+
+
+def test_the_list_costs_the_same_with_many_branches(tracker: Tracker, desk: Desk) -> None:
+    def queries() -> int:
+        with (
+            CaptureQueriesContext(connection) as control,
+            CaptureQueriesContext(connections[tracker.project.cluster]) as region,
+        ):
+            assert desk.get("branches/").status_code == 200
+        return len(control) + len(region)
+
+    queries()
+    before = queries()
+    source = Environment.objects.get(pk=tracker.environment_id)
+    Environment.objects.bulk_create(
+        Environment(project=tracker.project, name=f"b{number}", status="ready", parent=source, pool_id=source.pk)
+        for number in range(20)
+    )
+    assert "b19" in text_of(desk.get("branches/"))
+    assert queries() == before
 
 
 def hidden(answer: Any) -> dict[str, str]:

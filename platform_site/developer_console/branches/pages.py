@@ -9,6 +9,8 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
+from platform_site.http.fields import timestamp
+from projects.models import Environment
 
 _DATA: Final = (("none", "No rows"), ("full", "All rows"))
 _EXPIRY: Final = (("", "Never"), ("1", "In 1 day"), ("7", "In 7 days"), ("30", "In 30 days"), ("90", "In 90 days"))
@@ -49,19 +51,18 @@ def path_of(console: Console, *environment_id: str) -> str:
 def _shown(console: Console, context: dict[str, Any]) -> dict[str, Any]:
     console.project = console.client.call("GET", f"/v1/projects/{console.project['id']}").data
     names = {each["id"]: each["name"] for each in console.project["environments"]}
-    found = []
-    for environment_id in names:
-        try:
-            detail = console.client.call("GET", path_of(console, environment_id)).data
-        except Refused as refusal:
-            if refusal.status != 404:  # else it is deleted meanwhile
-                raise
-            continue
-        parent_id = detail["parent_id"]
-        found.append(
-            detail
-            | {"parent": parent_id and names.get(parent_id, "deleted"), "is_branch": detail["name"] not in _FIXED}
-        )
+    found = [
+        detail
+        | {
+            "created_at": timestamp(detail["created_at"]),
+            "parent": detail["parent_id"] and names.get(detail["parent_id"], "deleted"),
+            "is_branch": detail["name"] not in _FIXED,
+        }
+        for detail in Environment.objects.live()
+        .filter(project_id=console.project["id"])
+        .order_by("name", "id")
+        .values("id", "name", "status", "status_reason", "parent_id", "created_at")
+    ]
     failed = context.get("failed") == "create"
     fields = (
         Field("name", "Name", required=True, placeholder="fix/login"),
