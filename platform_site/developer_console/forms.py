@@ -1,7 +1,7 @@
 """Forms whose values the API checks. Each error of the API is shown at the field that caused it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -30,6 +30,16 @@ class Field:
     required: bool = False
     placeholder: str = ""
     rows: int = 3
+    suggestions: Sequence[str] = ()
+    """Values to choose from, beside any other."""
+    language: str = ""
+    """Of code, for its colours: `json` or `typescript`."""
+    chooses_types: bool = False
+    """Its value decides which of the fields with `types` are shown."""
+    types: Sequence[str] = ()
+
+    def only_for(self, types: Sequence[str]) -> "Field":
+        return replace(self, types=types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from platform_site.developer_console import (
     frame,
     home,
     logs,
-    schema,
     search,
     settings,
     staff_pages,
@@ -21,6 +20,7 @@ from platform_site.developer_console.branches import pages as branches
 from platform_site.developer_console.functions import pages as functions
 from platform_site.developer_console.functions import runs as function_runs
 from platform_site.developer_console.functions import settings as function_settings
+from platform_site.developer_console.schema import pages as schema
 from platform_site.developer_console.webhooks import deliveries as webhook_deliveries
 from platform_site.developer_console.webhooks import pages as webhooks
 

@@ -1,7 +1,6 @@
 """The members' console before axe-core: no page has a finding that it calls serious or critical."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -9,21 +8,12 @@ from playwright.sync_api import Page, expect
 from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
+from tests.support.console_checks import findings
 from tests.support.console_pages import pages_of
 from tests.support.service import Up
 
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -r requirements-dev.lock")
+pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -r requirements-dev.lock")
 pytestmark = in_a_browser
-
-
-def findings(page: Page) -> list[str]:
-    found: list[dict[str, Any]] = axe.Axe().run(page).response["violations"]
-    return [
-        f"{each['id']}: {node['html'][:200]} {node['failureSummary']}"
-        for each in found
-        if each["impact"] in ("serious", "critical")
-        for node in each["nodes"]
-    ]
 
 
 @pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (WIDE, "dark"), (NARROW, "light")])

@@ -9,25 +9,11 @@ from playwright.sync_api import Locator, Page, expect
 from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, owner, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
+from tests.support.console_checks import fits
 from tests.support.console_pages import pages_of
 from tests.support.service import Up
 
 pytestmark = in_a_browser
-
-
-def fits(page: Page) -> None:
-    """Nothing reaches out of the window, no label is cut off, every control has a name."""
-    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    assert width[0] <= width[1], (page.url, width)
-    cut = page.locator("label, th, button, h1, h2, dt, .sidebar a").evaluate_all(
-        "each => each.filter(one => one.offsetWidth > 1 && one.scrollWidth > one.clientWidth + 1).map(one => one.outerHTML)"
-    )
-    assert cut == [], page.url
-    unnamed = page.locator("input:not([type=hidden]), select, textarea").evaluate_all(
-        "each => each.filter(one => !one.labels.length && !one.ariaLabel && !one.getAttribute('aria-labelledby'))"
-        ".map(one => one.outerHTML)"
-    )
-    assert unnamed == [], page.url
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -35,12 +35,28 @@ document.addEventListener("keydown", (event) => {
 // After a form the first message is in view and read out.
 document.addEventListener("htmx:afterSwap", () => {
   document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
+  showTypes();
+  const target = document.querySelector("main [data-focus]");
+  if (target) (target.querySelector("input:not([type=hidden]), select, textarea") ?? target).focus();
 });
+
+// Of a form whose fields depend on a type, only those of the chosen type are shown.
+function showTypes() {
+  const chosen = document.querySelector("[data-chooses-types]")?.value;
+  for (const field of document.querySelectorAll("[data-types]")) {
+    field.hidden = !field.dataset.types.split(" ").includes(chosen);
+  }
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-chooses-types]")) showTypes();
+});
+showTypes();
 
 // A problem of the schema document leads to its line.
 document.addEventListener("click", (event) => {
   const link = event.target.closest("[data-line]");
-  const editor = document.querySelector("[data-editor]");
+  const editor = document.getElementById("document");
   if (!link || !editor) return;
   const lines = editor.value.split("\n");
   const number = Number(link.dataset.line) - 1;

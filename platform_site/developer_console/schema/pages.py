@@ -1,7 +1,8 @@
-"""Schema: the document as JSON, the plan of a change next to it, and the versions to go back to.
+"""Schema: one draft of the document as forms and as JSON, the plan of the change, and the versions to go back to.
 
-A change is planned first and applied afterwards. What loses data is confirmed by name, and a document that was edited
-after its plan is planned again.
+The draft is the text of the page's form. Each button of a form of a part changes that text and plans it. A change is
+applied after its plan. What loses data is confirmed by name, and a draft that was edited after its plan is planned
+again.
 """
 
 import json
@@ -12,7 +13,10 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from platform_site.developer_console.api_calls import Answer, Refused
+from platform_site.developer_console.forms import Form
 from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.schema import outline, part_forms
+from platform_site.developer_console.schema.parts import Part, part_of, remove
 from platform_site.http import exact_json
 
 _PATH: Final = "/v1/schema"
@@ -22,15 +26,17 @@ _COLUMN: Final = re.compile(r"(?P<name>\w+) (?P<type>[\w\[\]]+)(?P<null>\??)(?: 
 @page("schema")
 def schema(console: Console) -> HttpResponse:
     asked = console.request.POST
+    current = console.api("GET", _PATH).data
     context: dict[str, Any] = {}
     status = 200
     if console.request.method == "POST":
         try:
-            context = _change(console)
+            context = _edit_part(console, current) if _edits_part(asked) else _change(console)
         except Refused as refusal:
             context, status = {"refusal": refusal, "problems": _problems(refusal, _text(console))}, refusal.status
-    current = console.api("GET", _PATH).data
     is_applied = "applied" in context
+    if is_applied:
+        current = console.api("GET", _PATH).data
     text = exact_json.dumps(current["document"], indent=True)
     if console.request.method == "POST" and not is_applied and not asked.get("revert"):
         text = context.pop("text", None) or _text(console)
@@ -44,10 +50,114 @@ def schema(console: Console) -> HttpResponse:
             "history": history,
             "revert": "" if is_applied else asked.get("revert", ""),
             "confirmed": asked.getlist("confirm"),
+            **_forms(console, current["document"], text, context),
             **context,
         },
-        status,
+        context.pop("status", status),
     )
+
+
+def _edits_part(asked: Any) -> bool:
+    what: str = asked.get("what", "")
+    return what.startswith(("open ", "edit ", "remove ", "save", "close"))
+
+
+def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
+    """Open, save or remove a part of the draft; what the page shows about it. Raises Refused."""
+    asked, text = console.request.POST, _text(console)
+    what, _, code = asked["what"].partition(" ")
+    part = part_of(asked.get("part", "") if what == "save" else code) if what != "close" else None
+    draft = _draft(text)
+    if part is None or what in ("open", "edit"):
+        is_open = part is not None and what == "edit"
+        at = part.table if part and part.table else asked.get("at")
+        closed = part_of(asked["part"]) if what == "close" and "part" in asked else None
+        return {"text": text, "at": at, "editing": part if is_open else None, "last": closed}
+    try:
+        if what == "save":
+            part = part_forms.save(draft, current["document"], part, asked)
+        else:
+            remove(draft, part)
+    except Refused as refusal:
+        if refusal.fields[0]["field"] == "part":  # it is not there
+            raise
+        at = part.table or asked.get("at")
+        return {"at": at, "text": text, "editing": part, "part_refusal": refusal, "status": refusal.status}
+    text = exact_json.dumps(draft, indent=True)
+    is_saved = what == "save"
+    shown: dict[str, Any] = {"at": part.table or asked.get("at"), "last": part if is_saved else None}
+    return shown | _plan_part(console, text, part if is_saved else None)
+
+
+def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]:
+    """The plan of the draft. If the API refuses the part that was saved, its form stays open with the errors."""
+    try:
+        return {"plan": _send(console, text, dry_run=True).data, "planned": _mark(console, text), "text": text}
+    except Refused as refusal:
+        problems = _problems(refusal, text)
+        context = {"text": text, "refusal": refusal, "problems": problems, "status": refusal.status}
+        own = [] if part is None else [_of_part(each, part) for each in problems if _is_of(each, part)]
+        if not own:
+            return context
+        error = {"code": refusal.code, "message": refusal.message, "fields": own}
+        return context | {"editing": part, "part_refusal": Refused(refusal.status, error)}
+
+
+def _is_of(problem: dict[str, Any], part: Part) -> bool:
+    return outline.is_inside(problem["field"], part.path)
+
+
+def _of_part(problem: dict[str, Any], part: Part) -> dict[str, Any]:
+    """The problem under the name of the field of the part's form; under its path where the form has none."""
+    below = problem["field"].split(".")[len(part.path) + 1 :]
+    known = f"part_{below[0]}" if below else "part_name"
+    rest = ".".join(below[1:])
+    return {**problem, "field": f"{known}.{rest}" if rest else known}
+
+
+def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -> dict[str, Any]:
+    """The draft as tables and parts, if its text can be read."""
+    try:
+        draft = _draft(text)
+    except Refused:
+        return {"is_unreadable": True}
+    problems = context.get("problems", [])
+    tables = outline.tables_of(draft, current, problems)
+    names = [each["name"] for each in tables]
+    asked = context.get("at") or console.request.POST.get("at") or console.request.GET.get("table", "")
+    at = asked if asked in names else (names[0] if names else "")
+    editing, refusal = context.get("editing"), context.get("part_refusal")
+    form = None
+    if editing is not None:
+        sent = console.request.POST if refusal is not None else None
+        fields = part_forms.fields_of(draft, editing)
+        form = Form("part", fields, part_forms.values_of(draft, editing), refusal, sent)
+    return {
+        "draft_tables": tables,
+        "at": at,
+        "table_part": Part("table", at),
+        "groups": outline.groups_of(draft, current, at, problems) if at else [],
+        "user_fields": outline.user_fields(draft, current, problems),
+        "is_changed": draft != current,
+        "form": form,
+    }
+
+
+def _draft(text: str) -> dict[str, Any]:
+    """Raises Refused."""
+    parsed = _parsed(text)
+    if not isinstance(parsed, dict):
+        raise _invalid("document", "The document must be an object.")
+    try:
+        draft: dict[str, Any] = exact_json.loads(text)
+    except ValueError:  # it is stricter: NaN, say
+        raise _invalid("document", "The document is not JSON.") from None
+    return draft
+
+
+def _mark(console: Console, text: str) -> str:
+    """Ties a plan to what it was made of."""
+    return sha256(f"{console.request.POST.get('revert', '')} {text}".encode()).hexdigest()
 
 
 def _text(console: Console) -> str:
@@ -60,7 +170,7 @@ def _change(console: Console) -> dict[str, Any]:
     what = asked.get("what")
     if what == "add-table":
         text = _with_table(text, asked.get("table", "").strip(), asked.get("columns", ""))
-    mark = sha256(f"{asked.get('revert', '')} {text}".encode()).hexdigest()
+    mark = _mark(console, text)
     if what == "apply" and asked.get("planned") == mark:
         confirmed = [each.strip() for each in asked.getlist("confirm") if each.strip()]
         try:
@@ -72,7 +182,8 @@ def _change(console: Console) -> dict[str, Any]:
         return {"applied": done, "notice": f"The schema is at version {done['version']}."}
     plan = _send(console, text, dry_run=True).data
     edited = "The document has changed since its plan. This is the new plan." if what == "apply" else None
-    return {"plan": plan, "planned": mark, "notice": edited, "text": text}
+    at = asked.get("table", "").strip() if what == "add-table" else asked.get("at")
+    return {"plan": plan, "planned": mark, "notice": edited, "text": text, "at": at}
 
 
 def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | None = None) -> Answer:

@@ -1,0 +1,125 @@
+"""The parts of one table of a draft as the page lists them, with their errors and what changed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from platform_site.developer_console.schema.parts import CONTAINERS, Part, mapping, table_of, value_of
+from platform_site.http import exact_json
+
+LINKS: Final = ("reference", "user")
+_LONGEST: Final = 160
+_HIDDEN_KEYS: Final = ("type", "null", "renamed_from")
+
+
+@dataclass(slots=True)
+class Line:
+    part: Part
+    title: str
+    summary: str
+    mark: str = ""
+    """`new` or `changed`, against the current schema."""
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Group:
+    title: str
+    new: Part
+    button: str
+    lines: list[Line] = field(default_factory=list)
+
+
+def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, Any]]) -> list[Group]:
+    """Columns, relations, uniques, indexes, rules, conditions and checks of a table."""
+    table = table_of(draft, name)
+    columns = mapping(table.get("columns"))
+    groups = [
+        Group("Columns", Part("column", name), "Add a column"),
+        Group("Relations", Part("column", name, action="relation"), "Add a relation"),
+    ]
+    for key, column in columns.items():
+        is_link = mapping(column).get("type") in LINKS
+        groups[is_link].lines.append(Line(Part("column", name, key), key, _column(mapping(column))))
+    for kind, title in (("unique", "Unique"), ("index", "Indexes")):
+        entries = table.get(CONTAINERS[kind])
+        lines = [
+            Line(
+                Part(kind, name, str(index)),
+                ", ".join(map(str, entry)) if isinstance(entry, list) else _text(entry),
+                "",
+            )
+            for index, entry in enumerate(entries if isinstance(entries, list) else [])
+        ]
+        groups.append(Group(title, Part(kind, name), f"Add {'a unique' if kind == 'unique' else 'an index'}", lines))
+    groups.append(Group("Rules", Part("rule", name), "Add a rule", list(_rules(name, table))))
+    for kind, title in (("condition", "Named conditions"), ("check", "Checks")):
+        found = mapping(table.get(CONTAINERS[kind]))
+        lines = [Line(Part(kind, name, key), key, _text(value)) for key, value in found.items()]
+        groups.append(Group(title, Part(kind, name), f"Add a {kind}", lines))
+    _finish([line for group in groups for line in group.lines], draft, current, problems)
+    return groups
+
+
+def user_fields(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> Group:
+    """The fields of users that each role may embed."""
+    lines = [
+        Line(Part("users", name=role), role, ", ".join(map(str, fields)) if isinstance(fields, list) else _text(fields))
+        for role, fields in mapping(mapping(draft).get("users")).items()
+    ]
+    _finish(lines, draft, current, problems)
+    return Group("Visible fields of users", Part("users"), "Add a role", lines)
+
+
+def tables_of(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every table, with what is new, changed or wrong."""
+    found = []
+    for name, table in mapping(mapping(draft).get("tables")).items():
+        before = mapping(mapping(current).get("tables")).get(name)
+        mark = "" if before == table else "changed" if before or mapping(table).get("renamed_from") else "new"
+        is_wrong = any(is_inside(each["field"], ("tables", name)) for each in problems)
+        found.append({"name": name, "part": Part("table", name), "mark": mark, "is_wrong": is_wrong})
+    return found
+
+
+def _rules(name: str, table: dict[str, Any]) -> Iterator[Line]:
+    for role, actions in mapping(table.get("rules")).items():
+        for action, rule in mapping(actions).items():
+            yield Line(
+                Part("rule", name, role, action), f"{role}: {action}", _text(rule) if rule else "all rows and columns"
+            )
+
+
+def _column(column: dict[str, Any]) -> str:
+    words = [str(column.get("type")) + ("?" if column.get("null") else "")]
+    if "to" in column:
+        words.append(f"→ {column['to']}")
+    words += [
+        f"{key} {value if isinstance(value, str) else exact_json.dumps(value)}"
+        for key, value in column.items()
+        if key not in (*_HIDDEN_KEYS, "to")
+    ]
+    return _cut(", ".join(words))
+
+
+def _text(value: Any) -> str:
+    return _cut(exact_json.dumps(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _finish(lines: list[Line], draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> None:
+    for line in lines:
+        part, before = line.part, value_of(current, line.part)
+        now = value_of(draft, part)
+        is_renamed = isinstance(now, dict) and "renamed_from" in now
+        line.mark = "" if before == now else "changed" if before is not None or is_renamed else "new"
+        line.errors = [each["message"] for each in problems if is_inside(each["field"], part.path)]
+
+
+def is_inside(path: str, place: tuple[str, ...]) -> bool:
+    """Whether the path of an error, such as `document.tables.notes.columns.title.type`, is at or below a place."""
+    wanted = ".".join(("document", *place))
+    return path == wanted or path.startswith(f"{wanted}.")

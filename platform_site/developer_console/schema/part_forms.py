@@ -1,0 +1,257 @@
+"""The forms of the parts of a schema: their fields, the values of a draft in them, and the way back into the draft."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from platform_site.developer_console.forms import Field, invalid, json_of, json_text
+from platform_site.developer_console.schema import renames
+from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
+from platform_site.http import exact_json
+from rows.schema.formats import FORMATS
+from rows.schema.model import SQL_TYPES
+from rows.schema.user_fields import USER_FIELDS
+
+ACTIONS: Final = ("read", "insert", "update", "delete")
+ROLES: Final = ("user", "anonymous", "member", "server")
+_NUMBERS: Final = frozenset({"integer", "float"})
+_DEFAULTED: Final = tuple(type_ for type_ in SQL_TYPES if type_ not in ("reference", "user"))
+_BOUNDED: Final = ("integer", "decimal", "float", "date", "timestamp")
+_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "default": _DEFAULTED,
+    "to": ("reference",),
+    "on_delete": ("reference", "user"),
+    "related_name": ("reference",),
+    "values": ("enum",),
+    "min": _BOUNDED,
+    "max": _BOUNDED,
+    "min_length": ("text",),
+    "max_length": ("text",),
+    "format": ("text",),
+    "precision": ("decimal",),
+    "scale": ("decimal",),
+}
+"""The settings of a column and the types that have them."""
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_WORDS: Final = re.compile(r"[\s,]+")
+
+
+def fields_of(document: Any, part: Part) -> list[Field]:
+    if part.kind == "table":
+        return [
+            Field("part_name", "Table name"),
+            Field("part_id_prefix", "Prefix of ids", placeholder="row_"),
+        ]
+    if part.kind == "column":
+        return _column_fields(document)
+    if part.kind == "unique":
+        return [Field("part_columns", "Unique columns", help="Separated by commas: list, title")]
+    if part.kind == "index":
+        return [Field("part_columns", "Index keys", help="Separated by commas: owner, -created_at")]
+    if part.kind == "rule":
+        return _rule_fields(document, part)
+    if part.kind == "users":
+        return [
+            Field("part_name", "Role", suggestions=ROLES),
+            Field("part_fields", "Visible fields", help=f"Separated by commas: {', '.join(USER_FIELDS)}"),
+        ]
+    title = "Condition" if part.kind == "condition" else "Check"
+    example = (
+        '{"owner_id": "$user.id"}' if part.kind == "condition" else '{"ends_at": {"$gt": {"$column": "starts_at"}}}'
+    )
+    return [
+        Field("part_name", f"{title} name"),
+        Field("part_value", f"{title} (JSON)", kind="code", placeholder=example, rows=6, language="json"),
+    ]
+
+
+def _column_fields(document: Any) -> list[Field]:
+    tables = [(name, name) for name in mapping(mapping(document).get("tables"))]
+    typed = {
+        "default": Field("part_default", "Default", help="$now and $uuid are computed"),
+        "to": Field("part_to", "References", kind="select", choices=[("", ""), *tables]),
+        "on_delete": Field(
+            "part_on_delete",
+            "When the target is deleted",
+            kind="select",
+            choices=[
+                ("", "default"),
+                ("restrict", "restrict (references)"),
+                ("cascade", "cascade (references)"),
+                ("null", "null"),
+                ("keep", "keep (users)"),
+                ("delete", "delete (users)"),
+            ],
+        ),
+        "related_name": Field("part_related_name", "Name of the relation back"),
+        "values": Field("part_values", "Values, one per line", kind="textarea", rows=4),
+        "min": Field("part_min", "Minimum"),
+        "max": Field("part_max", "Maximum"),
+        "min_length": Field("part_min_length", "Minimum length"),
+        "max_length": Field("part_max_length", "Maximum length"),
+        "format": Field(
+            "part_format", "Format", kind="select", choices=[("", "any"), *((each, each) for each in FORMATS)]
+        ),
+        "precision": Field("part_precision", "Digits in all"),
+        "scale": Field("part_scale", "Digits after the point"),
+    }
+    return [
+        Field("part_name", "Column name"),
+        Field("part_type", "Type", kind="select", choices=[(each, each) for each in SQL_TYPES], chooses_types=True),
+        Field("part_null", "May be null", kind="checkbox"),
+        *(typed[name].only_for(types) for name, types in _SETTINGS.items()),
+        Field("part_backfill", "Value for existing rows", help="For a new column that is not null"),
+    ]
+
+
+def _rule_fields(document: Any, part: Part) -> list[Field]:
+    own = [name for name in mapping(table_of(document, part.table).get("rules")) if name not in ROLES]
+    fields = [
+        Field("part_name", "Role", suggestions=(*ROLES, *own)),
+        Field("part_action", "Action", kind="select", choices=[(each, each) for each in ACTIONS]),
+    ]
+    if isinstance(value_of(document, part), list):
+        return [*fields, Field("part_value", "Rules (JSON list)", kind="code", rows=10, language="json")]
+    example = '{"owner_id": "$user.id"}'
+    return [
+        *fields,
+        Field(
+            "part_where",
+            "Rows: where (JSON)",
+            kind="code",
+            placeholder=example,
+            help="Empty: all rows",
+            language="json",
+        ),
+        Field("part_columns", "Columns", placeholder="*, -internal", help="Empty: all columns"),
+        Field("part_set", "Set by the platform (JSON)", kind="code", placeholder=example, rows=2, language="json"),
+        Field("part_check", "Check after the write (JSON)", kind="code", placeholder=example, rows=2, language="json"),
+    ]
+
+
+def values_of(document: Any, part: Part) -> dict[str, Any]:
+    """What the form shows of a part; the start of a new one."""
+    value = value_of(document, part)
+    if part.kind == "table":
+        return {"part_name": part.table, "part_id_prefix": mapping(value).get("id_prefix", "")}
+    if part.kind == "column":
+        return _column_values(part, mapping(value) or {"type": "reference" if part.action == "relation" else "text"})
+    if part.kind in ("unique", "index"):
+        return {"part_columns": _joined(value)}
+    if part.kind == "users":
+        return {"part_name": part.name, "part_fields": _joined(value)}
+    if part.kind == "rule":
+        names = {"part_name": part.name or "user", "part_action": part.action or "read"}
+        if isinstance(value, list):
+            return {**names, "part_value": json_text(value)}
+        rule = mapping(value)
+        texts = {f"part_{key}": json_text(rule.get(key)) for key in ("where", "set", "check")}
+        return {**names, **texts, "part_columns": _joined(rule.get("columns"))}
+    return {"part_name": part.name, "part_value": json_text(value)}
+
+
+def _column_values(part: Part, column: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"part_name": part.name, "part_type": column.get("type"), "part_null": column.get("null")}
+    for key in (*_SETTINGS, "backfill"):
+        value = column.get(key, "")
+        if key == "values" and isinstance(value, list):
+            found["part_values"] = "\n".join(map(str, value))
+        else:
+            is_plain = isinstance(value, str) and (value or key not in column)
+            found[f"part_{key}"] = value if is_plain else exact_json.dumps(value)
+    return found
+
+
+def _joined(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else ""
+
+
+def save(document: dict[str, Any], current: Any, part: Part, asked: Mapping[str, str]) -> Part:
+    """Write what a form says of a part into the draft. `current` is the schema's document. Raises Refused."""
+    name, action = asked.get("part_name", "").strip(), asked.get("part_action", "")
+    if part.kind == "table":
+        return _save_table(document, current, part, name, asked)
+    if part.kind in ("unique", "index"):
+        return put(document, part, "", "", _words(asked, "part_columns"))
+    if not name:
+        raise invalid("part_name", "Write a name.")
+    if part.kind == "column":
+        column = _column(mapping(value_of(document, part)), asked)
+        if part.name and part.name != name:
+            before = mapping(table_of(current, part.table).get("columns"))
+            renames.mark(column, part.name, name, before)
+        made = put(document, part, name, "", column)
+        if part.name and part.name != name:
+            renames.column(table_of(document, part.table), part.name, name, column.get("type"))
+        return made
+    if part.kind == "users":
+        return put(document, part, name, "", _words(asked, "part_fields"))
+    if part.kind == "rule" and "part_value" not in asked:
+        return put(document, part, name, action, _rule(mapping(value_of(document, part)), asked))
+    return put(document, part, name, action, json_of(asked.get("part_value", ""), "part_value"))
+
+
+def _save_table(document: dict[str, Any], current: Any, part: Part, name: str, asked: Mapping[str, str]) -> Part:
+    tables = mapping(document.get("tables"))
+    if part.table not in tables:
+        raise invalid("part", f"The draft has no table {part.table}.")
+    if not name or (name != part.table and name in tables):
+        raise invalid("part_name", f"There is a table {name} already." if name else "Write a name.")
+    table = mapping(tables[part.table])
+    _set(table, "id_prefix", asked.get("part_id_prefix", "").strip())
+    if name != part.table:
+        renames.mark(table, part.table, name, mapping(mapping(current).get("tables")))
+        document["tables"] = {name if key == part.table else key: each for key, each in tables.items()}
+        renames.table(document, part.table, name)
+    return Part("table", name)
+
+
+def _words(asked: Mapping[str, str], name: str) -> list[str]:
+    return [each for each in _WORDS.split(asked.get(name, "").strip()) if each]
+
+
+def _set(holder: dict[str, Any], key: str, value: Any) -> None:
+    """Write a value, or drop the key if there is none."""
+    if value in ("", None, []):
+        holder.pop(key, None)
+    else:
+        holder[key] = value
+
+
+def _column(column: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
+    """The column with what the form says. What belongs to another type is dropped, and what has no field stays."""
+    type_ = asked.get("part_type", "")
+    made = {"type": type_, **{key: value for key, value in column.items() if key != "type"}}
+    for key, types in _SETTINGS.items():
+        text = asked.get(f"part_{key}", "").strip() if type_ in types else ""
+        if key == "values":
+            _set(made, key, [line.strip() for line in text.splitlines() if line.strip()])
+        else:
+            _set(made, key, _literal(type_, key, text))
+            if text == '""' and key == "default":
+                made[key] = ""
+    _set(made, "null", True if "part_null" in asked else None)
+    _set(made, "backfill", _literal(type_, "backfill", asked.get("part_backfill", "").strip()))
+    return made
+
+
+def _literal(type_: str, key: str, text: str) -> Any:
+    """The value that a field stands for. What cannot be read stays text, for the API to refuse."""
+    if key in ("min_length", "max_length", "precision", "scale"):
+        return int(text) if _INTEGER.fullmatch(text) else text
+    is_json = type_ in _NUMBERS or (key in ("default", "backfill") and type_ in ("boolean", "json", "text[]"))
+    if not text or not is_json:
+        return text
+    try:
+        return exact_json.loads(text)
+    except ValueError:
+        return text
+
+
+def _rule(rule: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
+    made = dict(rule)
+    for key in ("where", "set", "check"):
+        value = json_of(asked.get(f"part_{key}", ""), f"part_{key}")
+        made.pop(key, None) if value is None else made.update({key: value})
+    _set(made, "columns", _words(asked, "part_columns"))
+    return made

@@ -1,0 +1,174 @@
+"""The parts of a schema document that have a form: where each is in a document, and how a draft is changed there.
+
+The draft is the JSON text of the page, so it may hold anything. Nothing here checks what the API checks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from platform_site.developer_console.forms import invalid
+from platform_site.http import exact_json
+
+CONTAINERS: Final[Mapping[str, str]] = {
+    "column": "columns",
+    "unique": "unique",
+    "index": "indexes",
+    "rule": "rules",
+    "condition": "conditions",
+    "check": "checks",
+}
+"""The key of a table that holds the parts of a kind."""
+LISTS: Final = frozenset({"unique", "index"})
+KINDS: Final = frozenset({*CONTAINERS, "table", "users"})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The place of a part. A new part has no name yet; the name of a unique or an index is its position."""
+
+    kind: str
+    table: str = ""
+    name: str = ""
+    action: str = ""
+    """Of a rule, whose name is its role."""
+
+    @property
+    def code(self) -> str:
+        """As a form sends it."""
+        return exact_json.dumps([self.kind, self.table, self.name, self.action])
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The keys that lead to it. Empty for a new part."""
+        if self.kind == "users":
+            return ("users", self.name)
+        if self.kind == "table":
+            return ("tables", self.table)
+        if not self.name:
+            return ()
+        own = (self.name, self.action) if self.kind == "rule" else (self.name,)
+        return ("tables", self.table, CONTAINERS[self.kind], *own)
+
+    @property
+    def title(self) -> str:
+        if self.kind == "table":
+            return f"table {self.table}"
+        where = "" if self.kind == "users" else f" of {self.table}"
+        what = "fields of users" if self.kind == "users" else self.kind
+        return f"{what} {self.name} {self.action}".strip() + where if self.name else f"new {what}{where}"
+
+
+def part_of(code: str) -> Part:
+    """Raises Refused."""
+    try:
+        kind, table, name, action = exact_json.loads(code)
+    except (ValueError, TypeError):
+        kind, table, name, action = "", "", "", ""
+    if kind not in KINDS or not all(isinstance(each, str) for each in (table, name, action)):
+        raise invalid("part", "The schema has no such part.")
+    return Part(kind, table, name, action)
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """The value, if it is an object; else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def table_of(document: Any, name: str) -> dict[str, Any]:
+    return mapping(mapping(mapping(document).get("tables")).get(name))
+
+
+def value_at(document: Any, path: tuple[str, ...]) -> Any:
+    """What is there, or None."""
+    found = document
+    for key in path:
+        if isinstance(found, list):
+            found = found[int(key)] if key.isascii() and key.isdigit() and int(key) < len(found) else None
+        else:
+            found = mapping(found).get(key)
+    return found
+
+
+def value_of(document: Any, part: Part) -> Any:
+    return value_at(document, part.path) if part.path else None
+
+
+def put(document: dict[str, Any], part: Part, name: str, action: str, value: Any) -> Part:
+    """Write a part under its name, which may be a new one. Other parts keep their order. Returns its new place."""
+    if part.kind == "users":
+        holder = document["users"] = mapping(document.get("users"))
+    else:
+        holder = _table(document, part)
+        if part.kind in LISTS:
+            return _put_in_list(holder, part, value)
+        key = CONTAINERS[part.kind]
+        holder[key] = holder = mapping(holder.get(key))
+        if part.kind == "rule":
+            return _put_rule(holder, part, name, action, value)
+    if name != part.name and name in holder:
+        raise invalid("part_name", f"There is a {part.kind} {name} already.")
+    _replace(holder, part.name, name, value)
+    return Part(part.kind, part.table, name)
+
+
+def _table(document: dict[str, Any], part: Part) -> dict[str, Any]:
+    found: Any = mapping(document.get("tables")).get(part.table)
+    if not isinstance(found, dict):
+        raise invalid("part", f"The draft has no table {part.table}.")
+    return found
+
+
+def _put_in_list(table: dict[str, Any], part: Part, value: Any) -> Part:
+    key = CONTAINERS[part.kind]
+    found = table.get(key)
+    table[key] = entries = found if isinstance(found, list) else []
+    if part.name and value_at(entries, (part.name,)) is not None:
+        entries[int(part.name)] = value
+        return part
+    entries.append(value)
+    return Part(part.kind, part.table, str(len(entries) - 1))
+
+
+def _put_rule(roles: dict[str, Any], part: Part, role: str, action: str, value: Any) -> Part:
+    if (role, action) != (part.name, part.action):
+        if action in mapping(roles.get(role)):
+            raise invalid("part_action", f"The role {role} has a rule for {action} already.")
+        _drop_rule(roles, part)
+    roles[role] = actions = mapping(roles.get(role))
+    actions[action] = value
+    return Part("rule", part.table, role, action)
+
+
+def _drop_rule(roles: dict[str, Any], part: Part) -> None:
+    actions = mapping(roles.get(part.name))
+    actions.pop(part.action, None)
+    if not actions:
+        roles.pop(part.name, None)
+
+
+def _replace(holder: dict[str, Any], old: str, new: str, value: Any) -> None:
+    entries = [(new, value) if key == old else (key, each) for key, each in holder.items()]
+    holder.clear()
+    holder.update(entries)
+    holder[new] = value
+
+
+def remove(document: dict[str, Any], part: Part) -> None:
+    """Take a part out of the draft. Does nothing if it is not there."""
+    if part.kind == "table":
+        mapping(document.get("tables")).pop(part.table, None)
+        return
+    if part.kind == "users":
+        holder, key = document, "users"
+    else:
+        holder, key = _table(document, part), CONTAINERS[part.kind]
+    found = holder.get(key)
+    if isinstance(found, list) and value_at(found, (part.name,)) is not None:
+        del found[int(part.name)]
+    elif part.kind == "rule":
+        _drop_rule(mapping(found), part)
+    else:
+        mapping(found).pop(part.name, None)
+    if found in ({}, []) and part.kind != "column":
+        del holder[key]

@@ -1,0 +1,102 @@
+"""Renames in a draft: the mark that keeps the data, and the places of the draft that use the old name.
+
+Conditions that reach a renamed column from another table are left: the plan names them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from platform_site.developer_console.schema.parts import mapping
+from rows.schema.column_parser import COLUMN_NAME_ENDING
+
+
+def mark(part: dict[str, Any], old: str, new: str, current: Mapping[str, Any]) -> None:
+    """Say what the part is called in the current schema, so that it is renamed instead of dropped and added."""
+    before = part.get("renamed_from", old if old in current else None)
+    if before is None or before == new:
+        part.pop("renamed_from", None)
+    else:
+        part["renamed_from"] = before
+
+
+def table(document: dict[str, Any], old: str, new: str) -> None:
+    """Have references name the table by its new name."""
+    for each in mapping(document.get("tables")).values():
+        for column_ in mapping(mapping(each).get("columns")).values():
+            if mapping(column_).get("to") == old:
+                column_["to"] = new
+
+
+def column(table: dict[str, Any], old: str, new: str, type_: Any) -> None:
+    """Use the new name in the uniques, indexes, rules, conditions and checks of the column's own table."""
+    names = {old: new}
+    if type_ in ("reference", "user"):
+        names[old + COLUMN_NAME_ENDING] = new + COLUMN_NAME_ENDING
+    for key in ("unique", "indexes"):
+        entries = table.get(key)
+        if isinstance(entries, list):
+            table[key] = [_keys(entry, names) for entry in entries]
+    for key in ("conditions", "checks"):
+        found = mapping(table.get(key))
+        found.update({name: _condition(value, names) for name, value in found.items()})
+    for actions in mapping(table.get("rules")).values():
+        found = mapping(actions)
+        found.update({action: _rule(rule, names) for action, rule in found.items()})
+
+
+def _keys(entry: Any, names: Mapping[str, str]) -> Any:
+    """The keys of an index or unique, and the columns of a rule: `-title.desc` has the name title."""
+    return [_key(each, names) for each in entry] if isinstance(entry, list) else entry
+
+
+def _key(key: Any, names: Mapping[str, str]) -> Any:
+    if not isinstance(key, str):
+        return key
+    name, point, ending = key.removeprefix("-").partition(".")
+    return "-" * key.startswith("-") + names.get(name, name) + point + ending
+
+
+def _rule(rule: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(rule, list):
+        return [_rule(each, names) for each in rule]
+    if not isinstance(rule, dict):
+        return rule
+    changed = {
+        key: _condition(value, names) if key in ("where", "check", "set") else value for key, value in rule.items()
+    }
+    if "columns" in changed:
+        changed["columns"] = _keys(changed["columns"], names)
+    return changed
+
+
+def _condition(condition: Any, names: Mapping[str, str]) -> Any:
+    """The condition with the new names where its own columns are named, also at the start of a path."""
+    if isinstance(condition, list):
+        return [_condition(each, names) for each in condition]
+    if not isinstance(condition, dict):
+        return _old_value(condition, names)
+    return {
+        key if key.startswith("$") else _key(key, names): _operand(key, value, names)
+        for key, value in condition.items()
+    }
+
+
+def _operand(key: str, value: Any, names: Mapping[str, str]) -> Any:
+    if key in ("$and", "$or", "$not"):
+        return _condition(value, names)
+    if isinstance(value, dict):
+        own = value.get("$column")
+        if isinstance(own, str):
+            return {**value, "$column": _key(own, names)}
+        return {
+            operator: _operand(operator, operand, names) if isinstance(operand, dict) else _old_value(operand, names)
+            for operator, operand in value.items()
+        }
+    return _old_value(value, names)
+
+
+def _old_value(value: Any, names: Mapping[str, str]) -> Any:
+    """`$old.title` names the column, too."""
+    if isinstance(value, str) and value.startswith("$old."):
+        return f"$old.{_key(value.removeprefix('$old.'), names)}"
+    return value

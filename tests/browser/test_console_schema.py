@@ -1,0 +1,79 @@
+"""The forms of the schema in a real browser: wide with the mouse, on a phone, and with the keyboard alone."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, save_screenshot
+from tests.support.browser import browser as browser
+from tests.support.browser import window as window
+from tests.support.console_checks import findings, fits
+from tests.support.service import Up
+
+pytestmark = in_a_browser
+
+
+def draft_of(page: Page) -> Any:
+    return json.loads(page.get_by_label("Document (JSON)").input_value())
+
+
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_parts_are_edited_by_form(
+    window: Callable[..., Page], served: Up, browser_errors: list[str], width: int, theme: str
+) -> None:
+    page = window(width=width, theme=theme)
+    base = enter_console(page, served)
+    page.goto(f"{base}schema?table=tasks")
+    page.get_by_role("button", name="Add a column").click()
+    expect(page.get_by_label("Column name")).to_be_focused()
+    page.get_by_label("Column name").fill("state")
+    expect(page.get_by_label("Values, one per line")).to_be_hidden()
+    page.get_by_label("Type", exact=True).select_option("enum")
+    page.get_by_label("Values, one per line").fill("open\nclosed")
+    page.get_by_label("Default").fill("closd")
+    save_screenshot(page, f"schema-column-{width}-{theme}")
+    fits(page)
+    assert findings(page) == []
+    page.get_by_role("button", name="Save to the draft").click()
+    expect(page.locator(".part-form .problem").first).to_be_in_viewport()
+    save_screenshot(page, f"schema-column-error-{width}-{theme}")
+    fits(page)
+    page.get_by_label("Default").fill("open")
+    page.get_by_role("button", name="Save to the draft").click()
+    expect(page.get_by_text("add column tasks.state")).to_be_visible()
+    assert draft_of(page)["tables"]["tasks"]["columns"]["state"] == {
+        "type": "enum", "default": "open", "values": ["open", "closed"],
+    }  # fmt: skip
+    page.get_by_role("button", name="Add a rule").click()
+    page.get_by_label("Role", exact=True).fill("editor")
+    page.get_by_label("Rows: where (JSON)").fill('{"state": "open"}')
+    page.get_by_role("button", name="Save to the draft").click()
+    expect(page.get_by_role("button", name="Edit rule editor read of tasks")).to_be_focused()
+    save_screenshot(page, f"schema-draft-{width}-{theme}")
+    fits(page)
+    assert findings(page) == []
+    page.get_by_role("button", name="Remove column state of tasks").click()
+    expect(page.locator("main .problem").first).to_be_visible()
+    page.get_by_role("button", name="Line").first.click()
+    page.get_by_role("link", name="Discard draft").click()
+    expect(page.get_by_text("draft", exact=True)).to_be_hidden()
+    assert "editor" not in draft_of(page)["tables"]["tasks"].get("rules", {})
+    browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]
+
+
+def test_a_column_is_renamed_with_the_keyboard_alone(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter_console(page, served)
+    page.goto(f"{base}schema?table=tasks")
+    page.get_by_role("button", name="Edit column title of tasks").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Column name")).to_be_focused()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("subject")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text(re.compile("rename column tasks.title"))).to_be_visible()
+    assert draft_of(page)["tables"]["tasks"]["columns"]["subject"]["renamed_from"] == "title"

@@ -1,0 +1,176 @@
+"""The forms of the schema: each changes the draft, which is planned and not applied, and shows the API's errors."""
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+
+import pytest
+
+from tests.developer_console.conftest import DOCUMENT, Desk
+from tests.rows.conftest import Tracker
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+BOTH: dict[str, Any] = copy.deepcopy(DOCUMENT)
+BOTH["tables"]["tasks"]["indexes"] = [["-title", "owner"]]
+BOTH["tables"]["tasks"]["unique"] = [["title", "points"]]
+BOTH["tables"]["tasks"]["checks"] = {"named": {"title": {"$ne": ""}}}
+
+
+def text_of(answer: Any) -> str:
+    return unescape(answer.content.decode())
+
+
+def draft_of(answer: Any) -> Any:
+    found = re.search(r"<textarea id=\"document\"[^>]*>(.*?)</textarea>", answer.content.decode(), re.S)
+    assert found is not None
+    return json.loads(unescape(found[1]))
+
+
+def code(*part: str) -> str:
+    return json.dumps([*part, "", "", ""][:4], separators=(",", ":"))
+
+
+def submit(desk: Desk, what: str, document: Any = DOCUMENT, **values: str) -> Any:
+    return desk.post("schema", {"what": what, "version": "1", "document": json.dumps(document), **values})
+
+
+def save(desk: Desk, part: str, document: Any = DOCUMENT, **values: str) -> Any:
+    return submit(desk, "save", document, part=part, **{f"part_{name}": value for name, value in values.items()})
+
+
+def table_after(answer: Any, table: str = "tasks") -> Any:
+    assert answer.status_code == 200, text_of(answer)
+    return draft_of(answer)["tables"][table]
+
+
+def test_a_column_is_added_changed_and_removed(tracker: Tracker, desk: Desk) -> None:
+    added = save(desk, code("column", "tasks"), name="due", type="date", null="on", min="2026-01-01", max_length="5")
+    assert table_after(added)["columns"]["due"] == {"type": "date", "min": "2026-01-01", "null": True}
+    assert "add column tasks.due" in text_of(added)
+    draft = draft_of(added)
+    form = submit(desk, f"edit {code('column', 'tasks', 'points')}", draft)
+    assert 'name="part_min" type="text" value=""' in text_of(form)
+    changed = save(desk, code("column", "tasks", "points"), draft, name="points", type="integer", default="3", min="0")
+    assert table_after(changed)["columns"]["points"] == {"type": "integer", "default": 3, "min": 0}
+    removed = submit(desk, f"remove {code('column', 'tasks', 'done')}", draft)
+    assert "done" not in table_after(removed)["columns"]
+    assert "drop column tasks.done" in text_of(removed)
+    assert "loses data" in text_of(removed)
+    assert tracker.get("owner", "/schema").json["version"] == 1
+
+
+def test_a_rename_keeps_the_data_and_is_made_everywhere(tracker: Tracker, desk: Desk) -> None:
+    renamed = save(desk, code("column", "tasks", "title"), BOTH, name="subject", type="text")
+    table = table_after(renamed)
+    assert table["columns"]["subject"] == {"type": "text", "renamed_from": "title"}
+    assert next(iter(table["columns"])) == "subject", "the order stays"
+    assert (table["indexes"], table["unique"]) == ([["-subject", "owner"]], [["subject", "points"]])
+    assert table["checks"] == {"named": {"subject": {"$ne": ""}}}
+    again = save(desk, code("column", "tasks", "owner"), draft_of(renamed), name="author", type="user", null="on")
+    read = table_after(again)["rules"]["user"]["read"]
+    assert read == {"where": {"author_id": "$user.id"}, "columns": ["*", "-points"]}
+    assert "loses data" not in text_of(again)
+    back = save(desk, code("column", "tasks", "subject"), draft_of(again), name="title", type="text")
+    assert "renamed_from" not in table_after(back)["columns"]["title"]
+
+
+def test_a_renamed_table_keeps_its_references(tracker: Tracker, desk: Desk) -> None:
+    related = save(desk, code("column", "tasks"), name="parent", type="reference", to="tasks", null="on")
+    renamed = save(desk, code("table", "tasks"), draft_of(related), name="jobs", id_prefix="job_")
+    table = table_after(renamed, "jobs")
+    assert (table["renamed_from"], table["id_prefix"]) == ("tasks", "job_")
+    assert table["columns"]["parent"]["to"] == "jobs"
+    assert list(draft_of(submit(desk, f"remove {code('table', 'jobs')}", draft_of(renamed)))["tables"]) == []
+
+
+def test_the_other_parts_have_forms(tracker: Tracker, desk: Desk) -> None:
+    made = save(desk, code("unique", "tasks"), columns="title, owner")
+    made = save(desk, code("index", "tasks"), draft_of(made), columns="owner,-created_at")
+    made = save(desk, code("check", "tasks"), draft_of(made), name="some", value='{"title": {"$ne": "x"}}')
+    made = save(desk, code("condition", "tasks"), draft_of(made), name="mine", value='{"owner_id": "$user.id"}')
+    made = save(
+        desk, code("rule", "tasks"), draft_of(made), name="user", action="insert", set='{"owner_id": "$user.id"}'
+    )
+    made = save(desk, code("users"), draft_of(made), name="user", fields="id, name")
+    table = table_after(made)
+    assert (table["unique"], table["indexes"]) == ([["title", "owner"]], [["owner", "-created_at"]])
+    assert table["checks"] == {"some": {"title": {"$ne": "x"}}}
+    assert table["conditions"] == {"mine": {"owner_id": "$user.id"}}
+    assert table["rules"]["user"]["insert"] == {"set": {"owner_id": "$user.id"}}
+    assert draft_of(made)["users"] == {"user": ["id", "name"]}
+    for part in (("unique", "tasks", "0"), ("check", "tasks", "some"), ("rule", "tasks", "user", "insert")):
+        made = submit(desk, f"remove {code(*part)}", draft_of(made))
+    assert not {"unique", "checks"} & table_after(made).keys()
+    assert list(table_after(made)["rules"]["user"]) == ["read"]
+
+
+def test_the_error_of_the_api_is_at_the_field(desk: Desk) -> None:
+    refused = save(desk, code("column", "tasks", "title"), name="title", type="text", max_length="many")
+    assert refused.status_code == 422
+    page = text_of(refused)
+    assert re.search(r'id="part-part_max_length"[^>]*value="many"[^>]*aria-invalid="true"', page)
+    assert 'id="part-part_max_length-problem"' in page
+    assert draft_of(refused)["tables"]["tasks"]["columns"]["title"]["max_length"] == "many"
+    wrong = save(desk, code("rule", "tasks", "user", "read"), name="user", action="read", where='{"ownr_id": 1}')
+    assert wrong.status_code == 422
+    assert 'id="part-part_where-problem"' in text_of(wrong)
+    broken = save(desk, code("rule", "tasks", "user", "read"), name="user", action="read", where="{")
+    assert "This is not JSON" in text_of(broken)
+    assert draft_of(broken) == DOCUMENT
+
+
+@pytest.mark.parametrize(
+    ("part", "values"),
+    [
+        (("column", "tasks"), {"name": "title", "type": "text"}),
+        (("column", "tasks"), {"name": "", "type": "text"}),
+        (("column", "nothing"), {"name": "x", "type": "text"}),
+        (("rule", "tasks"), {"name": "user", "action": "read"}),
+        (("table", "nothing"), {"name": "x"}),
+        (("secret", "tasks"), {"name": "x"}),
+    ],
+)
+def test_a_part_that_cannot_be_saved_changes_nothing(
+    tracker: Tracker, desk: Desk, part: tuple[str, ...], values: dict[str, str]
+) -> None:
+    refused = save(desk, code(*part), **values)
+    assert refused.status_code == 422
+    assert 'role="alert"' in text_of(refused)
+    assert draft_of(refused) == DOCUMENT
+    assert tracker.get("owner", "/schema").json["version"] == 1
+
+
+@pytest.mark.parametrize("what", ["save", "edit x", "remove []", 'edit ["column",1,2,3]', "open null", "save x"])
+def test_a_made_up_button_is_refused(desk: Desk, what: str) -> None:
+    assert submit(desk, what).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "document", ["{", "[]", '{"tables": []}', '{"tables": {"tasks": {"columns": 1, "rules": [2]}}}']
+)
+def test_a_broken_draft_breaks_no_form(desk: Desk, document: str) -> None:
+    for what in (f"edit {code('column', 'tasks')}", "save", f"remove {code('rule', 'tasks', 'user', 'read')}", "plan"):
+        values = {"what": what, "version": "1", "document": document, "part": code("unique", "tasks"), "part_name": "x"}
+        answer = desk.post("schema", {**values, "part_columns": "title"})
+        assert answer.status_code in (200, 400, 422), (what, document)
+
+
+def test_names_of_a_draft_are_text(desk: Desk) -> None:
+    evil = '"><script>alert(1)</script>\u202e'
+    draft = {"tables": {evil: {"columns": {evil: {"type": evil}}, "checks": {evil: {evil: evil}}}}}
+    page = submit(desk, f"edit {code('column', evil, evil)}", draft).content.decode()
+    assert "<script>alert" not in page
+
+
+def test_a_viewer_sees_the_parts_and_has_no_form(tracker: Tracker, desk_of: Callable[[str], Desk]) -> None:
+    viewer = desk_of("viewer")
+    page = text_of(viewer.get("schema", data={"table": "tasks"}))
+    assert "user: read" in page
+    assert "Add a column" not in page
+    refused = save(viewer, code("column", "tasks"), name="due", type="date")
+    assert refused.status_code == 403
+    assert tracker.get("owner", "/schema").json["version"] == 1
