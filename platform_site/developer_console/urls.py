@@ -11,6 +11,7 @@ from platform_site.developer_console import (
     settings,
     staff_pages,
     table_files,
+    table_live,
     tables,
 )
 from platform_site.developer_console import sign_in as member_sign_in
@@ -61,6 +62,8 @@ urlpatterns = [
     path(f"{_ENVIRONMENT}tables/<str:table>", tables.table, name="table"),
     path(f"{_ENVIRONMENT}tables/<str:table>/export.csv", table_files.export, name="table-export"),
     path(f"{_ENVIRONMENT}tables/<str:table>/import", table_files.upload, name="table-import"),
+    path(f"{_ENVIRONMENT}tables/<str:table>/live", table_live.live, name="table-live"),
+    path(f"{_ENVIRONMENT}tables/<str:table>/pick/<str:key>", table_live.pick, name="table-pick"),
     path(f"{_ENVIRONMENT}tables/<str:table>/rows", tables.new_row, name="new-row"),
     path(f"{_ENVIRONMENT}tables/<str:table>/rows/<str:row_id>", tables.row, name="row"),
     path(f"{_ENVIRONMENT}tables/<str:table>/rows/<str:row_id>/why", tables.why, name="why"),

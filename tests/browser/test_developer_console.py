@@ -214,6 +214,7 @@ def test_of_two_tabs_on_one_row_the_second_sees_both_values(
     for tab, text in ((page, "of the first"), (other, "of the second")):
         tab.locator(f"tr[data-id='{made.json['id']}'] [data-key=name]").dblclick()
         tab.get_by_label("name", exact=True).fill(text)
+    for tab in (page, other):
         tab.get_by_role("button", name="Save", exact=True).click()
     expect(other.locator("td.editing .problem")).to_contain_text('"of the first"')
     expect(other.get_by_label("name", exact=True)).to_have_value("of the second")
@@ -223,7 +224,8 @@ def test_of_two_tabs_on_one_row_the_second_sees_both_values(
     path = f"/v1/rows/lists/{made.json['id']}"
     assert api.get(path, token=token, environment=environment).json["name"] == "of the second"
     assert api.delete(path, token=token, environment=environment).status == 204
-    browser_errors[:] = [each for each in browser_errors if "a status of 412" not in each]
+    # A live update of the row may find it deleted.
+    browser_errors[:] = [each for each in browser_errors if "a status of 412" not in each and "404" not in each]
 
 
 def test_large_numbers_keep_their_digits_after_an_edit(window: Callable[..., Page], served: Up) -> None:

@@ -1,4 +1,5 @@
-// The grid of a table: cells are edited in place and saved by the API under the ETag of the row as it is shown.
+// The grid of a table: what its other scripts share, new rows, deletion, the filter builder.
+// Rows are saved by the API under the ETag of the row as it is shown.
 "use strict";
 
 const grid = document.querySelector("table.grid");
@@ -49,6 +50,12 @@ function jsonText(type, text) {
   }
 }
 
+// The text of a control. Times are edited in UTC.
+function valueIn(input) {
+  const isTime = input.type === "datetime-local" && input.value;
+  return isTime ? `${input.value}${input.value.length === 16 ? ":00" : ""}Z` : input.value;
+}
+
 function show(cell, value) {
   const text = value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
   cell.dataset.value = text;
@@ -63,107 +70,30 @@ function showRow(row, answer) {
   if (!IS_EXACT && /\d{16}/.test(answer.text)) return location.reload();
   const values = parse(answer.text);
   row.dataset.etag = answer.etag ?? "";
+  row.classList.remove("gone");
   for (const cell of row.querySelectorAll("td[data-key]")) show(cell, values[cell.dataset.key]);
 }
 
-function button(label, action, className = "") {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.textContent = label;
-  made.className = className;
-  made.addEventListener("click", action);
-  return made;
-}
-
-function inputFor(cell) {
-  const choices = cell.dataset.type === "boolean" ? ["true", "false"] : cell.dataset.values?.split(",");
-  const input = document.createElement(choices ? "select" : cell.dataset.value.length > 60 ? "textarea" : "input");
-  for (const choice of choices ?? []) input.append(new Option(choice, choice));
-  input.value = cell.dataset.value;
-  input.setAttribute("aria-label", cell.dataset.key);
-  return input;
-}
-
-function close(cell) {
-  cell.querySelector(".editor")?.remove();
-  cell.querySelector(".cell").hidden = false;
-  cell.classList.remove("editing");
-  cell.focus();
-}
-
-function edit(cell) {
-  const open = grid.querySelector("td.editing");
-  if (open === cell) return;
-  if (open) close(open);
-  const row = cell.closest("tr");
-  const editor = document.createElement("div");
-  editor.className = "editor";
-  const input = inputFor(cell);
+// A message beside a cell. Without a text it is taken away.
+function showProblem(cell, text) {
+  cell.querySelector(".cell-problem")?.remove();
+  cell.toggleAttribute("aria-invalid", Boolean(text));
+  if (!text) return;
+  cell.setAttribute("aria-invalid", "true");
   const problem = document.createElement("p");
-  problem.className = "problem";
+  problem.className = "problem cell-problem";
   problem.setAttribute("role", "alert");
-  problem.hidden = true;
-  const actions = document.createElement("div");
-  actions.className = "tools";
-
-  const save = async (text, etag = row.dataset.etag) => {
-    const answer = await send("PATCH", row.dataset.id, `{${JSON.stringify(cell.dataset.key)}: ${text}}`, etag);
-    if (answer.status === 200) {
-      showRow(row, answer);
-      return close(cell);
-    }
-    problem.hidden = false;
-    if (answer.status === 412) return conflict(text);
-    problem.textContent = messageOf(errorOf(answer), cell.dataset.key);
-    input.setAttribute("aria-invalid", "true");
-  };
-  const conflict = async (text) => {
-    const current = await send("GET", row.dataset.id);
-    if (current.status !== 200) {
-      problem.textContent = "The row no longer exists.";
-      return;
-    }
-    const theirs = parse(current.text)[cell.dataset.key];
-    const shown = document.createElement("bdi");
-    shown.textContent = JSON.stringify(theirs);
-    problem.replaceChildren("Somebody else changed this row. Its value is now ", shown, ".");
-    actions.replaceChildren(
-      button("Save mine", () => save(text, current.etag), "primary"),
-      button("Keep theirs", () => {
-        showRow(row, current);
-        close(cell);
-      }),
-    );
-  };
-
-  actions.append(
-    button("Save", () => save(jsonText(cell.dataset.type, input.value)), "primary"),
-    button("Cancel", () => close(cell)),
-  );
-  if (cell.hasAttribute("data-nullable")) actions.append(button("Set null", () => save("null")));
-  input.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !(event.shiftKey && input.tagName === "TEXTAREA")) {
-      event.preventDefault();
-      save(jsonText(cell.dataset.type, input.value));
-    }
-  });
-  editor.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") close(cell);
-    event.stopPropagation();
-  });
-  editor.append(input, problem, actions);
-  cell.querySelector(".cell").hidden = true;
-  cell.classList.add("editing");
-  cell.append(editor);
-  input.focus();
+  const shown = document.createElement("bdi");
+  shown.textContent = text;
+  problem.append(shown);
+  cell.append(problem);
 }
 
-function move(cell, key) {
-  const cells = [...cell.parentElement.querySelectorAll("td[tabindex]")];
-  const across = { ArrowLeft: -1, ArrowRight: 1 }[key];
-  if (across) return cells[cells.indexOf(cell) + across]?.focus();
-  const row = key === "ArrowUp" ? cell.parentElement.previousElementSibling : cell.parentElement.nextElementSibling;
-  row?.querySelector(`td[data-key="${CSS.escape(cell.dataset.key)}"]`)?.focus();
+function showStatus(text, isProblem = true) {
+  const status = document.getElementById("grid-status");
+  status.className = isProblem ? "problem" : "notice";
+  status.hidden = !text;
+  status.textContent = text;
 }
 
 function selected() {
@@ -173,15 +103,13 @@ function selected() {
 async function deleteSelected() {
   const rows = selected();
   if (!confirm(`Delete ${rows.length} row${rows.length === 1 ? "" : "s"}? This cannot be undone.`)) return;
-  const status = document.getElementById("grid-status");
   const problems = [];
   for (const row of rows) {
     const answer = await send("DELETE", row.dataset.id, undefined, row.dataset.etag);
     if (answer.status === 204) row.remove();
     else problems.push(`${row.dataset.id}: ${messageOf(errorOf(answer), "")}`);
   }
-  status.hidden = !problems.length;
-  status.textContent = problems.join(" ");
+  showStatus(problems.join(" "));
   enableDelete();
 }
 
@@ -194,7 +122,7 @@ async function insert(event) {
   const form = event.target;
   const fields = [...form.querySelectorAll("[data-field]")];
   const members = fields
-    .map((field) => [field, field.querySelector("input, select").value])
+    .map((field) => [field, valueIn(field.querySelector("input, select, textarea"))])
     .filter(([, value]) => value !== "")
     .map(([field, value]) => `${JSON.stringify(field.dataset.field)}: ${jsonText(field.dataset.type, value)}`);
   const answer = await send("POST", null, `{${members.join(", ")}}`);
@@ -233,24 +161,6 @@ function addCondition(builder) {
 }
 
 if (grid.hasAttribute("data-editable")) {
-  // A click selects a cell, the next one edits it: so does a double click, and a touch screen needs no double tap.
-  let selectedBefore = null;
-  grid.addEventListener("pointerdown", () => (selectedBefore = document.activeElement));
-  grid.addEventListener("click", (event) => {
-    const cell = event.target.closest("td[tabindex]");
-    if (cell && cell === selectedBefore && !event.target.closest("a, .editor")) edit(cell);
-  });
-  grid.addEventListener("keydown", (event) => {
-    const cell = event.target;
-    if (!cell.matches("td[tabindex]")) return;
-    if (event.key === "Enter" || event.key === "F2") {
-      event.preventDefault();
-      edit(cell);
-    } else if (event.key.startsWith("Arrow")) {
-      event.preventDefault();
-      move(cell, event.key);
-    }
-  });
   grid.addEventListener("change", (event) => {
     if (event.target.matches("[data-select-all]")) {
       for (const box of grid.querySelectorAll("[data-select]")) box.checked = event.target.checked;

@@ -1,0 +1,84 @@
+"""What the scripts of the grid ask for: a stream of changed rows, and rows or users to choose from."""
+
+from typing import Any, Final
+
+from django.http import HttpResponse, JsonResponse
+from django.views.decorators.http import require_POST, require_safe
+
+from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.table_columns import Column, columns_of, text_of
+from platform_site.developer_console.tables import chosen_table
+from platform_site.http import exact_json
+from platform_site.http.views import encode
+from rows.schema.column_values import ROW_ID
+
+MOST: Final = 20
+_LONGEST_LABEL: Final = 100
+_MOST_USERS: Final = 100
+
+
+@require_POST
+@page("tables")
+def live(console: Console, table: str) -> HttpResponse:
+    """The stream of `POST /v1/changes` for the rows of the page."""
+    request = console.request
+    subscription: dict[str, Any] = {"table": table}
+    if where := request.GET.get("where", "").strip():
+        try:
+            subscription["where"] = exact_json.loads(where)
+        except ValueError:
+            raise Refused(422, {"code": "validation_failed", "message": "The filter is not JSON."}) from None
+    last_id = request.headers.get("Last-Event-ID")
+    return console.client.respond(
+        "POST",
+        "/v1/changes",
+        encode({"subscriptions": {"rows": subscription}}),
+        environment=console.environment["id"],
+        headers={"Last-Event-ID": last_id} if last_id else {},
+    )
+
+
+@require_safe
+@page("tables")
+def pick(console: Console, table: str, key: str) -> HttpResponse:
+    """Rows or users that a column may refer to, found by a part of their text or email: `{"data": [{id, label}]}`."""
+    found, columns = chosen_table(console, table)
+    column = next((each for each in columns if each.key == key and each.type in ("reference", "user")), None)
+    if column is None:
+        raise Refused(404, {"code": "not_found", "message": "The table has no such reference."})
+    asked = console.request.GET.get("q", "").strip()[:200]
+    try:
+        data = _users(console, asked) if column.type == "user" else _rows(console, column, found, asked)
+    except Refused as refusal:
+        if refusal.status != 403:
+            raise
+        data = []
+    return JsonResponse({"data": data[:MOST]})
+
+
+def _users(console: Console, asked: str) -> list[dict[str, str]]:
+    """Of the newest users, those whose id, email or name has the text; and the one with the email."""
+    newest = console.api("GET", "/v1/users", query={"limit": str(_MOST_USERS)}).data["data"]
+    wanted = asked.casefold()
+    users = [user for user in newest if any(wanted in (user[key] or "").casefold() for key in ("id", "email", "name"))]
+    if not users and "@" in asked:
+        users = console.api("GET", "/v1/users", query={"email": asked}).data["data"]
+    return [{"id": user["id"], "label": (user["email"] or user["name"] or "")[:_LONGEST_LABEL]} for user in users]
+
+
+def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -> list[dict[str, str]]:
+    """Rows of the table that the column refers to, by their id or a part of their first text."""
+    target = column.target or ""
+    texts = [each.key for each in columns_of(found[target]) if each.type in ("text", "enum") and each.key != "id"][:1]
+    query = {"limit": str(MOST)}
+    if asked:
+        by_text: list[dict[str, Any]] = [{key: {"$icontains": asked}} for key in texts]
+        by_id: list[dict[str, Any]] = [{"id": asked}] if ROW_ID.fullmatch(asked) else []
+        if not by_text and not by_id:
+            return []
+        query["where"] = exact_json.dumps({"$or": [*by_text, *by_id]})
+    rows = console.api("GET", f"/v1/rows/{target}", query=query).data["data"]
+    return [
+        {"id": row["id"], "label": " ".join(text_of(row.get(key)) for key in texts)[:_LONGEST_LABEL]} for row in rows
+    ]

@@ -1,0 +1,233 @@
+// The editor of a cell, by the type of its column. A conflict with another change of the row shows both values.
+"use strict";
+
+function button(label, action, className = "") {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = label;
+  made.className = className;
+  made.addEventListener("click", action);
+  return made;
+}
+
+// A control for a value of this type. `options` has the values of an enum, or the URL that finds rows or users.
+function controlFor(type, value, options) {
+  const choices = type === "boolean" ? ["true", "false"] : options.values;
+  if (choices) {
+    const select = document.createElement("select");
+    if (!choices.includes(value)) select.append(new Option("", ""));
+    for (const choice of choices) select.append(new Option(choice, choice));
+    select.value = value;
+    return select;
+  }
+  const isLong = value.length > 60 || type === "json" || value.includes("\n");
+  const input = document.createElement(isLong ? "textarea" : "input");
+  input.value = value;
+  if (type === "date") input.type = "date";
+  if (type === "timestamp" && /^$|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3}0*)?Z$/.test(value)) {
+    input.type = "datetime-local";
+    input.step = "0.001";
+    input.value = value.slice(0, 23).replace("Z", "").replace(/\.000$/, "");
+  }
+  if (input.value === "" && value !== "") {
+    input.type = "text"; // the browser's control cannot hold it
+    input.value = value;
+  }
+  if (type === "integer" || type === "float" || type === "decimal") input.inputMode = "decimal";
+  return input;
+}
+
+let pickers = 0;
+
+// A text field that finds rows or users: arrow keys choose, Enter takes. Returns the element that holds both.
+function withPicker(input, url) {
+  const holder = document.createElement("div");
+  holder.className = "picker";
+  const list = document.createElement("ul");
+  list.id = `picker-${(pickers += 1)}`;
+  list.setAttribute("role", "listbox");
+  list.setAttribute("aria-label", "Suggestions");
+  list.hidden = true;
+  input.setAttribute("role", "combobox");
+  input.setAttribute("aria-expanded", "false");
+  input.setAttribute("aria-controls", list.id);
+  input.setAttribute("aria-autocomplete", "list");
+  input.autocomplete = "off";
+  let timer, latest;
+  const expand = (isOpen) => {
+    list.hidden = !isOpen;
+    input.setAttribute("aria-expanded", String(isOpen));
+    if (!isOpen) input.removeAttribute("aria-activedescendant");
+  };
+  const take = (option) => {
+    input.value = option.dataset.id;
+    expand(false);
+  };
+  const find = async () => {
+    const asked = (latest = {});
+    const response = await fetch(`${url}?q=${encodeURIComponent(input.value)}`);
+    if (asked !== latest || !response.ok || response.redirected) return;
+    const { data } = await response.json();
+    list.replaceChildren(
+      ...data.map((each, index) => {
+        const option = document.createElement("li");
+        option.id = `${list.id}-${index}`;
+        option.setAttribute("role", "option");
+        option.dataset.id = each.id;
+        const label = document.createElement("bdi");
+        label.textContent = each.label;
+        const id = document.createElement("code");
+        id.textContent = each.id;
+        option.append(label, " ", id);
+        option.addEventListener("pointerdown", (event) => {
+          event.preventDefault();
+          take(option);
+        });
+        return option;
+      }),
+    );
+    expand(data.length > 0 && document.activeElement === input);
+  };
+  input.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(find, 150);
+  });
+  input.addEventListener("focus", find);
+  // Later, so that a button below is still under the pointer when it is released.
+  input.addEventListener("blur", () => setTimeout(() => document.activeElement !== input && expand(false), 250));
+  input.addEventListener("keydown", (event) => {
+    const options = [...list.children];
+    const current = options.findIndex((each) => each.getAttribute("aria-selected") === "true");
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step && options.length) {
+      event.preventDefault();
+      expand(true);
+      const next = options[(current + step + options.length) % options.length];
+      for (const each of options) each.setAttribute("aria-selected", String(each === next));
+      input.setAttribute("aria-activedescendant", next.id);
+      next.scrollIntoView({ block: "nearest" });
+    } else if ((event.key === "Enter" || event.key === "Tab") && !list.hidden && current >= 0) {
+      take(options[current]);
+      if (event.key === "Enter") {
+        event.preventDefault();
+        event.stopImmediatePropagation();
+      }
+    } else if (event.key === "Escape" && !list.hidden) {
+      event.stopPropagation();
+      event.preventDefault();
+      expand(false);
+    }
+  });
+  holder.append(input, list);
+  return holder;
+}
+
+function pickerUrl(key, type) {
+  return type === "reference" || type === "user" ? grid.dataset.pick.replace("KEY", encodeURIComponent(key)) : null;
+}
+
+function close(cell) {
+  cell.querySelector(".editor")?.remove();
+  cell.querySelector(".cell").hidden = false;
+  cell.classList.remove("editing");
+  cell.focus();
+  cell.dispatchEvent(new CustomEvent("cell:closed", { bubbles: true }));
+}
+
+// Open the editor of a cell. `typed` replaces its value.
+function edit(cell, typed) {
+  const open = grid.querySelector("td.editing");
+  if (open === cell || cell.hasAttribute("data-read-only")) return;
+  if (open) close(open);
+  showProblem(cell, "");
+  const { key, type, value } = cell.dataset;
+  const row = cell.closest("tr");
+  const editor = document.createElement("div");
+  editor.className = "editor";
+  const input = controlFor(type, value, { values: cell.dataset.values?.split(",") });
+  input.setAttribute("aria-label", type === "timestamp" ? `${key} (UTC)` : key);
+  const problem = document.createElement("p");
+  problem.className = "problem";
+  problem.setAttribute("role", "alert");
+  problem.hidden = true;
+  const actions = document.createElement("div");
+  actions.className = "tools";
+
+  const refuse = (text) => {
+    problem.hidden = false;
+    problem.textContent = text;
+    input.setAttribute("aria-invalid", "true");
+  };
+  // After a save, `then` is the arrow key of the direction to go on in.
+  const save = async (text, { etag = row.dataset.etag, then } = {}) => {
+    const answer = await send("PATCH", row.dataset.id, `{${JSON.stringify(key)}: ${text}}`, etag);
+    if (answer.status === 200) {
+      showRow(row, answer);
+      close(cell);
+      if (then) move(cell, then);
+    } else if (answer.status === 412) await conflict(text);
+    else refuse(messageOf(errorOf(answer), key));
+  };
+  const saveInput = (then) => {
+    const text = valueIn(input);
+    if (text === value && !cell.hasAttribute("data-null")) {
+      close(cell);
+      if (then) move(cell, then);
+      return;
+    }
+    if (type === "json" && jsonText(type, text) !== text) refuse("This is not JSON. Write texts in quotes.");
+    else save(jsonText(type, text), { then });
+  };
+  const conflict = async (text) => {
+    const current = await send("GET", row.dataset.id);
+    if (current.status !== 200) return refuse("The row no longer exists.");
+    const shown = document.createElement("bdi");
+    shown.textContent = JSON.stringify(parse(current.text)[key]);
+    problem.hidden = false;
+    problem.replaceChildren("Somebody else changed this row. Its value is now ", shown, ".");
+    actions.replaceChildren(
+      button("Save mine", () => save(text, { etag: current.etag }), "primary"),
+      button("Keep theirs", () => {
+        showRow(row, current);
+        close(cell);
+      }),
+    );
+  };
+
+  actions.append(
+    button("Save", () => saveInput(), "primary"),
+    button("Cancel", () => close(cell)),
+  );
+  if (cell.hasAttribute("data-nullable")) actions.append(button("Set null", () => save("null")));
+  const url = pickerUrl(key, type);
+  editor.append(url ? withPicker(input, url) : input, problem, actions);
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !(event.shiftKey && input.tagName === "TEXTAREA")) {
+      event.preventDefault();
+      saveInput("ArrowDown");
+    } else if (event.key === "Tab") {
+      // Shift Tab from the first control and Tab go on to the next cell, as in a spreadsheet.
+      event.preventDefault();
+      saveInput(event.shiftKey ? "ArrowLeft" : "ArrowRight");
+    }
+  });
+  editor.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") close(cell);
+    event.stopPropagation();
+  });
+  cell.querySelector(".cell").hidden = true;
+  cell.classList.add("editing");
+  cell.append(editor);
+  if (typed !== undefined && input.tagName !== "SELECT" && ["text", "textarea"].includes(input.type)) input.value = typed;
+  editor.scrollIntoView({ block: "nearest", inline: "nearest" });
+  input.focus();
+}
+
+for (const field of document.querySelectorAll("#new-row [data-field]")) {
+  const url = pickerUrl(field.dataset.field, field.dataset.type);
+  const input = field.querySelector("input");
+  if (!url || !input) continue;
+  const place = document.createComment("");
+  input.replaceWith(place);
+  place.replaceWith(withPicker(input, url));
+}

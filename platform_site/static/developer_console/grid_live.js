@@ -1,0 +1,119 @@
+// Changes of the rows on the page by others, as they happen. The stream is one of the API's, through the console.
+"use strict";
+
+const liveState = document.getElementById("live-state");
+const added = new Set();
+let lastId = null;
+let listening = null; // aborts the stream
+
+function showState(text, withLink = false) {
+  liveState.replaceChildren(text);
+  if (withLink) {
+    const link = document.createElement("a");
+    link.href = location.href;
+    link.textContent = "Show";
+    liveState.append(" ", link);
+  }
+}
+
+function rowWith(id) {
+  return grid.querySelector(`tr[data-id="${CSS.escape(id)}"]`);
+}
+
+// The row as it is now. While one of its cells is edited it stays as it is: a save then shows both values.
+async function refresh(row) {
+  if (row.querySelector("td.editing")) {
+    row.dataset.stale = "";
+    return;
+  }
+  const current = await send("GET", row.dataset.id);
+  if (row.querySelector("td.editing")) return;
+  if (current.status === 404) return leave(row);
+  if (current.status !== 200 || current.etag === row.dataset.etag) return;
+  showRow(row, current);
+  row.classList.add("changed");
+  setTimeout(() => row.classList.remove("changed"), 2000);
+}
+
+function leave(row) {
+  row.classList.add("gone");
+  row.dataset.gone = "";
+}
+
+function receive(name, data) {
+  if (name === "row") {
+    const row = rowWith(data.id);
+    if (row) refresh(row);
+    else {
+      added.add(data.id);
+      showState(`${added.size} row${added.size === 1 ? "" : "s"} added or changed elsewhere.`, true);
+    }
+  } else if (name === "gone") {
+    const row = rowWith(data.id);
+    if (row) leave(row);
+    if (added.delete(data.id) && !added.size) showState("Live");
+  } else if (name === "reset") showState("The table has changed.", true);
+  else if (name === "ready") showState("Live");
+}
+
+async function listen() {
+  const headers = { "X-CSRFToken": JSON.parse(document.body.getAttribute("hx-headers"))["X-CSRFToken"] };
+  if (lastId) headers["Last-Event-ID"] = lastId;
+  listening = new AbortController();
+  const response = await fetch(grid.dataset.live, { method: "POST", headers, signal: listening.signal });
+  if (!response.ok || response.redirected) {
+    showState("Not live");
+    // Too many streams, or unavailable: later. No permission: not again.
+    return response.status === 429 || response.status >= 500 ? 30_000 : null;
+  }
+  showState("Live");
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  let wait = 2000;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return wait;
+    const messages = (text + value).split("\n\n");
+    text = messages.pop();
+    for (const message of messages) {
+      const lines = Object.fromEntries(message.split("\n").map((line) => line.split(/: (.*)/s)));
+      if (lines.id) lastId = lines.id;
+      const data = JSON.parse(lines.data || "{}");
+      if (lines.event === "bye") wait = data.retry_ms ?? null;
+      else receive(lines.event, data);
+    }
+  }
+}
+
+// A hidden page has no stream: browsers allow few at a time.
+function whenVisible() {
+  return new Promise((resolve) => {
+    if (!document.hidden) return resolve();
+    document.addEventListener("visibilitychange", resolve, { once: true });
+  });
+}
+
+document.addEventListener("visibilitychange", () => document.hidden && listening?.abort());
+
+async function stayLive() {
+  for (;;) {
+    await whenVisible();
+    let wait = 5000;
+    try {
+      wait = await listen();
+    } catch {
+      if (document.hidden) continue;
+      showState("Connecting …");
+    }
+    if (wait === null) return showState("Not live");
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
+}
+
+grid.addEventListener("cell:closed", (event) => {
+  const row = event.target.closest("tr");
+  if (!("stale" in row.dataset)) return;
+  delete row.dataset.stale;
+  refresh(row);
+});
+if (grid.dataset.live) stayLive();

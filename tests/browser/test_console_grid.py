@@ -1,0 +1,257 @@
+"""The grid as a spreadsheet in a real browser: keys, pickers, ranges, widths, and changes by others."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, owner, save_screenshot
+from tests.support.browser import browser as browser
+from tests.support.browser import window as window
+from tests.support.client import Api
+from tests.support.console_checks import findings, fits
+from tests.support.service import Up
+
+pytestmark = in_a_browser
+
+DOCUMENT: dict[str, Any] = {
+    "tables": {
+        "boxes": {"columns": {"name": {"type": "text"}}},
+        "things": {
+            "columns": {
+                "name": {"type": "text", "max_length": 20},
+                "size": {"type": "integer", "null": True, "min": 0},
+                "kind": {"type": "enum", "values": ["new", "old"], "null": True},
+                "due": {"type": "date", "null": True},
+                "seen": {"type": "timestamp", "null": True},
+                "extra": {"type": "json", "null": True},
+                "box": {"type": "reference", "to": "boxes", "null": True},
+                "owner": {"type": "user", "null": True},
+            }
+        },
+    }
+}
+
+
+@dataclass
+class Things:
+    """The table on the page, and the API beside it."""
+
+    served: Up
+    api: Api
+    token: str
+    environment: str
+
+    def call(self, method: str, path: str, **more: Any) -> Any:
+        answer = getattr(self.api, method)(path, token=self.token, environment=self.environment, **more)
+        assert answer.status < 300, answer.json
+        return answer.json if answer.status != 204 else None
+
+    def add(self, **values: Any) -> str:
+        return str(self.call("post", "/v1/rows/things", json=values)["id"])
+
+    def row(self, row_id: str) -> Any:
+        return self.call("get", f"/v1/rows/things/{row_id}")
+
+    def open(self, page: Page) -> None:
+        base = enter_console(page, self.served)
+        production = self.served.facts["environments"]["production"]
+        page.goto(base.replace(production, self.environment) + "tables/things?order=name")
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+
+
+@pytest.fixture
+def things(served: Up) -> Iterator[Things]:
+    api, token = owner(served)
+    made = Things(served, api, token, served.facts["environments"]["development"])
+    before = made.call("get", "/v1/schema")["document"]
+    document = {"tables": {**before["tables"], **DOCUMENT["tables"]}}
+    made.call("put", "/v1/schema", json={"document": document})
+    yield made
+    confirm = ["drop table things", "drop table boxes"]
+    made.call("put", "/v1/schema", json={"document": before, "confirm": confirm})
+
+
+def cell(page: Page, row_id: str, key: str) -> Locator:
+    return page.locator(f"tr[data-id='{row_id}'] td[data-key={key}]")
+
+
+def paste(page: Page, text: str) -> None:
+    page.evaluate(
+        """text => {
+            const data = new DataTransfer();
+            data.setData("text/plain", text);
+            const event = new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
+            document.activeElement.dispatchEvent(event);
+        }""",
+        text,
+    )
+
+
+def forget(errors: list[str], *statuses: int) -> None:
+    errors[:] = [each for each in errors if not any(f"a status of {status}" in each for status in statuses)]
+
+
+def test_keys_are_those_of_a_spreadsheet(
+    window: Callable[..., Page], things: Things, browser_errors: list[str]
+) -> None:
+    first, second = things.add(name="a", size=1), things.add(name="b", size=2)
+    page = window()
+    things.open(page)
+    cell(page, first, "name").focus()
+    page.keyboard.type("apple")
+    page.keyboard.press("Enter")
+    expect(cell(page, second, "name")).to_be_focused()
+    page.keyboard.type("bread")
+    page.keyboard.press("Tab")
+    expect(cell(page, second, "size")).to_be_focused()
+    page.keyboard.press("Delete")
+    expect(cell(page, second, "size").locator(".cell")).to_have_text("null")
+    page.keyboard.type("-3")
+    page.keyboard.press("Enter")
+    expect(page.locator("td.editing .problem")).to_be_in_viewport()
+    save_screenshot(page, "grid-cell-error-1280")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Home")
+    expect(cell(page, second, "id")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("td.editing")).to_have_count(0)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowUp")
+    expect(cell(page, first, "name")).to_be_focused()
+    assert (things.row(first)["name"], things.row(second)["name"]) == ("apple", "bread")
+    assert things.row(second)["size"] is None
+    assert findings(page) == []
+    forget(browser_errors, 422)
+
+
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_values_are_picked(
+    window: Callable[..., Page], things: Things, browser_errors: list[str], width: int, theme: str
+) -> None:
+    box = things.call("post", "/v1/rows/boxes", json={"name": "Blue box"})["id"]
+    things.call("post", "/v1/rows/boxes", json={"name": "Red box"})
+    row_id = things.add(name="thing")
+    page = window(width=width, theme=theme)
+    things.open(page)
+    cell(page, row_id, "box_id").dblclick()
+    page.get_by_label("box_id", exact=True).fill("blue")
+    expect(page.locator("td.editing").get_by_role("option")).to_have_count(1)
+    save_screenshot(page, f"grid-picker-{width}-{theme}")
+    fits(page)
+    assert findings(page) == []
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(cell(page, row_id, "box_id").locator(".cell")).to_have_text(box)
+    cell(page, row_id, "kind").focus()
+    page.keyboard.press("Enter")
+    page.get_by_label("kind", exact=True).select_option("old")
+    page.keyboard.press("Enter")
+    expect(cell(page, row_id, "kind").locator(".cell")).to_have_text("old")
+    for key, text, shown in (
+        ("due", "2026-02-03", "2026-02-03"),
+        ("seen", "2026-02-03T04:05", "2026-02-03T04:05:00.000000Z"),
+        ("extra", '{"a": [1]}', '{"a":[1]}'),
+    ):
+        cell(page, row_id, key).focus()
+        page.keyboard.press("F2")
+        editor = page.locator("td.editing").locator("input, textarea")
+        if key == "extra":
+            editor.fill("{a")
+            page.keyboard.press("Enter")
+            expect(page.locator("td.editing .problem")).to_contain_text("not JSON")
+        editor.fill(text)
+        page.keyboard.press("Enter")
+        expect(cell(page, row_id, key).locator(".cell")).to_have_text(shown)
+    forget(browser_errors, 422)
+
+
+def test_a_range_is_copied_and_pasted(window: Callable[..., Page], things: Things, browser_errors: list[str]) -> None:
+    ids = [things.add(name=name, size=0) for name in ("a", "b", "c")]
+    page = window()
+    things.open(page)
+    cell(page, ids[0], "name").focus()
+    paste(page, 'one\t1\n"t""w\to"\t\nthree\t-3\nfour\t4')
+    expect(page.locator("#grid-status")).to_contain_text("2 of 4 rows pasted.")
+    expect(cell(page, ids[2], "size").locator(".problem")).to_contain_text("Not pasted: -3")
+    save_screenshot(page, "grid-paste-1280")
+    fits(page)
+    rows = [things.row(each) for each in ids]
+    assert [(row["name"], row["size"]) for row in rows] == [("one", 1), ('t"w\to', None), ("c", 0)]
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowDown")
+    expect(page.locator("td[aria-selected]")).to_have_count(4)
+    copied = page.evaluate(
+        """() => {
+            const data = new DataTransfer();
+            document.activeElement.dispatchEvent(
+                new ClipboardEvent("copy", { clipboardData: data, bubbles: true, cancelable: true }));
+            return data.getData("text/plain");
+        }"""
+    )
+    assert copied == 'one\t1\n"t""w\to"\t'
+    forget(browser_errors, 422)
+
+
+def test_a_pasted_row_overwrites_no_other_change(
+    window: Callable[..., Page], things: Things, browser_errors: list[str]
+) -> None:
+    row_id = things.add(name="a")
+    page = window()
+    things.open(page)
+    page.locator(f"tr[data-id='{row_id}']").evaluate("row => row.dataset.etag = '\"older\"'")
+    cell(page, row_id, "name").focus()
+    paste(page, "mine")
+    expect(cell(page, row_id, "name").locator(".problem")).to_contain_text("Not pasted: mine")
+    assert things.row(row_id)["name"] == "a"
+    forget(browser_errors, 412)
+
+
+def test_changes_by_others_arrive(window: Callable[..., Page], things: Things, browser_errors: list[str]) -> None:
+    ids = [things.add(name=name) for name in ("a", "b", "c")]
+    page = window()
+    things.open(page)
+    things.call("patch", f"/v1/rows/things/{ids[0]}", json={"name": "by another"})
+    expect(cell(page, ids[0], "name").locator(".cell")).to_have_text("by another")
+    things.call("delete", f"/v1/rows/things/{ids[1]}")
+    expect(page.locator(f"tr.gone[data-id='{ids[1]}']")).to_be_visible()
+
+    cell(page, ids[2], "name").dblclick()
+    page.get_by_label("name", exact=True).fill("mine")
+    things.call("patch", f"/v1/rows/things/{ids[2]}", json={"name": "theirs"})
+    expect(page.locator(f"tr[data-id='{ids[2]}'][data-stale]")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.locator("td.editing .problem")).to_contain_text('"theirs"')
+    expect(page.get_by_label("name", exact=True)).to_have_value("mine")
+    save_screenshot(page, "grid-live-1280")
+    page.get_by_role("button", name="Keep theirs").click()
+    things.add(name="d")
+    expect(page.locator("#live-state")).to_contain_text("1 row added or changed elsewhere.")
+    page.get_by_role("link", name="Show", exact=True).click()
+    expect(page.get_by_text("d", exact=True)).to_be_visible()
+    forget(browser_errors, 404, 412)
+
+
+def test_widths_of_columns_stay(window: Callable[..., Page], things: Things) -> None:
+    row_id = things.add(name="a wide thing")
+    page = window()
+    things.open(page)
+    handle = page.get_by_role("separator", name="Width of name")
+    handle.focus()
+    before = cell(page, row_id, "name").evaluate("each => each.offsetWidth")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    after = cell(page, row_id, "name").evaluate("each => each.offsetWidth")
+    assert after > before
+    assert int(handle.get_attribute("aria-valuenow") or "0") == after
+    page.reload()
+    assert cell(page, row_id, "name").evaluate("each => each.offsetWidth") == after
+    handle.hover()
+    page.mouse.down()
+    page.mouse.move(700, 300)
+    page.mouse.up()
+    assert json.loads(page.evaluate("Object.values(localStorage)[0]"))["name"] != after
