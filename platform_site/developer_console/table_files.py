@@ -1,54 +1,71 @@
-"""CSV files of a table: download the rows of a filter, upload rows. Both go through the API and obey its rules."""
+"""Files of a table: the rows of a filter to download, rows to upload, as CSV or NDJSON, by the rules of the API.
 
-from dataclasses import dataclass, field
+The scripts of the page take a file in parts, so that it may have any size and its progress is seen. Without them the
+whole file is one part.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST, require_safe
 
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.table_columns import Column, csv_cell, from_csv
 from platform_site.developer_console.tables import chosen_table, grid
+from platform_site.http import exact_json
 from rows.transfer import csv_reader
 from rows.transfer.csv_reader import InvalidRecord
 
 MOST_ROWS: Final = 10_000
+_OF_A_PART: Final = 1_000
 _AT_ONCE: Final = 100
 _SET_BY_PLATFORM: Final = frozenset({"created_at", "updated_at"})
+_TYPES: Final = {"csv": "text/csv", "ndjson": "application/x-ndjson"}
 
 
 @require_safe
 @page("tables")
-def export(console: Console, table: str) -> HttpResponse:
-    """A CSV file of the rows that the filter of the grid finds."""
+def export(console: Console, table: str, format_: str) -> HttpResponse:
+    """The rows that the filter of the grid finds; with `part`, some of them and the cursor of the next part."""
     _, columns = chosen_table(console, table)
-    query = {key: console.request.GET[key] for key in ("where", "order") if console.request.GET.get(key)}
+    asked = console.request.GET
+    query = {key: asked[key] for key in ("where", "order") if asked.get(key)}
+    is_part, cursor = "part" in asked, asked.get("cursor", "")
     rows: list[dict[str, Any]] = []
-    cursor = ""
     while True:
-        asked = query | {"limit": str(_AT_ONCE)} | ({"cursor": cursor} if cursor else {})
-        answer = console.api("GET", f"/v1/rows/{table}", query=asked).data
+        one_page = query | {"limit": str(_AT_ONCE)} | ({"cursor": cursor} if cursor else {})
+        answer = console.api("GET", f"/v1/rows/{table}", query=one_page).data
         rows += answer["data"]
         cursor = answer["next_cursor"]
-        if not cursor:
+        if not cursor or (is_part and len(rows) >= _OF_A_PART):
             break
         if len(rows) >= MOST_ROWS:
             message = f"More than {MOST_ROWS:,} rows. Narrow the filter, or list the pages with the API."
             raise Refused(422, {"code": "validation_failed", "message": message})
+    text = _csv(columns, rows, with_header="cursor" not in asked) if format_ == "csv" else _ndjson(rows)
+    headers = {"Content-Disposition": f'attachment; filename="{table}.{format_}"', "X-Content-Type-Options": "nosniff"}
+    if is_part:
+        headers |= {"X-Rows": str(len(rows)), "X-Next-Cursor": cursor or ""}
+    return HttpResponse(text, content_type=f"{_TYPES[format_]}; charset=utf-8", headers=headers)
+
+
+def _csv(columns: list[Column], rows: list[dict[str, Any]], *, with_header: bool) -> str:
     keys = [column.key for column in columns if not rows or column.key in rows[0]]
-    lines = [",".join(keys), *(",".join(csv_cell(row.get(key)) for key in keys) for row in rows)]
-    name = f"{table}.csv"
-    return HttpResponse(
-        "\r\n".join(lines) + "\r\n",
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"},
-    )
+    lines = [",".join(keys)] if with_header else []
+    lines += [",".join(csv_cell(row.get(key)) for key in keys) for row in rows]
+    return "".join(f"{line}\r\n" for line in lines)
+
+
+def _ndjson(rows: list[dict[str, Any]]) -> str:
+    return "".join(f"{exact_json.dumps(row)}\n" for row in rows)
 
 
 @dataclass
 class Report:
-    """What became of an uploaded file."""
+    """What became of an uploaded file, or of a part of it."""
 
     inserted: int = 0
     rejected: list[tuple[int, str]] = field(default_factory=list)
@@ -62,35 +79,28 @@ class Report:
 @require_POST
 @page("tables")
 def upload(console: Console, table: str) -> HttpResponse:
-    """Insert the rows of a CSV file. Lines that the API refuses are reported, the others stay."""
+    """Insert the rows of a file. Lines that the API refuses are reported, the others stay.
+
+    A script gets the report as JSON, with the numbers of lines within what it sent.
+    """
     found, columns = chosen_table(console, table)
     report = _import(console, table, columns)
+    if console.request.headers.get("Accept") == "application/json":
+        return JsonResponse(asdict(report))
     context, _ = grid(console, table, found, columns)
     return console.render("console/table.html", context | {"report": report})
 
 
+Rows = Iterator[tuple[int, dict[str, Any]]]
+
+
 def _import(console: Console, table: str, columns: list[Column]) -> Report:
     report = Report()
-    rows: list[tuple[int, dict[str, Any]]] = []
+    lines = _lines(console.request)
+    file = console.request.FILES.get("file")
+    is_ndjson = file is not None and (file.name or "").lower().endswith((".ndjson", ".jsonl"))
     try:
-        records = csv_reader.read(_lines(console.request))
-        _, header = next(records, (1, []))
-        known = {column.key: column for column in columns}
-        report.skipped = (
-            [name for name in header if name and name in _SET_BY_PLATFORM] if isinstance(header, list) else []
-        )
-        unknown = [str(name) for name in header if name not in known] if isinstance(header, list) else ["?"]
-        if not header or unknown or isinstance(header, InvalidRecord):
-            report.stopped = f"The first line must name columns of the table. Unknown: {', '.join(unknown) or 'all'}."
-            return report
-        for number, record in records:
-            if isinstance(record, InvalidRecord):
-                report.rejected.append((number, record.message))
-            elif len(record) != len(header):
-                report.rejected.append((number, f"{len(record)} cells instead of {len(header)}"))
-            else:
-                cells = {str(key): text for key, text in zip(header, record, strict=True) if key not in report.skipped}
-                rows.append((number, {key: from_csv(known[key], text) for key, text in cells.items()}))
+        rows = list(_of_ndjson(lines, report) if is_ndjson else _of_csv(lines, columns, report))
     except InvalidRecord as error:
         report.stopped = f"Line {error.number}: {error.message}"
         return report
@@ -99,6 +109,46 @@ def _import(console: Console, table: str, columns: list[Column]) -> Report:
             break
     report.rejected.sort()
     return report
+
+
+def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
+    """Raises InvalidRecord where the rest cannot be read."""
+    records = csv_reader.read(lines)
+    _, header = next(records, (1, []))
+    known = {column.key: column for column in columns}
+    names = header if isinstance(header, list) else []
+    report.skipped = [name for name in names if name and name in _SET_BY_PLATFORM]
+    unknown = [str(name) for name in names if name not in known]
+    if not names or unknown:
+        report.stopped = f"The first line must name columns of the table. Unknown: {', '.join(unknown) or 'all'}."
+        return
+    for number, record in records:
+        if isinstance(record, InvalidRecord):
+            report.rejected.append((number, record.message))
+        elif len(record) != len(names):
+            report.rejected.append((number, f"{len(record)} cells instead of {len(names)}"))
+        else:
+            cells = {str(key): text for key, text in zip(names, record, strict=True) if key not in report.skipped}
+            # An empty cell takes the column's default.
+            yield number, {key: from_csv(known[key], text) for key, text in cells.items() if text is not None}
+
+
+def _of_ndjson(lines: list[bytes], report: Report) -> Rows:
+    """One JSON object on each line."""
+    skipped: set[str] = set()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = exact_json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            report.rejected.append((number, "is not a JSON object"))
+            continue
+        skipped |= row.keys() & _SET_BY_PLATFORM
+        yield number, {key: value for key, value in row.items() if key not in _SET_BY_PLATFORM}
+    report.skipped = sorted(skipped)
 
 
 def _lines(request: HttpRequest) -> list[bytes]:
@@ -110,7 +160,7 @@ def _insert(console: Console, table: str, rows: list[tuple[int, dict[str, Any]]]
     """Insert rows in one call or, if the API refuses them, each by itself. False if there is no point in going on."""
     path = f"/v1/rows/{table}"
     try:
-        console.api("POST", path, [_without_nulls(row) for _, row in rows])
+        console.api("POST", path, [row for _, row in rows])
         report.inserted += len(rows)
         return True
     except Refused as refusal:
@@ -119,7 +169,7 @@ def _insert(console: Console, table: str, rows: list[tuple[int, dict[str, Any]]]
             return False
     for number, row in rows:
         try:
-            console.api("POST", path, _without_nulls(row))
+            console.api("POST", path, row)
             report.inserted += 1
         except Refused as refusal:
             if refusal.status not in (409, 422):
@@ -128,8 +178,3 @@ def _insert(console: Console, table: str, rows: list[tuple[int, dict[str, Any]]]
             reasons = [f"{each['field']}: {each['message']}" for each in refusal.fields]
             report.rejected.append((number, " ".join(reasons) or refusal.message))
     return True
-
-
-def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
-    """An empty cell takes the column's default."""
-    return {key: value for key, value in row.items() if value is not None}

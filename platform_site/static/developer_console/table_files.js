@@ -1,0 +1,174 @@
+// Files of a table in parts: an upload of any size with its progress and the lines that were rejected, and downloads.
+"use strict";
+
+const PART = 256 * 1024; // bytes
+const SHOWN = 100; // rejected lines
+const progress = document.getElementById("file-progress");
+const report = document.getElementById("file-report");
+let isStopped = false;
+
+function showProgress(text, done) {
+  progress.hidden = false;
+  progress.querySelector("label").textContent = text;
+  progress.querySelector("progress").value = done;
+}
+
+function download(name, parts) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(parts));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+// The bytes of whole records from `start` on, and how many lines they are. A line break inside quotes of CSV ends none.
+async function partOf(file, start, isCsv) {
+  for (let size = PART; ; size *= 2) {
+    const bytes = new Uint8Array(await file.slice(start, start + size).arrayBuffer());
+    const isLast = start + bytes.length >= file.size;
+    let quotes = 0;
+    let lines = 0;
+    let end = 0;
+    let seen = 0;
+    for (let at = 0; at < bytes.length; at += 1) {
+      if (bytes[at] === 0x22) quotes += 1;
+      else if (bytes[at] === 0x0a) {
+        seen += 1;
+        if (!isCsv || quotes % 2 === 0) [end, lines] = [at + 1, seen];
+      }
+    }
+    if (isLast) return { bytes, lines: seen };
+    if (end) return { bytes: bytes.slice(0, end), lines };
+    if (size > PART * 4) return null;
+  }
+}
+
+async function headerOf(file) {
+  const bytes = new Uint8Array(await file.slice(0, PART).arrayBuffer());
+  const end = bytes.indexOf(0x0a);
+  return end < 0 ? new Uint8Array() : bytes.slice(0, end + 1);
+}
+
+async function sendPart(form, file, parts) {
+  const body = new FormData(form);
+  body.set("file", new File(parts, file.name));
+  const response = await fetch(form.action, { method: "POST", headers: { Accept: "application/json" }, body });
+  if (response.redirected || response.status === 401) location.reload();
+  const isJson = response.headers.get("Content-Type")?.startsWith("application/json");
+  if (!isJson) return { inserted: 0, rejected: [], skipped: [], stopped: `Not accepted (${response.status}).` };
+  return response.json();
+}
+
+async function importFile(form, file) {
+  const isCsv = !/\.(ndjson|jsonl)$/i.test(file.name);
+  const header = isCsv ? await headerOf(file) : new Uint8Array();
+  const total = { inserted: 0, rejected: [], skipped: [], stopped: null };
+  let linesBefore = 0;
+  isStopped = false;
+  for (let start = 0; start < file.size && !total.stopped; ) {
+    showProgress(`${total.inserted} rows imported, ${total.rejected.length} rejected`, start / file.size);
+    const part = await partOf(file, start, isCsv);
+    if (!part) {
+      total.stopped = `Stopped after line ${linesBefore}: a record is longer than 1 MB.`;
+      break;
+    }
+    const hasHeader = isCsv && start > 0;
+    const answer = await sendPart(form, file, hasHeader ? [header, part.bytes] : [part.bytes]);
+    total.inserted += answer.inserted;
+    total.skipped = [...new Set([...total.skipped, ...answer.skipped])];
+    for (const [line, reason] of answer.rejected) total.rejected.push([line + linesBefore - (hasHeader ? 1 : 0), reason]);
+    total.stopped = answer.stopped && linesBefore ? `${answer.stopped} (${linesBefore} lines before)` : answer.stopped;
+    start += part.bytes.length;
+    linesBefore += part.lines;
+    if (isStopped && start < file.size) total.stopped ??= `Stopped after line ${linesBefore}.`;
+  }
+  progress.hidden = true;
+  return total;
+}
+
+function showReport(total, name) {
+  const box = document.createElement("div");
+  box.className = total.rejected.length || total.stopped ? "problem" : "notice";
+  const summary = document.createElement("p");
+  const rows = `${total.inserted} row${total.inserted === 1 ? "" : "s"} imported`;
+  summary.textContent = [`${rows}, ${total.rejected.length} rejected.`, total.stopped ?? ""].join(" ");
+  box.append(summary);
+  if (total.skipped.length) {
+    const skipped = document.createElement("p");
+    skipped.textContent = `Columns that were skipped, because the platform sets them: ${total.skipped.join(", ")}.`;
+    box.append(skipped);
+  }
+  const list = document.createElement("ul");
+  for (const [line, reason] of total.rejected.slice(0, SHOWN)) {
+    const item = document.createElement("li");
+    const shown = document.createElement("bdi");
+    shown.textContent = reason;
+    item.append(`Line ${line}: `, shown);
+    list.append(item);
+  }
+  if (total.rejected.length) {
+    const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
+    const lines = ["line,reason", ...total.rejected.map(([line, reason]) => `${line},${quoted(reason)}`)];
+    const all = button(`Download all ${total.rejected.length} reasons`, () =>
+      download(`${name}.rejected.csv`, [`${lines.join("\r\n")}\r\n`]),
+    );
+    box.append(list, all);
+  }
+  const link = document.createElement("a");
+  link.href = location.pathname;
+  link.textContent = "Show the rows";
+  const last = document.createElement("p");
+  last.append(link);
+  box.append(last);
+  report.replaceChildren(box);
+  box.scrollIntoView({ block: "nearest" });
+}
+
+async function exportFile(link) {
+  const parts = [];
+  let rows = 0;
+  let cursor = null;
+  isStopped = false;
+  const about = Number(document.querySelector("[data-count]")?.dataset.count ?? 0);
+  do {
+    showProgress(`${rows} rows exported`, about ? Math.min(0.99, rows / about) : 0);
+    const url = `${link.href}&part=1${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`;
+    const response = await fetch(url);
+    if (response.redirected) return location.reload();
+    if (!response.ok) {
+      showStatus("The export did not work. Try again.");
+      progress.hidden = true;
+      return;
+    }
+    parts.push(await response.blob());
+    rows += Number(response.headers.get("X-Rows"));
+    cursor = response.headers.get("X-Next-Cursor");
+  } while (cursor && !isStopped);
+  progress.hidden = true;
+  if (!cursor) download(link.dataset.export, parts);
+  showStatus(cursor ? `Stopped after ${rows} rows. No file was saved.` : `${rows} rows exported.`, Boolean(cursor));
+}
+
+progress.querySelector("[data-stop]").addEventListener("click", () => (isStopped = true));
+document.querySelector("[data-import]")?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = event.target;
+  const file = form.elements.file.files[0];
+  const submit = form.querySelector("button");
+  submit.disabled = true;
+  report.replaceChildren();
+  try {
+    showReport(await importFile(form, file), file.name);
+  } catch {
+    showStatus("The connection broke. Rows of complete parts are imported: compare before you repeat.");
+    progress.hidden = true;
+  }
+  submit.disabled = false;
+});
+for (const link of document.querySelectorAll("[data-export]")) {
+  link.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    exportFile(link);
+  });
+}

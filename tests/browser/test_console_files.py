@@ -1,0 +1,65 @@
+"""Files of a table in a real browser: progress, rejected lines, downloads."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, owner, save_screenshot
+from tests.support.browser import browser as browser
+from tests.support.browser import window as window
+from tests.support.console_checks import findings, fits
+from tests.support.service import Up
+
+pytestmark = in_a_browser
+LINES = 12_000
+"""More than one part of an upload has."""
+
+
+@pytest.mark.parametrize(("width", "theme", "name"), [(WIDE, "light", "x.csv"), (NARROW, "dark", "x.ndjson")])
+def test_a_large_file_is_imported_in_parts(
+    window: Callable[..., Page], served: Up, tmp_path: Path, width: int, theme: str, name: str
+) -> None:
+    api, token = owner(served)
+    environment = served.facts["environments"]["development"]
+    columns = {"note": {"type": "text"}, "size": {"type": "integer"}}
+    table = f"files{width}"
+    before = api.get("/v1/schema", token=token, environment=environment).json["document"]
+    document = {"tables": {**before["tables"], table: {"columns": columns}}}
+    assert api.put("/v1/schema", token=token, environment=environment, json={"document": document}).status == 200
+    notes = [(f"{index} {'text ' * 10}", "x" if index in (7, LINES - 2) else str(index)) for index in range(LINES)]
+    file = tmp_path / name
+    if name.endswith("csv"):
+        file.write_text("note,size\n" + "".join(f'"{note}\n""more""",{size}\n' for note, size in notes))
+        rejected = [2 + 2 * 7, 2 + 2 * (LINES - 2)]
+    else:
+        file.write_text(
+            "".join(
+                json.dumps({"note": note, "size": int(size) if size != "x" else size}) + "\n" for note, size in notes
+            )
+        )
+        rejected = [8, LINES - 1]
+    page = window(width=width, theme=theme)
+    base = enter_console(page, served)
+    page.goto(base.replace(served.facts["environments"]["production"], environment) + f"tables/{table}")
+    page.get_by_label("CSV or NDJSON file").set_input_files(file)
+    page.get_by_role("button", name="Import").click()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    save_screenshot(page, f"import-progress-{width}")
+    expect(page.locator("#file-report")).to_contain_text(f"{LINES - 2} rows imported, 2 rejected.")
+    for line in rejected:
+        expect(page.locator("#file-report")).to_contain_text(f"Line {line}:")
+    save_screenshot(page, f"import-report-{width}-{theme}")
+    fits(page)
+    assert findings(page) == []
+    with page.expect_download() as reasons:
+        page.get_by_role("button", name="Download all 2 reasons").click()
+    assert reasons.value.suggested_filename == f"{name}.rejected.csv"
+    with page.expect_download() as exported:
+        page.get_by_role("link", name=f"Export {name[2:].upper()}", exact=True).click()
+    text = Path(exported.value.path()).read_text()
+    assert exported.value.suggested_filename == f"{table}.{name[2:]}"
+    assert text.count("text text") == (LINES - 2) * 5
+    expect(page.locator("#grid-status")).to_contain_text(f"{LINES - 2} rows exported.")

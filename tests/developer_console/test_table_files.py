@@ -1,0 +1,80 @@
+"""NDJSON files of a table, and files in parts, as the scripts of the page ask for them."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+
+from tests.developer_console.conftest import Desk, without_token
+from tests.rows.conftest import Tracker
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+
+def send(desk: Desk, name: str, content: bytes) -> Any:
+    upload = SimpleUploadedFile(name, content)
+    return desk.post("tables/tasks/import", {"file": upload}, headers={"Accept": "application/json"})
+
+
+def titles(tracker: Tracker) -> list[str]:
+    return sorted(row["title"] for row in tracker.get("owner", "/rows/tasks").json["data"])
+
+
+def test_an_ndjson_file_comes_back_as_it_was(tracker: Tracker, desk: Desk) -> None:
+    for title, points in (("a,b", 1), ('say "x"', None), ("two\nlines", -2)):
+        tracker.post("owner", "/rows/tasks", {"title": title, "points": points})
+    before = tracker.get("owner", "/rows/tasks").json["data"]
+    file = desk.get("tables/tasks/export.ndjson")
+    assert file["Content-Disposition"] == 'attachment; filename="tasks.ndjson"'
+    assert [json.loads(line) for line in file.content.splitlines()] == before
+    for row in before:
+        tracker.delete("owner", f"/rows/tasks/{row['id']}")
+    report = send(desk, "tasks.ndjson", file.content).json()
+    assert (report["inserted"], report["rejected"]) == (3, [])
+    assert report["skipped"] == ["created_at", "updated_at"]
+    after = tracker.get("owner", "/rows/tasks").json["data"]
+    kept = ("id", "title", "points")
+    assert [[row[key] for key in kept] for row in after] == [[row[key] for key in kept] for row in before]
+
+
+def test_bad_lines_are_reported_and_the_others_stay(tracker: Tracker, desk: Desk) -> None:
+    lines = [b'{"title": "good"}', b"", b'{"title"', b"[1]", b'{"title": "x", "points": "many"}', b'{"title": "too"}']
+    report = send(desk, "x.jsonl", b"\n".join(lines)).json()
+    assert report["inserted"] == 2
+    assert [line for line, _ in report["rejected"]] == [3, 4, 5]
+    assert report["rejected"][0][1] == "is not a JSON object"
+    assert report["rejected"][2][1].startswith("points:")
+    assert titles(tracker) == ["good", "too"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"\n\n", b"[" * 5000])
+def test_a_file_that_is_none_imports_nothing(tracker: Tracker, desk: Desk, content: bytes) -> None:
+    assert send(desk, "x.ndjson", content).json()["inserted"] == 0
+    assert titles(tracker) == []
+
+
+def test_rows_are_exported_in_parts(tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform_site.developer_console.table_files._OF_A_PART", 100)
+    rows = [{"title": f"task {index:03}"} for index in range(150)]
+    for at in (0, 100):
+        assert tracker.post("owner", "/rows/tasks", rows[at : at + 100]).status in (200, 201)
+    first = desk.get("tables/tasks/export.csv", data={"part": "1", "order": "title"})
+    assert first["X-Rows"] == "100"
+    asked = {"part": "1", "order": "title", "cursor": first["X-Next-Cursor"]}
+    second = desk.get("tables/tasks/export.csv", data=asked)
+    assert (second["X-Rows"], second["X-Next-Cursor"]) == ("50", "")
+    whole = desk.get("tables/tasks/export.csv", data={"order": "title"})
+    assert first.content + second.content == whole.content
+
+
+def test_a_viewer_exports_and_imports_nothing(tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk]) -> None:
+    tracker.post("owner", "/rows/tasks", {"title": "one"})
+    viewer = desk_of("viewer")
+    assert b'"title":"one"' in viewer.get("tables/tasks/export.ndjson").content
+    report = send(viewer, "x.ndjson", b'{"title": "two"}').json()
+    assert report["inserted"] == 0
+    assert report["stopped"].startswith("Stopped at line 1")
+    assert send(without_token(desk), "x.ndjson", b'{"title": "two"}').status_code == 403
+    assert titles(tracker) == ["one"]
