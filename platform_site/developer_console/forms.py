@@ -32,8 +32,8 @@ class Field:
     rows: int = 3
     suggestions: Sequence[str] = ()
     """Values to choose from, beside any other."""
-    language: str = ""
-    """Of code, for its colours: `json` or `typescript`."""
+    language: str = "json"
+    """Of code, for its colours; the other one is `typescript`."""
     chooses_types: bool = False
     """Its value decides which of the fields with `types` are shown."""
     types: Sequence[str] = ()

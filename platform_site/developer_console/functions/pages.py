@@ -19,9 +19,9 @@ _TEMPLATE: Final = """export default async (input, ctx) => {
 """
 _NEW: Final = (
     Field("name", "Name", required=True, placeholder="hello", help="a-z, 0-9, _ and -, beginning with a letter."),
-    Field("source", "Source (TypeScript or JavaScript)", "code", rows=12),
+    Field("source", "Source (TypeScript or JavaScript)", "code", rows=12, language="typescript"),
 )
-_SOURCE: Final = (Field("source", "Source", "code", rows=24),)
+_SOURCE: Final = (Field("source", "Source", "code", rows=24, language="typescript"),)
 _VERSIONS_AT_ONCE: Final = "20"
 
 

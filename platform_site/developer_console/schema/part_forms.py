@@ -61,7 +61,7 @@ def fields_of(document: Any, part: Part) -> list[Field]:
     )
     return [
         Field("part_name", f"{title} name"),
-        Field("part_value", f"{title} (JSON)", kind="code", placeholder=example, rows=6, language="json"),
+        Field("part_value", f"{title} (JSON)", kind="code", placeholder=example, rows=6),
     ]
 
 
@@ -111,7 +111,7 @@ def _rule_fields(document: Any, part: Part) -> list[Field]:
         Field("part_action", "Action", kind="select", choices=[(each, each) for each in ACTIONS]),
     ]
     if isinstance(value_of(document, part), list):
-        return [*fields, Field("part_value", "Rules (JSON list)", kind="code", rows=10, language="json")]
+        return [*fields, Field("part_value", "Rules (JSON list)", kind="code", rows=10)]
     example = '{"owner_id": "$user.id"}'
     return [
         *fields,
@@ -121,11 +121,10 @@ def _rule_fields(document: Any, part: Part) -> list[Field]:
             kind="code",
             placeholder=example,
             help="Empty: all rows",
-            language="json",
         ),
         Field("part_columns", "Columns", placeholder="*, -internal", help="Empty: all columns"),
-        Field("part_set", "Set by the platform (JSON)", kind="code", placeholder=example, rows=2, language="json"),
-        Field("part_check", "Check after the write (JSON)", kind="code", placeholder=example, rows=2, language="json"),
+        Field("part_set", "Set by the platform (JSON)", kind="code", placeholder=example, rows=2),
+        Field("part_check", "Check after the write (JSON)", kind="code", placeholder=example, rows=2),
     ]
 
 

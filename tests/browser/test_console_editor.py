@@ -1,0 +1,45 @@
+"""The code editors in a real browser: the colours follow the text, and the field is what a screen reader has."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, save_screenshot
+from tests.support.browser import browser as browser
+from tests.support.browser import window as window
+from tests.support.console_checks import findings, fits
+from tests.support.service import Up
+
+pytestmark = in_a_browser
+
+
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_colours_follow_the_text(window: Callable[..., Page], served: Up, width: int, theme: str) -> None:
+    page = window(width=width, theme=theme)
+    base = enter_console(page, served)
+    page.goto(f"{base}functions/sum")
+    source = page.get_by_label("Source", exact=True)
+    source.fill("// <b>note</b>\nconst total = 12; // \u202e\nreturn `${'a'}`;\n")
+    copy = page.locator(".code-editor", has=source).locator("pre")
+    expect(copy.locator(".comment").first).to_have_text("// <b>note</b>")
+    expect(copy.locator(".word")).to_have_text(["const", "return"])
+    expect(copy.locator(".number")).to_have_text("12")
+    assert copy.evaluate("each => each.textContent") == source.input_value() + "\n"
+    save_screenshot(page, f"editor-typescript-{width}-{theme}")
+    fits(page)
+    assert findings(page) == []
+    page.goto(f"{base}schema")
+    document = page.get_by_label("Document (JSON)")
+    expect(page.locator(".code-editor .name").first).to_have_text('"tables"')
+    document.evaluate("field => { field.scrollTop = 120; }")
+    expect(page.locator(".code-editor", has=document).locator("pre")).to_have_js_property("scrollTop", 120)
+    sizes = page.evaluate(
+        """() => [document.getElementById("document"), document.querySelector("#document ~ pre, .code-editor pre")]
+            .map((each) => [getComputedStyle(each).fontSize, getComputedStyle(each).lineHeight, each.scrollHeight])"""
+    )
+    assert sizes[0][:2] == sizes[1][:2]
+    assert abs(sizes[0][2] - sizes[1][2]) <= 22
+    document.fill('{"x": "' + "y" * 70_000 + '"}')
+    expect(page.locator(".code-editor.coloured")).to_have_count(0)
+    save_screenshot(page, f"editor-json-{width}-{theme}")
