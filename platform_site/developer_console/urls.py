@@ -21,6 +21,7 @@ from platform_site.developer_console.branches import pages as branches
 from platform_site.developer_console.functions import pages as functions
 from platform_site.developer_console.functions import runs as function_runs
 from platform_site.developer_console.functions import settings as function_settings
+from platform_site.developer_console.schema import diagram
 from platform_site.developer_console.schema import pages as schema
 from platform_site.developer_console.webhooks import deliveries as webhook_deliveries
 from platform_site.developer_console.webhooks import pages as webhooks
@@ -37,6 +38,7 @@ urlpatterns = [
     path("<str:project_id>", frame.open_project, name="project"),
     path(_ENVIRONMENT, home.home, name="home"),
     path(f"{_ENVIRONMENT}schema", schema.schema, name="schema"),
+    path(f"{_ENVIRONMENT}schema/diagram", diagram.diagram, name="diagram"),
     path(f"{_ENVIRONMENT}auth/", users.users, name="auth"),
     path(f"{_ENVIRONMENT}auth/users/<str:user_id>", users.user, name="user"),
     path(f"{_ENVIRONMENT}auth/invitations", users.invitations, name="user-invitations"),

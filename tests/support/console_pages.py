@@ -9,6 +9,7 @@ _PAGES = {
     "filter": "tables/tasks?where=%7B",
     "seen-as": "tables/tasks?as=anonymous",
     "schema": "schema",
+    "diagram": "schema/diagram",
     "settings": "settings",
     "functions": "functions/",
     "function": "functions/sum",

@@ -1,0 +1,161 @@
+"""The diagram of a schema: its tables as boxes, and a line from each reference to the table that it names.
+
+Tables stand right of those that they refer to. Tables without any reference are below, side by side.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.http import HttpResponse
+from django.views.decorators.http import require_safe
+
+from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.tables import schema_tables
+
+_CHARACTER: Final = 7.3
+"""The width of a character of the diagram's font."""
+_HEAD: Final = 32
+_LINE: Final = 22
+_PADDING: Final = 12
+_GAP: Final = 28
+_BETWEEN: Final = 90
+"""The space between layers, for the lines."""
+_MOST_COLUMNS: Final = 14
+"""Of a box. Columns that refer to a table are always among them."""
+_LOOSE_IN_A_ROW: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    table: str
+    column: str
+    to: str
+    on_delete: str
+
+
+@dataclass(slots=True)
+class Box:
+    """A table in the picture, with the place of its top left corner."""
+
+    name: str
+    columns: list[tuple[str, str]]
+    """Names and types."""
+    more: int
+    x: int = 0
+    y: int = 0
+    width: int = 0
+    links: list[str] = field(default_factory=list)
+    """The tables that it refers to."""
+
+    @property
+    def height(self) -> int:
+        return _HEAD + _LINE * (len(self.columns) + (self.more > 0)) + _PADDING
+
+    @property
+    def right(self) -> int:
+        return self.x + self.width
+
+    @property
+    def lines(self) -> list[tuple[str, str, int]]:
+        """Names, types and the baseline of their texts."""
+        shown = [*self.columns, *([(f"and {self.more} more", "")] if self.more else [])]
+        return [(name, type_, self.y + _HEAD + _LINE * (at + 1) - 4) for at, (name, type_) in enumerate(shown)]
+
+    def height_of(self, column: str) -> int:
+        """The middle of a column's line."""
+        return next(baseline for name, _, baseline in self.lines if name == column) - 5
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    boxes: list[Box]
+    paths: list[str]
+    width: int
+    height: int
+
+
+@require_safe
+@page("schema")
+def diagram(console: Console) -> HttpResponse:
+    tables = schema_tables(console)
+    relations = relations_of(tables)
+    return console.render("console/diagram.html", {"picture": picture_of(tables, relations), "relations": relations})
+
+
+def relations_of(tables: Mapping[str, Any]) -> list[Relation]:
+    return [
+        Relation(name, column, facts["to"], facts.get("on_delete", "restrict"))
+        for name, table in tables.items()
+        for column, facts in table["columns"].items()
+        if facts["type"] == "reference"
+    ]
+
+
+def picture_of(tables: Mapping[str, Any], relations: Sequence[Relation]) -> Picture:
+    """The places of all boxes and lines."""
+    boxes = {name: _box(name, table) for name, table in tables.items()}
+    for relation in relations:
+        boxes[relation.table].links.append(relation.to)
+    linked = {name for each in relations for name in (each.table, each.to)}
+    width = max((box.width for box in boxes.values()), default=0)
+    bottom = right = 0
+    for layer, names in enumerate(_layers([name for name in tables if name in linked], relations)):
+        x, y = layer * (width + _BETWEEN) + _GAP, _GAP
+        for name in names:
+            box = boxes[name]
+            box.x, box.y, box.width = x, y, width
+            y += box.height + _GAP
+        bottom, right = max(bottom, y), max(right, x + width)
+    loose = [box for name, box in boxes.items() if name not in linked]
+    for start in range(0, len(loose), _LOOSE_IN_A_ROW):
+        row = loose[start : start + _LOOSE_IN_A_ROW]
+        y = max(bottom, _GAP)
+        for at, box in enumerate(row):
+            box.x, box.y, box.width = at * (width + _GAP) + _GAP, y, width
+            bottom, right = max(bottom, y + box.height + _GAP), max(right, box.right)
+    paths = [_path(boxes[each.table], boxes[each.to], each.column) for each in relations]
+    return Picture(list(boxes.values()), paths, right + _BETWEEN // 2, bottom)
+
+
+def _box(name: str, table: Mapping[str, Any]) -> Box:
+    columns = [
+        (key, ("→ " + facts["to"] if facts["type"] == "reference" else facts["type"]) + "?" * bool(facts.get("null")))
+        for key, facts in table["columns"].items()
+    ]
+    links = [each for each in columns if each[1].startswith("→")]
+    others = [each for each in columns if each not in links][: max(0, _MOST_COLUMNS - len(links))]
+    shown = [each for each in columns if each in links or each in others]
+    longest = max([len(name) + 2, *(len(key) + len(type_) + 2 for key, type_ in shown)])
+    return Box(name, shown, len(columns) - len(shown), width=int(longest * _CHARACTER) + 2 * _PADDING)
+
+
+def _layers(names: Sequence[str], relations: Sequence[Relation]) -> list[list[str]]:
+    """Each table in a layer behind those that it refers to; tables of a circle as if one line of it were missing."""
+    targets: dict[str, list[str]] = {name: [] for name in names}
+    for each in relations:
+        if each.table != each.to:
+            targets[each.table].append(each.to)
+    layers: list[list[str]] = []
+    left = list(names)
+    while left:
+        waiting = set(left)
+        layer = [name for name in left if not waiting.intersection(targets[name])] or [
+            min(left, key=lambda name: len(waiting.intersection(targets[name])))
+        ]
+        layers.append(layer)
+        left = [name for name in left if name not in layer]
+    return layers
+
+
+def _path(source: Box, target: Box, column: str) -> str:
+    """From a column to the head of the box that it refers to, as SVG draws it."""
+    y1, y2 = source.height_of(column), target.y + _HEAD // 2
+    if target.x < source.x:
+        bend = _BETWEEN // 2
+        return f"M{source.x} {y1} C{source.x - bend} {y1} {target.right + bend} {y2} {target.right} {y2}"
+    if target.x > source.x:  # within a circle
+        bend = _BETWEEN // 2
+        return f"M{source.right} {y1} C{source.right + bend} {y1} {target.x - bend} {y2} {target.x} {y2}"
+    bend = _BETWEEN // 3
+    return f"M{source.right} {y1} C{source.right + bend} {y1} {target.right + bend} {y2} {target.right} {y2}"
