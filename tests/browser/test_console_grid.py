@@ -255,3 +255,25 @@ def test_widths_of_columns_stay(window: Callable[..., Page], things: Things) -> 
     page.mouse.move(700, 300)
     page.mouse.up()
     assert json.loads(page.evaluate("Object.values(localStorage)[0]"))["name"] != after
+
+
+def test_columns_are_hidden_and_skipped(window: Callable[..., Page], things: Things) -> None:
+    row_id = things.add(name="a", size=1)
+    page = window(width=NARROW)
+    things.open(page)
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Show size", exact=True).uncheck()
+    page.get_by_label("Show id", exact=True).uncheck()
+    save_screenshot(page, "grid-columns-390")
+    fits(page)
+    assert findings(page) == []
+    page.keyboard.press("Escape")
+    expect(cell(page, row_id, "size")).to_be_hidden()
+    page.reload()
+    expect(page.get_by_role("columnheader", name="size")).to_be_hidden()
+    cell(page, row_id, "name").focus()
+    page.keyboard.press("ArrowRight")
+    expect(cell(page, row_id, "kind")).to_be_focused()
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Show size", exact=True).check()
+    expect(cell(page, row_id, "size")).to_be_visible()

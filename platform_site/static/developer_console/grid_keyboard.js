@@ -3,8 +3,9 @@
 
 let anchor = null; // the other corner of the range
 
+// Of the columns that are shown.
 function cellsOf(row) {
-  return [...row.querySelectorAll("td[data-key]")];
+  return [...row.querySelectorAll("td[data-key]")].filter((cell) => cell.offsetParent !== null);
 }
 
 function rowsOfGrid() {
@@ -153,7 +154,8 @@ function onGridKey(event) {
   event.preventDefault();
 }
 
-// Widths are of the browser: they are stored there, by table.
+// Widths and hidden columns are of the browser: they are stored there, by table.
+const hiddenColumns = new Set(JSON.parse(localStorage.getItem(`hidden ${grid.dataset.rows}`) ?? "[]"));
 const widths = JSON.parse(localStorage.getItem(`widths ${grid.dataset.rows}`) ?? "{}");
 const widthRules = new CSSStyleSheet();
 document.adoptedStyleSheets = [...document.adoptedStyleSheets, widthRules];
@@ -165,7 +167,11 @@ function applyWidths() {
       width: ${pixels}px; min-width: ${pixels}px; max-width: ${pixels}px; overflow: hidden; text-overflow: ellipsis;
     }`;
   });
-  widthRules.replaceSync(rules.join("\n"));
+  const hides = [...hiddenColumns].map(
+    (key) => `.grid :is([data-column="${CSS.escape(key)}"], [data-key="${CSS.escape(key)}"]) {
+      display: none;
+    }`);
+  widthRules.replaceSync([...rules, ...hides].join("\n"));
   for (const handle of grid.querySelectorAll("[data-resize]")) {
     handle.setAttribute("aria-valuenow", String(Math.round(handle.parentElement.offsetWidth)));
   }
@@ -194,6 +200,15 @@ grid.addEventListener("keydown", (event) => {
   setWidth(event.target, event.target.parentElement.offsetWidth + step);
 });
 for (const handle of grid.querySelectorAll("[data-resize]")) handle.hidden = false;
+const chooser = document.querySelector("[data-columns]");
+for (const box of chooser.querySelectorAll("input")) box.checked = !hiddenColumns.has(box.value);
+chooser.hidden = false;
+chooser.addEventListener("change", ({ target }) => {
+  if (target.checked) hiddenColumns.delete(target.value);
+  else hiddenColumns.add(target.value);
+  localStorage.setItem(`hidden ${grid.dataset.rows}`, JSON.stringify([...hiddenColumns]));
+  applyWidths();
+});
 applyWidths();
 
 if (grid.hasAttribute("data-editable")) {
@@ -227,6 +242,7 @@ if (grid.hasAttribute("data-editable")) {
     event.preventDefault();
     paste(cell, event.clipboardData.getData("text/plain"));
   });
-  const first = grid.querySelector("td[data-key]:not([data-read-only])");
+  const row = rowsOfGrid()[0];
+  const first = row && (cellsOf(row).find((cell) => !cell.hasAttribute("data-read-only")) ?? cellsOf(row)[0]);
   if (first) first.tabIndex = 0;
 }
