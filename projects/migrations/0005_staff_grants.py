@@ -11,7 +11,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('projects', '0003_branch_expiry'),
+        ('projects', '0004_branch_reset'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
