@@ -36,7 +36,6 @@ from projects.directory import environments, invitations, limits
 from projects.directory.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
 from projects.errors import NoSuchAccount, NoSuchInvitation
 from projects.models import Environment, Project
-from projects.services import branch_reset
 
 
 class ProjectViewSet(ApiViewSet):
@@ -201,7 +200,7 @@ class EnvironmentViewSet(ApiViewSet):
         if branch.parent is not None:
             may_branch(self.caller, branch.parent)
         values = self.read(serializers.BranchReset)
-        branch = branch_reset.reset_branch(environment_id, data=values["data"], actor=self.caller)
+        branch = services.reset_branch(environment_id, data=values["data"], actor=self.caller)
         return respond(environment_detail(branch, branch.project.cluster))
 
 

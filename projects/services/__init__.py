@@ -7,6 +7,7 @@ Depends on: provisioning, directory.
 Used from outside: the functions below.
 """
 
+from projects.provisioning.branch_reset import reset_branch
 from projects.provisioning.branching import place_of
 from projects.services.environments import (
     change_environment,
@@ -36,6 +37,7 @@ __all__ = [
     "is_ready",
     "place_of",
     "remove_member",
+    "reset_branch",
     "resume_project",
     "suspend_project",
     "withdraw_invitation",

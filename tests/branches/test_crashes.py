@@ -12,7 +12,7 @@ from accounts.models import AuditEntry
 from functions.models import Function
 from projects import tasks
 from projects.models import Environment
-from projects.services import branch_reset
+from projects.provisioning import branch_reset
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox import audit as audit_outbox
 from tests.branches.conftest import Branch, row, rows

@@ -69,6 +69,7 @@ def test_every_example_works_on_the_demo(api: Api, tmp_path: Path, settings: Any
     }
     known = {"table": "tasks", "row_id": task["id"], "name": "sum", "environment_id": production}
     known |= {"project_id": facts["project_id"]}
+    branches: dict[str, dict[str, str]] = {}
     places = {operation["operationId"]: (method, path, operation) for method, path, operation in operations()}
 
     for name, body in BODIES.items():
@@ -82,7 +83,7 @@ def test_every_example_works_on_the_demo(api: Api, tmp_path: Path, settings: Any
             text = text.replace(sample, value)
         answer = api.request(
             method.upper(),
-            f"{path.format(**known)}?{query}",
+            f"{path.format(**{**known, **branches.get(name, {})})}?{query}",
             json=json.loads(text),
             token=None
             if name in ("createToken", "signUp", *NEED_A_LINK)
@@ -100,6 +101,8 @@ def test_every_example_works_on_the_demo(api: Api, tmp_path: Path, settings: Any
         if name == "planConfig":
             real[f"pln_{SAMPLE}"] = answer.json["plan"]
         match name:
+            case "createBranch":
+                branches["resetBranch"] = {"environment_id": answer.json["id"]}
             case "createWebhook":
                 known["webhook_id"] = made
             case "createIdentityProvider":

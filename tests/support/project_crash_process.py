@@ -21,9 +21,8 @@ def do(order: dict[str, Any]) -> None:
 
     from accounts import audit
     from projects import services
-    from projects.provisioning import branching
+    from projects.provisioning import branch_reset, branching
     from projects.provisioning import deletion as project_deletion
-    from projects.services import branch_reset
 
     settings.FAILPOINT = order.get("failpoint") or ""
     if order["do"] == "create":

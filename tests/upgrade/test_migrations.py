@@ -23,6 +23,7 @@ BREAKING = (
 )
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("accounts", "0002_audit_by_project"): "drops two indexes which longer ones replace, and changes no column",
+    ("projects", "0004_branch_reset"): "adds a choice, which changes no column",
 }
 """Migrations with a breaking operation, and why no process of the previous release fails because of it."""
 

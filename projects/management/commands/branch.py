@@ -17,7 +17,6 @@ from platform_site.http.fields import timestamp
 from projects import services
 from projects.errors import NoSuchEnvironment, NotABranch, NotResettable, TablesInUse
 from projects.models import Environment, Project
-from projects.services import branch_reset
 
 _EXAMPLES: Final = """
 examples:
@@ -104,7 +103,7 @@ class Command(CommandWithExamples):
             if input("Type its name to go on: ").strip() != place.environment_name:
                 raise CommandError("Not confirmed. Nothing was changed.")
         data = "full" if options["data"] else "none"
-        branch = branch_reset.reset_branch(place.environment_id, data=data, actor=audit.SYSTEM)  # type: ignore[arg-type]
+        branch = services.reset_branch(place.environment_id, data=data, actor=audit.SYSTEM)  # type: ignore[arg-type]
         if branch.status == Environment.Status.CREATING:
             self.stderr.write(f"{branch.name} is being reset: a worker copies its rows.", self.style.WARNING)
         else:
