@@ -22,7 +22,7 @@ from tests.faults.lost_connections import world as world
 from tests.faults.operations import CALLS, TAKES_KEY, Call, World
 from tests.support.client import Answer
 
-pytestmark = [pytest.mark.django_db(transaction=True, databases="__all__")]
+pytestmark = [pytest.mark.django_db(transaction=True, databases="__all__"), pytest.mark.timeout(600)]
 
 RECORDED: Final = Path(__file__).parent / "recorded_responses.json"
 HEADERS: Final = (

@@ -34,7 +34,7 @@ from rows.models import EventInterest, OutboxEvent
 from tests.rows.conftest import Tracker
 from tests.support.function_events import TELL, put, relay, run_events, runs
 from tests.support.function_queue import FREE, pile_up
-from tests.support.functions import SUM, deploy, own_key
+from tests.support.functions import SUM, deploy, own_key, preview_branch
 from tests.support.row_statistics import count_touched_rows
 from tests.support.tracker import DOCUMENT
 from tests.support.unavailable import database_unavailable
@@ -891,21 +891,10 @@ def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(tracker: Tr
 
 def test_a_branch_has_them_stopped(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", on=["lists.insert"])
-    made = tracker.api.post(
-        f"/v1/projects/{tracker.project.pk}/environments",
-        token=tracker.tokens["owner"],
-        json={"name": "preview", "from": "production"},
-    )
-    assert made.status == 201, made.json
-
-    def there(method: str, path: str, **how: Any) -> Any:
-        return tracker.api.request(
-            method, f"/v1{path}", token=tracker.tokens["owner"], environment=made.json["id"], **how
-        ).json
-
+    branch_id, there = preview_branch(tracker)
     copy = there("GET", "/functions/tell")
     assert (copy["on"], copy["on_stopped"], copy["on_as"]) == (["lists.insert"], "copied", None)
-    branch = place_of(made.json["id"])
+    branch = place_of(branch_id)
     assert branch is not None
     assert interests(branch) == set()
     there("POST", "/rows/lists", json={"name": "x", "owner_id": tracker.users["alice"]})

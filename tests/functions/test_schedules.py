@@ -38,7 +38,7 @@ from rows.tasks import flush_audit_outbox
 from tests.projects.conftest import environment_of
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
-from tests.support.functions import SUM, deploy, invoke, own_key
+from tests.support.functions import SUM, deploy, invoke, own_key, preview_branch
 from tests.support.unavailable import database_unavailable
 from webhooks.delivery.relay import relay_batch
 
@@ -547,18 +547,7 @@ def test_queued_call_fails_after_its_caller_loses_the_right_to_invoke(tracker: T
 def test_a_branch_has_the_schedule_stopped(tracker: Tracker, place: EnvironmentRef) -> None:
     put(tracker, "owner", "tell", schedule=RARELY)
     put(tracker, "owner", "sum", SUM)
-    made = tracker.api.post(
-        f"/v1/projects/{tracker.project.pk}/environments",
-        token=tracker.tokens["owner"],
-        json={"name": "preview", "from": "production"},
-    )
-    assert made.status == 201, made.json
-
-    def there(method: str, path: str, **how: Any) -> Any:
-        return tracker.api.request(
-            method, f"/v1{path}", token=tracker.tokens["owner"], environment=made.json["id"], **how
-        ).json
-
+    _, there = preview_branch(tracker)
     copy = there("GET", "/functions/tell")
     assert {name: copy[name] for name in COPIED} == COPIED
     assert there("GET", "/functions/sum")["schedule_stopped"] is None
