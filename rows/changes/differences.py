@@ -19,6 +19,8 @@ def changes(using: str, stream: Stream, found: Pass) -> list[Message]:
     """The messages that the events of a pass mean to a stream. Marks the subscriptions that need a reset."""
     environment_id = stream.place.environment_id
     events = (found.events or {})[environment_id]
+    if not events:
+        return []
     messages: list[Message] = []
     for each in stream.subscriptions:
         if any(_matters(event, names) for table, names in each.related.items() for event in events.get(table, ())):

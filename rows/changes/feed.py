@@ -23,7 +23,7 @@ from rows.changes import stream_counts, watched_tables
 from rows.changes.differences import changes
 from rows.changes.event_reader import Pass, read
 from rows.changes.positions import Position
-from rows.changes.streams import Stream, compile_subscriptions
+from rows.changes.streams import Stream
 from rows.changes.wake_ups import POLL_SECONDS, Listener
 from rows.rules.principal import Principal
 
@@ -236,7 +236,7 @@ class Feed:
         environment_id = stream.place.environment_id
         is_new = stream.environment is None or stream.environment.version != found.versions.get(environment_id, 0)
         if is_new:
-            stream.environment = compile_subscriptions(stream.place, stream.principal, stream.subscriptions)
+            stream.compile()
             stream.reset_all()
         now = found.position_of(environment_id, stream.tables)
         if now is None:

@@ -183,10 +183,19 @@ class Stream:
     failed_at: float = 0.0
     """Since when it could not be served; 0 if it can."""
 
-    @property
-    def tables(self) -> frozenset[str]:
-        """All whose changes matter to it."""
-        return frozenset(table for each in self.subscriptions for table in (each.table, *each.related))
+    tables: frozenset[str] = field(init=False)
+    """All whose changes matter to it."""
+
+    def __post_init__(self) -> None:
+        self._note_tables()
+
+    def compile(self) -> None:
+        """For the schema and the caller of now. Raises as `compile_subscriptions`."""
+        self.environment = compile_subscriptions(self.place, self.principal, self.subscriptions)
+        self._note_tables()
+
+    def _note_tables(self) -> None:
+        self.tables = frozenset(table for each in self.subscriptions for table in (each.table, *each.related))
 
     # ── Messages ──
 
