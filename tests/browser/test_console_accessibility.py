@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser
+from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, owner, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
 from tests.support.console_checks import findings
@@ -30,6 +30,35 @@ def test_no_page_has_a_serious_finding(window: Callable[..., Page], served: Up, 
     page.get_by_role("button", name="New row").click()
     found["new row"] = findings(page)
     assert {name: each for name, each in found.items() if each} == {}
+
+
+def test_a_merge_with_conflicts_has_no_serious_finding(window: Callable[..., Page], served: Up) -> None:
+    api, token = owner(served)
+    production = served.facts["environments"]["production"]
+    environments = f"/v1/projects/{served.facts['project_id']}/environments"
+
+    def deploy(environment: str, number: int) -> None:
+        source = f"export default () => {number};"
+        path = "/v1/functions/conflicting"
+        answer = api.request("PUT", path, json={"source": source}, token=token, environment=environment)
+        assert answer.status < 300, answer.json
+
+    deploy(production, 0)
+    wanted = {"name": "conflicting", "from": production, "data": "none"}
+    branch = api.post(environments, json=wanted, token=token).json["id"]
+    try:
+        deploy(production, 1)
+        deploy(branch, 2)
+        page = window()
+        base = enter_console(page, served)
+        page.goto(f"{base}branches/merge?from={branch}")
+        page.get_by_role("button", name="Plan").first.click()
+        expect(page.get_by_text("Resolve the conflicts first.")).to_be_visible()
+        save_screenshot(page, "merge-conflicts")
+        assert findings(page) == []
+    finally:
+        api.request("DELETE", f"{environments}/{branch}", token=token)
+        api.request("DELETE", "/v1/functions/conflicting", token=token, environment=production)
 
 
 def test_a_control_without_a_name_would_be_found(window: Callable[..., Page], served: Up) -> None:
