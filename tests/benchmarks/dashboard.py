@@ -79,7 +79,7 @@ SELECT 'fn_' || lpad(n::text, 26, '0'), 1, 'export default () => 1', '', 'system
 """
 _RUNS = """
 INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async, input, output, error,
-       logs, walls, caller_kind, caller_id, request_id, depth, attempts, created_at, started_at, ended_at, duration_ms)
+       logs, sandbox_layers, caller_kind, caller_id, request_id, depth, attempts, created_at, started_at, ended_at, duration_ms)
 SELECT 'run_' || lpad(n::text, 26, '0'), %(environment)s, 'fn_' || lpad((1 + n %% %(functions)s)::text, 26, '0'), 1,
        CASE WHEN n %% 50 = 3 THEN 'failed' ELSE 'succeeded' END, 'ended', false, '{}', '{}',
        CASE WHEN n %% 50 = 3 THEN '{"name": "Error", "message": "no", "reason": "user_error"}'::jsonb END, '[]', '{}', 'key',
