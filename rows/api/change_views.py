@@ -15,6 +15,7 @@ from platform_site.http.errors import FieldError, NotFound, ValidationFailed
 from platform_site.http.event_streams import EventStreamResponse
 from platform_site.http.views import ApiRequest, ApiViewSet
 from platform_site.identity.callers import Caller
+from projects import staff_access
 from rows.changes import open_stream
 from rows.changes.credentials import SharedCredential, shared_credential
 from rows.changes.positions import HEADER
@@ -67,16 +68,18 @@ class ChangesViewSet(ApiViewSet):
         return EventStreamResponse(stream.queue)
 
     def _shared_credential(self) -> SharedCredential:
-        meta = self.request._request.META
-        shown = tuple((name, meta[name]) for name in _CREDENTIAL if name in meta)
-        return shared_credential(shown, partial(_authenticate_again, shown), self.caller)
+        request = self.request._request
+        shown = tuple((name, request.META[name]) for name in _CREDENTIAL if name in request.META)
+        grant_id = request.__dict__.get(staff_access.ATTRIBUTE)
+        return shared_credential((shown, grant_id), partial(_authenticate_again, shown, grant_id), self.caller)
 
 
-def _authenticate_again(shown: tuple[tuple[str, str], ...]) -> Caller:
+def _authenticate_again(shown: tuple[tuple[str, str], ...], grant_id: str | None) -> Caller:
     """Who the caller of an earlier request is by now. It is not counted again."""
     request = HttpRequest()
     request.method = "POST"
     request.META = dict(shown)
+    request.__dict__[staff_access.ATTRIBUTE] = grant_id
     request.__dict__[server_hints.REPEATED] = True
     view = ChangesViewSet()
     view.request = ApiRequest(request, view)

@@ -16,9 +16,11 @@ from accounts.models import AuditEntry, User
 from accounts.staff import roles, second_factor
 from accounts.staff.roles import StaffRole
 from accounts.users import service as user_service
-from platform_site.http.errors import NotFound
+from platform_site.http.errors import NotFound, Unauthorized
 from projects import services, staff_access
 from projects.models import StaffGrant
+from rows.changes import credentials, open_stream
+from rows.changes.credentials import SharedCredential
 from tests.developer_console.conftest import PASSWORD, Desk, environment_of, give_password, sign_in
 from tests.rows.conftest import Tracker
 
@@ -142,6 +144,27 @@ def test_a_grant_ends_by_time_by_hand_and_by_the_owner(tracker: Tracker, hired: 
     assert is_out(theirs)
     assert desk.post("settings", {"what": "revoke-staff", "grant": grant.pk}).status_code == 404
     assert AuditEntry.objects.filter(action="staff_access.revoked", project_id=tracker.project.pk).count() == 2
+
+
+def test_a_stream_lives_as_long_as_its_grant(tracker: Tracker, hired: Hire, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[SharedCredential] = []
+    opened = open_stream.open_stream
+
+    def open_and_keep(*asked: Any) -> Any:
+        streams.append(asked[-1])
+        return opened(*asked)
+
+    monkeypatch.setattr(open_stream, "open_stream", open_and_keep)
+    monkeypatch.setattr(credentials, "AUTHENTICATE_SECONDS", 0)
+    stream = desk_with(hired(StaffRole.SUPPORT), tracker).post("tables/tasks/live", {})
+    assert stream.status_code == 200
+    (credential,) = streams
+    assert credential.caller().kind == "staff"
+    StaffGrant.objects.update(revoked_at=Now())
+    with pytest.raises(Unauthorized, match="has ended"):
+        credential.caller()
+    stream.queue.close()
+    stream.close()
 
 
 def test_a_grant_is_for_one_environment_and_one_account(tracker: Tracker, hired: Hire) -> None:
