@@ -234,7 +234,8 @@ def test_large_numbers_keep_their_digits_after_an_edit(window: Callable[..., Pag
     api, token = owner(served)
     environment = served.facts["environments"]["development"]
     columns = {"note": {"type": "text"}, "extra": {"type": "json"}}
-    document = {"tables": {"numbers": {"columns": columns}}}
+    before = api.get("/v1/schema", token=token, environment=environment).json["document"]
+    document = {"tables": {**before["tables"], "numbers": {"columns": columns}}}
     assert api.put("/v1/schema", token=token, environment=environment, json={"document": document}).status == 200
     values = {"note": "before", "extra": {"n": 9007199254740993}}
     made = api.post("/v1/rows/numbers", token=token, environment=environment, json=values)
