@@ -107,16 +107,22 @@ def _only_widens(plan: Plan, table: str, statement: str) -> bool:
     return wider[2] is None or (column.max_length is not None and column.max_length <= int(wider[2]))
 
 
+_LEAST_ROW_BYTES: Final = 100
+"""For a table that has no statistics of its pages yet."""
 _SIZES: Final = """
-SELECT c.relname, greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))::bigint, pg_table_size(c.oid)
-  FROM pg_class c WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r' AND c.relname = ANY (%s)
+SELECT c.relname, greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))::bigint,
+       (c.relpages + coalesce(t.relpages, 0)) * current_setting('block_size')::bigint
+  FROM pg_class c LEFT JOIN pg_class t ON t.oid = c.reltoastrelid
+ WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r' AND c.relname = ANY (%s)
 """
 
 
 def _sizes(place: EnvironmentRef, tables: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Rows and bytes by the statistics: functions such as pg_table_size would wait for the locks of other changes."""
     names = sorted(tables)
     if not names:
         return {}
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(_SIZES, [place.environment_id, names])
-        return {name: (max(rows, 0), size) for name, rows, size in cursor.fetchall()}
+        found = [(name, max(rows, 0), size) for name, rows, size in cursor.fetchall()]
+    return {name: (rows, max(size, rows * _LEAST_ROW_BYTES)) for name, rows, size in found}
