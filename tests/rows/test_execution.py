@@ -19,6 +19,7 @@ pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 @pytest.fixture(autouse=True)
 def numbers() -> Iterator[None]:
+    connections[REGION].close()  # that of other tests has prepared statements
     with connections[REGION].cursor() as cursor:
         cursor.execute("CREATE TABLE platform.numbers (n bigint PRIMARY KEY)")
     yield
