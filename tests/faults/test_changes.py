@@ -160,6 +160,7 @@ def client_through(network: CuttableNetwork, app: App, who: str) -> httpx.Client
     return httpx.Client(base_url=client.base_url.copy_with(port=network.port), headers=client.headers, timeout=20)
 
 
+@pytest.mark.timeout(120 + WRITES / 5)
 @pytest.mark.parametrize("what", HARMS)
 def test_no_change_is_lost(battered: Up, own_valkey: OwnValkey, network: CuttableNetwork, what: str) -> None:
     app = App(battered)
