@@ -41,7 +41,8 @@ def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, 
     for key, column in columns.items():
         is_link = mapping(column).get("type") in LINKS
         groups[is_link].lines.append(Line(Part("column", name, key), key, _column(mapping(column))))
-    for kind, title in (("unique", "Unique"), ("index", "Indexes")):
+    lists = (("unique", "Unique constraints", "Add a unique constraint"), ("index", "Indexes", "Add an index"))
+    for kind, title, adding in lists:
         entries = table.get(CONTAINERS[kind])
         lines = [
             Line(
@@ -51,7 +52,7 @@ def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, 
             )
             for index, entry in enumerate(entries if isinstance(entries, list) else [])
         ]
-        groups.append(Group(title, Part(kind, name), f"Add {'a unique' if kind == 'unique' else 'an index'}", lines))
+        groups.append(Group(title, Part(kind, name), adding, lines))
     groups.append(Group("Rules", Part("rule", name), "Add a rule", list(_rules(name, table))))
     for kind, title in (("condition", "Named conditions"), ("check", "Checks")):
         found = mapping(table.get(CONTAINERS[kind]))

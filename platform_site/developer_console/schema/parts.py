@@ -25,7 +25,7 @@ KINDS: Final = frozenset({*CONTAINERS, "table", "users"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The place of a part. A new part has no name yet; the name of a unique or an index is its position."""
+    """The place of a part. A new part has no name yet; the name of a unique constraint or an index is its position."""
 
     kind: str
     table: str = ""
