@@ -5,7 +5,6 @@ change is one transaction of the region: the tables, the version record, the cur
 test, and what receivers of `schema_migrated` write.
 """
 
-import json
 import random
 import time
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -21,8 +20,6 @@ from accounts.audit import Actor
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
 from platform_site.http.errors import FieldError
-from platform_site.http.requests import current_request_id
-from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import sqlstates
@@ -30,7 +27,7 @@ from projects.directory import locks as environment_locks
 from projects.errors import SchemaLost
 from projects.models import Environment
 from projects.provisioning import failpoints, schemas
-from rows.migrate import apply, concurrent_unique_indexes, lint, lock_estimates, old_names
+from rows.migrate import apply, concurrent_unique_indexes, lint, lock_estimates, old_names, versions
 from rows.migrate.apply import LockNotWon, Operation
 from rows.migrate.lock_estimates import TableLock
 from rows.migrate.planning import planner
@@ -48,7 +45,7 @@ from rows.migrate.versions import (
     open_to_anonymous,
     version,
 )
-from rows.models import CurrentVersion, SchemaVersion
+from rows.models import CurrentVersion
 from rows.outbox import audit as audit_outbox
 from rows.rules import rules
 from rows.schema import model as schema_model
@@ -327,39 +324,31 @@ def _change_once(
             raise VersionMoved(row.version)
         applied = apply.apply(place.cluster, place.environment_id, plan, made)
         failpoints.reach("schema.tables_changed")
-        record = SchemaVersion.objects.using(place.cluster).create(
-            environment_id=place.environment_id,
-            version=state.version + 1,
-            document_text=json.dumps(plan.new.document, ensure_ascii=False),
+        indexes_due = row.indexes_due or applied.indexes_due
+        number = versions.add(
+            place,
+            row,
+            plan.new.document,
+            [operation.as_dict() for operation in applied.operations],
+            actor=actor,
+            indexes_due=indexes_due,
             source_digest=_source_digest(raw),
             renames=plan.renamed.record,
-            operations=[operation.as_dict() for operation in applied.operations],
-            author_kind=actor.kind,
-            author_id=actor.id,
             reverts_to=reverts_to,
-            request_id=current_request_id(),
-        )
-        indexes_due = row.indexes_due or applied.indexes_due
-        CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
-            version=record.version, indexes_due=indexes_due
-        )
-        operations = [operation.name for operation in applied.operations]
-        signals.schema_migrated.send(
-            sender=SchemaVersion, place=place, version=record.version, operations=operations, using=place.cluster
         )
         audit_outbox.record(
             place,
             "schema.applied" if reverts_to is None else "schema.reverted",
             actor=actor,
             target_id=place.environment_id,
-            version=record.version,
-            operations=operations,
+            version=number,
+            operations=[operation.name for operation in applied.operations],
         )
         failpoints.reach("schema.before_commit")
     failpoints.reach("schema.after_commit")
     if indexes_due:
         dispatch.send("rows.tasks.make_indexes", place.environment_id, using=place.cluster)
-    return Outcome(record.version, applied.operations, changed=True, indexes_due=indexes_due)
+    return Outcome(number, applied.operations, changed=True, indexes_due=indexes_due)
 
 
 def locked_version(place: EnvironmentRef) -> CurrentVersion:

@@ -1,15 +1,20 @@
 """The versions of an environment's schema: the current one, its history, and the document to go back to one."""
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import QuerySet
 
+from accounts.audit import Actor
 from accounts.keys.publishable_key_exposure import OpenRows
-from platform_site.identity.callers import EnvironmentRef
+from platform_site.http.requests import current_request_id
+from platform_site.identity import signals
+from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.models import CurrentVersion, SchemaVersion
 from rows.rules import principal
+from rows.schema import model as schema_model
 from rows.schema import parser
 from rows.schema.model import ACTIONS, EMPTY, Schema
 
@@ -48,6 +53,59 @@ def version(place: EnvironmentRef, number: int) -> SchemaVersion:
     if record is None:
         raise NoSuchVersion(number)
     return record
+
+
+def add(
+    place: EnvironmentRef,
+    row: CurrentVersion,
+    document: Mapping[str, Any],
+    operations: list[dict[str, Any]],
+    *,
+    actor: Caller | Actor | None,
+    indexes_due: bool,
+    source_digest: str | None = None,
+    renames: Mapping[str, Any] | None = None,
+    reverts_to: int | None = None,
+) -> int:
+    """Record the document as the version after that of `row`, which is locked; signal it, and return its number.
+
+    Never a number again that the environment had: processes know schemas by them. `actor` is None for the system.
+    """
+    record = SchemaVersion.objects.using(place.cluster).create(
+        environment_id=place.environment_id,
+        version=row.version + 1,
+        document_text=json.dumps(document, ensure_ascii=False),
+        source_digest=schema_model.digest(document) if source_digest is None else source_digest,
+        renames={"tables": {}, "columns": {}} if renames is None else renames,
+        operations=operations,
+        author_kind="system" if actor is None else actor.kind,
+        author_id=None if actor is None else actor.id,
+        reverts_to=reverts_to,
+        request_id=current_request_id(),
+    )
+    CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
+        version=record.version, indexes_due=indexes_due
+    )
+    names = [operation["operation"] for operation in operations]
+    signals.schema_migrated.send(
+        sender=SchemaVersion, place=place, version=record.version, operations=names, using=place.cluster
+    )
+    return record.version
+
+
+def add_replacement(
+    place: EnvironmentRef,
+    row: CurrentVersion,
+    old: Schema,
+    new: Schema,
+    name: str,
+    *,
+    actor: Caller | Actor | None,
+    indexes_due: bool,
+) -> int:
+    """As `add`, for tables that were replaced as a whole, by the operation `name`."""
+    operation = {"operation": name, "sql": [], "destructive": bool(old.tables)}
+    return add(place, row, new.document, [operation], actor=actor, indexes_due=indexes_due)
 
 
 def history(place: EnvironmentRef) -> "QuerySet[SchemaVersion]":

@@ -5,7 +5,6 @@ copies are made beside the tables of the branch and exchanged at the end, so rea
 branch keeps its versions; the document of its parent becomes the next one.
 """
 
-import json
 from functools import partial
 from typing import Any
 
@@ -15,19 +14,16 @@ from psycopg import sql
 
 from accounts.audit import Actor
 from platform_site.background.periodic import after_commit
-from platform_site.http.requests import current_request_id
-from platform_site.identity import ids, signals
+from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres.row_access import row_access
 from projects.errors import TablesInUse
 from projects.provisioning import branching
 from rows.changes import watched_tables
-from rows.migrate import apply
+from rows.migrate import apply, versions
 from rows.migrate import service as schema_service
 from rows.migrate.apply import LockNotWon
-from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox import audit as audit_outbox
-from rows.schema import model as schema_model
 from rows.schema.model import Schema
 from rows.transfer import branch_copy
 from rows.write import deleted_users
@@ -63,7 +59,8 @@ def _reset(
         cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
     indexes_due = _build(connection, source, target, wanted, beside, data)
     apply.exchange(connection, target.environment_id, old, beside, wanted)
-    version = _next_version(target, row, old, wanted, source, actor, indexes_due)
+    name = f"reset from {source.environment_id}"
+    version = versions.add_replacement(target, row, old, wanted, name, actor=actor, indexes_due=indexes_due)
     due = deleted_users.schedule(target, began)
     after_commit(
         f"users who are gone, in {target.environment_id}",
@@ -102,34 +99,3 @@ def _build(
         fill = partial(branch_copy.copy_rows, connection, source, target, schema, into=beside)
     with apply.inside(connection, beside, limited=False), row_access():
         return apply.build(connection, schema, fill).indexes_due
-
-
-def _next_version(
-    place: EnvironmentRef,
-    row: CurrentVersion,
-    old: Schema,
-    new: Schema,
-    source: EnvironmentRef,
-    actor: Caller | Actor | None,
-    indexes_due: bool,
-) -> int:
-    """Never a number again that the environment had: processes know schemas by them."""
-    name = f"reset from {source.environment_id}"
-    record = SchemaVersion.objects.using(place.cluster).create(
-        environment_id=place.environment_id,
-        version=row.version + 1,
-        document_text=json.dumps(new.document, ensure_ascii=False),
-        source_digest=schema_model.digest(new.document),
-        renames={"tables": {}, "columns": {}},
-        operations=[{"operation": name, "sql": [], "destructive": bool(old.tables)}],
-        author_kind="system" if actor is None else actor.kind,
-        author_id=None if actor is None else actor.id,
-        request_id=current_request_id(),
-    )
-    CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
-        version=record.version, indexes_due=indexes_due
-    )
-    signals.schema_migrated.send(
-        sender=SchemaVersion, place=place, version=record.version, operations=[name], using=place.cluster
-    )
-    return record.version

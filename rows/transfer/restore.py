@@ -3,7 +3,6 @@
 One transaction. For operators: no rules are applied and no events recorded.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,20 +12,18 @@ from psycopg import sql
 
 from accounts.audit import Actor
 from platform_site.background.periodic import log_failures
-from platform_site.http.requests import current_request_id
-from platform_site.identity import ids, signals
+from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import limits, sqlstates
 from platform_site.postgres.row_access import row_access
 from projects import services as projects
 from rows.changes import watched_tables
-from rows.migrate import apply, stored_values
+from rows.migrate import apply, stored_values, versions
 from rows.migrate import service as schema_service
-from rows.models import CurrentVersion, PendingUserReferences, SchemaVersion
+from rows.models import CurrentVersion, PendingUserReferences
 from rows.outbox import audit as audit_outbox
 from rows.query import schema_cache
-from rows.schema import model as schema_model
-from rows.schema.model import EMPTY, Schema, Table
+from rows.schema.model import EMPTY, Table
 from rows.transfer import branch_copy
 from rows.transfer.backup_content import (
     VERSIONS,
@@ -112,7 +109,8 @@ def _restore_into(
             raise NotEmpty
         schema_service.hold_to_plan(place, old, content.schema)
         apply.exchange(connection, place.environment_id, old, beside, content.schema)
-        version = _next_version(place, row, old, content, actor, indexes_due)
+        name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
+        version = versions.add_replacement(place, row, old, content.schema, name, actor=actor, indexes_due=indexes_due)
         deleted_users.delete_references(place, content.taken_at)
         parts = {
             name: _load_part(place, name, content) for name, part in registered_parts.items() if part.is_empty(place)
@@ -180,31 +178,6 @@ def _restore_versions(place: EnvironmentRef, content: Content, indexes_due: bool
     CurrentVersion.objects.using(place.cluster).create(
         environment_id=place.environment_id, version=content.version, indexes_due=indexes_due
     )
-
-
-def _next_version(
-    place: EnvironmentRef, row: CurrentVersion, old: Schema, content: Content, actor: Caller | Actor, indexes_due: bool
-) -> int:
-    """Never a number again that the environment had: processes know schemas by them."""
-    name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
-    record = SchemaVersion.objects.using(place.cluster).create(
-        environment_id=place.environment_id,
-        version=row.version + 1,
-        document_text=json.dumps(content.schema.document, ensure_ascii=False),
-        source_digest=schema_model.digest(content.schema.document),
-        renames={"tables": {}, "columns": {}},
-        operations=[{"operation": name, "sql": [], "destructive": bool(old.tables)}],
-        author_kind=actor.kind,
-        author_id=actor.id,
-        request_id=current_request_id(),
-    )
-    CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
-        version=record.version, indexes_due=indexes_due
-    )
-    signals.schema_migrated.send(
-        sender=SchemaVersion, place=place, version=record.version, operations=[name], using=place.cluster
-    )
-    return record.version
 
 
 def _load_part(place: EnvironmentRef, name: str, content: Content) -> int:
