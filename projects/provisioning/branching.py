@@ -90,7 +90,7 @@ def require_both(source: EnvironmentRef, target: EnvironmentRef) -> None:
 
 
 def require(target: EnvironmentRef) -> None:
-    """Raise NoLongerWanted if the branch was deleted meanwhile. One query."""
+    """Raise BranchDeleted if the branch was deleted meanwhile. One query."""
     if not environment_locks.is_live(target.environment_id):
         raise BranchDeleted
 
@@ -122,7 +122,7 @@ def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient:
     """Make the schema of `target` and let every app copy its part of `source` into it: all of it, or nothing.
 
     `patient`: without time limits, for workers. Raises SchemaBusy if another process is at it, SourceGone,
-    NoLongerWanted, DatabaseError.
+    BranchDeleted, DatabaseError.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -145,13 +145,21 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
         yield
 
 
-def _copy_once(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool) -> None:
-    using = target.cluster
+@contextmanager
+def _one_snapshot(using: str, *, patient: bool) -> Generator[None]:
+    """One transaction of the region that sees its state at one instant. `patient`: without time limits."""
     with transaction.atomic(using=using):
         with connections[using].cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             if patient:
                 limits.lift(cursor)
+        yield
+
+
+def _copy_once(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool) -> None:
+    using = target.cluster
+    with _one_snapshot(using, patient=patient):
+        with connections[using].cursor() as cursor:
             schemas.claim_schema(cursor, target.environment_id)
             schemas.create_schema(cursor, target.environment_id)
         signals.environment_branched.send(sender=Environment, source=source, target=target, data=data, using=using)
@@ -185,11 +193,7 @@ def _reset_once(
     source: EnvironmentRef, target: EnvironmentRef, data: Data, actor: Caller | Actor | None, patient: bool
 ) -> None:
     using = target.cluster
-    with transaction.atomic(using=using):
-        with connections[using].cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            if patient:
-                limits.lift(cursor)
+    with _one_snapshot(using, patient=patient):
         signals.environment_reset.send(
             sender=Environment, source=source, target=target, data=data, actor=actor, using=using
         )
