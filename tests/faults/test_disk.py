@@ -15,35 +15,20 @@ from tests.faults.conftest import superuser
 from tests.faults.write_load import SETTINGS, Storm, assert_nothing_is_lost
 from tests.support.receiver import Receiver
 from tests.support.service import Up, start_up, wait_for
+from tests.support.small_disk import SmallDisk
 
 
-class Disk:
+class Disk(SmallDisk):
     """A separate file system with the write-ahead log of a data directory, and space for two more segments."""
 
     def __init__(self, log: Path, at: Path) -> None:
         owner = log.stat()
         used = sum(file.stat().st_size for file in log.rglob("*") if file.is_file())
-        at.mkdir()
-        options = f"size={used + 40 * 1024 * 1024},uid={owner.st_uid},gid={owner.st_gid},mode=700"
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)], capture_output=True)
-        if mounted.returncode != 0:
-            pytest.skip("mounting a file system is not permitted on this machine")
-        self.at = at
+        super().__init__(at, used + 40 * 1024 * 1024, owner)
         subprocess.run(["cp", "-a", f"{log}/.", str(at)], check=True)
         shutil.rmtree(log)
         log.symlink_to(at)
         os.chown(log, owner.st_uid, owner.st_gid, follow_symlinks=False)
-
-    def fill(self) -> None:
-        with open(self.at / "other", "wb") as other:
-            free = os.statvfs(self.at)
-            other.write(bytes(free.f_bavail * free.f_frsize))
-
-    def free(self) -> None:
-        (self.at / "other").unlink(missing_ok=True)
-
-    def unmount(self) -> None:
-        subprocess.run(["umount", "--lazy", str(self.at)], check=True)
 
 
 def use_segments_up(up: Up) -> None:

@@ -1,7 +1,6 @@
 """The disk that holds the request log is full: only its entries are lost, and requests are answered."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from projects.models import Environment
 from tests.projects.conftest import key_for
 from tests.support.client import Api
 from tests.support.request_log import Log
+from tests.support.small_disk import SmallDisk
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -23,21 +23,16 @@ REGION = "us-east-1"
 MEGABYTE = 1024 * 1024
 
 
-class Disk:
+class Disk(SmallDisk):
     """A small file system with the partitions of the request log."""
 
     def __init__(self, at: Path) -> None:
         layout = Layout(Path(os.environ["DATA_DIR"]))
         owner = Path(layout.postgres).stat()
-        at.mkdir()
+        super().__init__(at, 4 * MEGABYTE, owner)
         for folder in at.parents:
             if folder.stat().st_uid == os.getuid() and folder != Path("/"):
                 folder.chmod(folder.stat().st_mode | 0o011)
-        options = f"size={4 * MEGABYTE},uid={owner.st_uid},gid={owner.st_gid},mode=700"
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)], capture_output=True)
-        if mounted.returncode != 0:
-            pytest.skip("mounting a file system is not permitted on this machine")
-        self.at = at
         self._run(f"CREATE TABLESPACE request_log LOCATION '{at}'")
         self._run("GRANT CREATE ON TABLESPACE request_log TO PUBLIC")
         self._move("request_log")
@@ -61,18 +56,10 @@ class Disk:
             for index in {index for _, index in found if index}:
                 cursor.execute(f"ALTER INDEX {index} SET TABLESPACE {tablespace}")
 
-    def fill(self) -> None:
-        with open(self.at / "other", "wb") as other:
-            free = os.statvfs(self.at)
-            other.write(bytes(free.f_bavail * free.f_frsize))
-
-    def free(self) -> None:
-        (self.at / "other").unlink(missing_ok=True)
-
     def remove(self) -> None:
         self._move("pg_default")
         self._run("DROP TABLESPACE request_log")
-        subprocess.run(["umount", "--lazy", str(self.at)], check=True)
+        self.unmount()
 
 
 @pytest.fixture
