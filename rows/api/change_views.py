@@ -26,7 +26,7 @@ _LAST_EVENT_ID: Final = OpenApiParameter(
 
 
 _CREDENTIAL: Final = ("HTTP_AUTHORIZATION", "HTTP_X_ENVIRONMENT", "HTTP_HOST", "REMOTE_ADDR")
-"""What of a request decides who its caller is."""
+"""The parts of a request that decide who its caller is."""
 
 
 class ChangesRequest(fields.Serializer):
@@ -69,16 +69,16 @@ class ChangesViewSet(ApiViewSet):
 
     def _shared_credential(self) -> SharedCredential:
         request = self.request._request
-        shown = tuple((name, request.META[name]) for name in _CREDENTIAL if name in request.META)
+        meta = tuple((name, request.META[name]) for name in _CREDENTIAL if name in request.META)
         grant_id = request.__dict__.get(staff_access.ATTRIBUTE)
-        return shared_credential((shown, grant_id), partial(_authenticate_again, shown, grant_id), self.caller)
+        return shared_credential((meta, grant_id), partial(_authenticate_again, meta, grant_id), self.caller)
 
 
-def _authenticate_again(shown: tuple[tuple[str, str], ...], grant_id: str | None) -> Caller:
+def _authenticate_again(meta: tuple[tuple[str, str], ...], grant_id: str | None) -> Caller:
     """Who the caller of an earlier request is by now. It is not counted again."""
     request = HttpRequest()
     request.method = "POST"
-    request.META = dict(shown)
+    request.META = dict(meta)
     request.__dict__[staff_access.ATTRIBUTE] = grant_id
     request.__dict__[server_hints.REPEATED] = True
     view = ChangesViewSet()

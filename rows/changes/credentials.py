@@ -38,8 +38,9 @@ class SharedCredential:
                 raise self._refused.with_traceback(None)
             return self._caller
 
-    def must_be(self, caller: Caller) -> None:
-        """If another request has found somebody else, check it at once: a new stream must not go by an older state."""
+    def recheck_unless(self, caller: Caller) -> None:
+        """Check it at its next use unless it is this caller's, whom a new request has just found: a new stream must not
+        go by an older state."""
         with self._lock:
             if caller is not self._caller or self._refused is not None:
                 self._checked_at = -AUTHENTICATE_SECONDS
@@ -56,5 +57,5 @@ def shared_credential(key: Hashable, authenticate: Callable[[], Caller], caller:
         found = _known.get(key)
         if found is None:
             found = _known[key] = SharedCredential(authenticate, caller)
-    found.must_be(caller)
+    found.recheck_unless(caller)
     return found
