@@ -97,6 +97,9 @@ def test_a_branch_is_merged_and_a_conflict_resolved(configured: Configured, alic
     assert "? functions.digest.source" in errors
     with pytest.raises(CommandError, match=r"functions\.digest\.source"):
         run("config", "apply", configured.id, plan, "--as", alice.pk)
+    both = ("--ours", "functions.digest.source", "--theirs", "functions.digest.source")
+    with pytest.raises(CommandError, match="Both --ours and --theirs name functions.digest.source"):
+        run("config", "apply", configured.id, plan, "--as", alice.pk, *both)
     run("config", "apply", configured.id, plan, "--as", alice.pk, "--theirs", "functions.digest.source")
     assert "=> 2" in configured.config("?parts=functions")["config"]["functions"]["digest"]["source"]
 

@@ -186,6 +186,9 @@ def _caller(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentR
 
 
 def _resolved(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Raises CommandError for a conflict that both sides are to win."""
+    if both := sorted({*options["ours"]} & {*options["theirs"]}):
+        raise CommandError(f"Both --ours and --theirs name {escaped(', '.join(both))}.")
     chosen = dict.fromkeys(options["ours"], "ours") | dict.fromkeys(options["theirs"], "theirs")
     return chosen or None
 
