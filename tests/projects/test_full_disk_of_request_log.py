@@ -33,8 +33,12 @@ class Disk(SmallDisk):
         for folder in at.parents:
             if folder.stat().st_uid == os.getuid() and folder != Path("/"):
                 folder.chmod(folder.stat().st_mode | 0o011)
-        self._run(f"CREATE TABLESPACE request_log LOCATION '{at}'")
+
+    def use(self) -> None:
+        self._run(f"CREATE TABLESPACE request_log LOCATION '{self.at}'")
         self._run("GRANT CREATE ON TABLESPACE request_log TO PUBLIC")
+        with connections[REGION].cursor() as cursor:
+            cursor.execute("TRUNCATE request_log_entry")  # the entries of other tests need more space than there is
         self._move("request_log")
 
     def _run(self, statement: str) -> None:
@@ -58,16 +62,19 @@ class Disk(SmallDisk):
 
     def remove(self) -> None:
         self._move("pg_default")
-        self._run("DROP TABLESPACE request_log")
+        self._run("DROP TABLESPACE IF EXISTS request_log")
         self.unmount()
 
 
 @pytest.fixture
 def disk(tmp_path: Path, production: Environment) -> Iterator[Disk]:
     found = Disk(tmp_path / "disk")
-    yield found
-    found.free()
-    found.remove()
+    try:
+        found.use()
+        yield found
+    finally:
+        found.free()
+        found.remove()
 
 
 def test_only_entries_are_lost_and_requests_are_answered(
