@@ -1,5 +1,6 @@
 """Forms whose values the API checks. Each error of the API is shown at the field that caused it."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -10,6 +11,7 @@ from platform_site.developer_console.frame import Console
 from platform_site.http import exact_json
 
 _INTEGER_DIGITS: Final = 18
+_WORD_ENDS: Final = re.compile(r"[\s,]+")
 
 Change = Callable[..., dict[str, Any]]
 """What a form asks for: called with the console and the object of the page, it returns what the page is to show."""
@@ -35,7 +37,7 @@ class Field:
     language: str = "json"
     """Of code, for its colours; the other one is `typescript`."""
     chooses_types: bool = False
-    """Its value decides which of the fields with `types` are shown."""
+    """Its value decides which of the fields are shown whose `types` are among its values."""
     types: Sequence[str] = ()
 
     def only_for(self, types: Sequence[str]) -> "Field":
@@ -186,3 +188,8 @@ def chosen(names: Sequence[str], asked: Mapping[str, str]) -> dict[str, str]:
 
 def lines_of(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def words(asked: Mapping[str, str], name: str) -> list[str]:
+    """The words of a field, separated by commas or spaces."""
+    return [each for each in _WORD_ENDS.split(asked.get(name, "").strip()) if each]

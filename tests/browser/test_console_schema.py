@@ -49,7 +49,16 @@ def test_parts_are_edited_by_form(
         "type": "enum", "default": "open", "values": ["open", "closed"],
     }  # fmt: skip
     page.get_by_role("button", name="Add a rule").click()
+    expect(page.get_by_label("Who", exact=True)).to_be_focused()
+    expect(page.get_by_label("Role", exact=True)).to_be_hidden()
+    expect(page.get_by_label("Rows: where (JSON)")).to_be_hidden()
+    expect(page.get_by_label("Set by the platform (JSON)")).to_be_hidden()
+    save_screenshot(page, f"schema-rule-{width}-{theme}")
+    fits(page)
+    assert findings(page) == []
+    page.get_by_label("Who", exact=True).select_option("role")
     page.get_by_label("Role", exact=True).fill("editor")
+    page.get_by_label("Rows", exact=True).select_option("json")
     page.get_by_label("Rows: where (JSON)").fill('{"state": "open"}')
     page.get_by_role("button", name="Save to the draft").click()
     expect(page.get_by_role("button", name="Edit rule editor read of tasks")).to_be_focused()

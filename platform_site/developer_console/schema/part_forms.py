@@ -4,16 +4,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from platform_site.developer_console.forms import Field, invalid, json_of, json_text
-from platform_site.developer_console.schema import renames
+from platform_site.developer_console.forms import Field, invalid, json_of, json_text, words
+from platform_site.developer_console.schema import renames, rule_forms
 from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
 from platform_site.http import exact_json
 from rows.schema.formats import FORMATS
 from rows.schema.model import SQL_TYPES
 from rows.schema.user_fields import USER_FIELDS
 
-ACTIONS: Final = ("read", "insert", "update", "delete")
-ROLES: Final = ("user", "anonymous", "member", "server")
 _NUMBERS: Final = frozenset({"integer", "float"})
 _DEFAULTED: Final = tuple(type_ for type_ in SQL_TYPES if type_ not in ("reference", "user"))
 _BOUNDED: Final = ("integer", "decimal", "float", "date", "timestamp")
@@ -33,7 +31,6 @@ _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The settings of a column and the types that have them."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
-_WORDS: Final = re.compile(r"[\s,]+")
 
 
 def fields_of(document: Any, part: Part) -> list[Field]:
@@ -49,10 +46,10 @@ def fields_of(document: Any, part: Part) -> list[Field]:
     if part.kind == "index":
         return [Field("part_columns", "Index keys", help="Separated by commas: owner, -created_at")]
     if part.kind == "rule":
-        return _rule_fields(document, part)
+        return rule_forms.fields_of(document, part)
     if part.kind == "users":
         return [
-            Field("part_name", "Role", suggestions=ROLES),
+            Field("part_name", "Role", suggestions=rule_forms.ROLES),
             Field("part_fields", "Visible fields", help=f"Separated by commas: {', '.join(USER_FIELDS)}"),
         ]
     title = "Condition" if part.kind == "condition" else "Check"
@@ -104,32 +101,10 @@ def _column_fields(document: Any) -> list[Field]:
     ]
 
 
-def _rule_fields(document: Any, part: Part) -> list[Field]:
-    own = [name for name in mapping(table_of(document, part.table).get("rules")) if name not in ROLES]
-    fields = [
-        Field("part_name", "Role", suggestions=(*ROLES, *own)),
-        Field("part_action", "Action", kind="select", choices=[(each, each) for each in ACTIONS]),
-    ]
-    if isinstance(value_of(document, part), list):
-        return [*fields, Field("part_value", "Rules (JSON list)", kind="code", rows=10)]
-    example = '{"owner_id": "$user.id"}'
-    return [
-        *fields,
-        Field(
-            "part_where",
-            "Rows: where (JSON)",
-            kind="code",
-            placeholder=example,
-            help="Empty: all rows",
-        ),
-        Field("part_columns", "Columns", placeholder="*, -internal", help="Empty: all columns"),
-        Field("part_set", "Set by the platform (JSON)", kind="code", placeholder=example, rows=2),
-        Field("part_check", "Check after the write (JSON)", kind="code", placeholder=example, rows=2),
-    ]
-
-
 def values_of(document: Any, part: Part) -> dict[str, Any]:
     """What the form shows of a part; the start of a new one."""
+    if part.kind == "rule":
+        return rule_forms.values_of(document, part)
     value = value_of(document, part)
     if part.kind == "table":
         return {"part_name": part.table, "part_id_prefix": mapping(value).get("id_prefix", "")}
@@ -139,13 +114,6 @@ def values_of(document: Any, part: Part) -> dict[str, Any]:
         return {"part_columns": _joined(value)}
     if part.kind == "users":
         return {"part_name": part.name, "part_fields": _joined(value)}
-    if part.kind == "rule":
-        names = {"part_name": part.name or "user", "part_action": part.action or "read"}
-        if isinstance(value, list):
-            return {**names, "part_value": json_text(value)}
-        rule = mapping(value)
-        texts = {f"part_{key}": json_text(rule.get(key)) for key in ("where", "set", "check")}
-        return {**names, **texts, "part_columns": _joined(rule.get("columns"))}
     return {"part_name": part.name, "part_value": json_text(value)}
 
 
@@ -167,11 +135,13 @@ def _joined(value: Any) -> str:
 
 def save(document: dict[str, Any], current: Any, part: Part, asked: Mapping[str, str]) -> Part:
     """Write what a form says of a part into the draft. `current` is the schema's document. Raises Refused."""
-    name, action = asked.get("part_name", "").strip(), asked.get("part_action", "")
+    name = asked.get("part_name", "").strip()
     if part.kind == "table":
         return _save_table(document, current, part, name, asked)
     if part.kind in ("unique", "index"):
-        return put(document, part, "", "", _words(asked, "part_columns"))
+        return put(document, part, "", "", words(asked, "part_columns"))
+    if part.kind == "rule":
+        return rule_forms.save(document, part, asked.get("part_action", ""), asked)
     if not name:
         raise invalid("part_name", "Write a name.")
     if part.kind == "column":
@@ -184,10 +154,8 @@ def save(document: dict[str, Any], current: Any, part: Part, asked: Mapping[str,
             renames.column(table_of(document, part.table), part.name, name, column.get("type"))
         return made
     if part.kind == "users":
-        return put(document, part, name, "", _words(asked, "part_fields"))
-    if part.kind == "rule" and "part_value" not in asked:
-        return put(document, part, name, action, _rule(mapping(value_of(document, part)), asked))
-    return put(document, part, name, action, json_of(asked.get("part_value", ""), "part_value"))
+        return put(document, part, name, "", words(asked, "part_fields"))
+    return put(document, part, name, "", json_of(asked.get("part_value", ""), "part_value"))
 
 
 def _save_table(document: dict[str, Any], current: Any, part: Part, name: str, asked: Mapping[str, str]) -> Part:
@@ -203,10 +171,6 @@ def _save_table(document: dict[str, Any], current: Any, part: Part, name: str, a
         document["tables"] = {name if key == part.table else key: each for key, each in tables.items()}
         renames.table(document, part.table, name)
     return Part("table", name)
-
-
-def _words(asked: Mapping[str, str], name: str) -> list[str]:
-    return [each for each in _WORDS.split(asked.get(name, "").strip()) if each]
 
 
 def _set(holder: dict[str, Any], key: str, value: Any) -> None:
@@ -245,12 +209,3 @@ def _literal(type_: str, key: str, text: str) -> Any:
         return exact_json.loads(text)
     except ValueError:
         return text
-
-
-def _rule(rule: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
-    made = dict(rule)
-    for key in ("where", "set", "check"):
-        value = json_of(asked.get(f"part_{key}", ""), f"part_{key}")
-        made.pop(key, None) if value is None else made.update({key: value})
-    _set(made, "columns", _words(asked, "part_columns"))
-    return made

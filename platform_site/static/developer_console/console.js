@@ -40,11 +40,16 @@ document.addEventListener("htmx:afterSwap", () => {
   if (target) (target.querySelector("input:not([type=hidden]), select, textarea") ?? target).focus();
 });
 
-// Of a form whose fields depend on a type, only those of the chosen type are shown.
+// Of a form whose fields depend on choices, only those are shown that the choices name. What is wrong stays in view.
 function showTypes() {
-  const chosen = document.querySelector("[data-chooses-types]")?.value;
+  const choosers = [...document.querySelectorAll("[data-chooses-types]")];
   for (const field of document.querySelectorAll("[data-types]")) {
-    field.hidden = !field.dataset.types.split(" ").includes(chosen);
+    const types = field.dataset.types.split(" ");
+    const fitsAll = choosers.every(({ value, options }) => {
+      const named = [...options].map((option) => option.value).filter((each) => types.includes(each));
+      return !named.length || named.includes(value);
+    });
+    field.hidden = !fitsAll && !field.querySelector(".problem");
   }
 }
 

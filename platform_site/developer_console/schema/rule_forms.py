@@ -1,0 +1,197 @@
+"""The form of one rule: who, which action, and which rows, by the common conditions or as JSON.
+
+A rule that the form cannot say in its common words is shown as JSON. What was not changed is saved as it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from platform_site.developer_console.forms import Field, invalid, json_of, json_text, words
+from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
+from rows.schema.column_parser import COLUMN_NAME_ENDING
+
+ROLES: Final = ("user", "anonymous", "member", "server")
+EVERYBODY: Final = ("user", "anonymous")
+"""Roles do not add up, so a rule for everybody is two rules."""
+_ME: Final = "$user.id"
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "read": ("where", "columns"),
+    "insert": ("columns", "set", "check"),
+    "update": ("where", "columns", "set", "check"),
+    "delete": ("where",),
+}
+"""The keys of a rule for each action that have a field."""
+_ALL_KEYS: Final = _KEYS["update"]
+_EXAMPLE: Final = '{"owner_id": "$user.id"}'
+
+
+class Rows(NamedTuple):
+    """Which rows a rule is about: `all`, `owner` or `condition` with a name, `json`."""
+
+    kind: str
+    name: str = ""
+
+
+def fields_of(document: Any, part: Part) -> list[Field]:
+    table = table_of(document, part.table)
+    own = [name for name in mapping(table.get("rules")) if name not in ROLES]
+    who = [("user", "Signed-in users"), ("everybody", "Everybody, signed in or not"), ("role", "One role")]
+    fields = [
+        Field("part_who", "Who", kind="select", choices=who, chooses_types=True),
+        Field("part_name", "Role", suggestions=(*ROLES, *own)).only_for(("role",)),
+        Field("part_action", "Action", kind="select", choices=_doubled(list(_KEYS)), chooses_types=True),
+    ]
+    if isinstance(value_of(document, part), list):
+        return [*fields, Field("part_value", "Rules (JSON list)", kind="code", rows=10)]
+    rows = [("all", "All rows"), ("json", "Custom (JSON)")]
+    owners, conditions = _owners(table), list(mapping(table.get("conditions")))
+    if owners:
+        rows.insert(1, ("owner", "Own rows: a column is the user's id"))
+    if conditions:
+        rows.insert(-1, ("condition", "Rows of a named condition"))
+    code: dict[str, Any] = {"kind": "code", "placeholder": _EXAMPLE}
+    return [
+        *fields,
+        Field("part_rows", "Rows", kind="select", choices=rows, chooses_types=True),
+        Field("part_owner", "Column of the owner", kind="select", choices=_doubled(owners)).only_for(("owner",)),
+        Field("part_condition", "Condition", kind="select", choices=_doubled(conditions)).only_for(("condition",)),
+        Field("part_where", "Rows: where (JSON)", help="Empty: all rows", **code).only_for(("json", *_with("where"))),
+        Field("part_columns", "Columns", placeholder="*, -internal", help="Empty: all columns").only_for(
+            _with("columns")
+        ),
+        Field("part_set", "Set by the platform (JSON)", rows=2, **code).only_for(_with("set")),
+        Field("part_check", "Check after the write (JSON)", rows=2, **code).only_for(_with("check")),
+    ]
+
+
+def _with(key: str) -> list[str]:
+    return [action for action, keys in _KEYS.items() if key in keys]
+
+
+def _doubled(values: Sequence[str]) -> list[tuple[str, str]]:
+    return [(each, each) for each in values]
+
+
+def _owners(table: Mapping[str, Any]) -> list[str]:
+    """The columns of users, as rows name them."""
+    columns = mapping(table.get("columns"))
+    return [name + COLUMN_NAME_ENDING for name, column in columns.items() if mapping(column).get("type") == "user"]
+
+
+def values_of(document: Any, part: Part) -> dict[str, Any]:
+    value, table = value_of(document, part), table_of(document, part.table)
+    found = {
+        "part_who": "role" if part.name not in ("", "user") else "user",
+        "part_name": part.name or "user",
+        "part_action": part.action or "read",
+    }
+    if isinstance(value, list):
+        return {**found, "part_value": json_text(value)}
+    rule = mapping(value)
+    rows = _rows_of(rule, part.action, table)
+    if not part.name and (owners := _owners(table)):
+        rows = Rows("owner", owners[0])  # a new rule opens no more than it must
+    texts = {f"part_{key}": json_text(_beside(rule, part.action, rows).get(key)) for key in ("where", "set", "check")}
+    columns = rule.get("columns")
+    return {
+        **found,
+        **texts,
+        "part_rows": rows.kind,
+        "part_owner": rows.name if rows.kind == "owner" else "",
+        "part_condition": rows.name if rows.kind == "condition" else "",
+        "part_columns": ", ".join(map(str, columns)) if isinstance(columns, list) else "",
+    }
+
+
+def _rows_of(rule: Mapping[str, Any], action: str, table: Mapping[str, Any]) -> Rows:
+    """What the form shows of a rule. An insert has no rows before it: it sets the owner, or checks a condition."""
+    condition, owners = rule.get("check" if action == "insert" else "where"), _owners(table)
+    if condition in (None, {}):
+        mine = [name for name, value in mapping(rule.get("set")).items() if value == _ME and name in owners]
+        return Rows("owner", mine[0]) if action == "insert" and len(mine) == 1 else Rows("all")
+    if isinstance(condition, dict) and len(condition) == 1:
+        name, value = next(iter(condition.items()))
+        if name == "$is" and isinstance(value, str) and value in mapping(table.get("conditions")):
+            return Rows("condition", value)
+        if name in owners and value == _ME and action != "insert":
+            return Rows("owner", name)
+    return Rows("json")
+
+
+def _beside(rule: Mapping[str, Any], action: str, rows: Rows) -> dict[str, Any]:
+    """The rule without what its rows stand for."""
+    rest = dict(rule)
+    if rows.kind == "owner" and action == "insert":
+        rest["set"] = {name: value for name, value in mapping(rule.get("set")).items() if name != rows.name} or None
+    elif action != "insert" and rows.kind != "json":
+        rest.pop("where", None)
+    elif rows.kind == "condition":
+        rest.pop("check", None)
+    return rest
+
+
+def save(document: dict[str, Any], part: Part, action: str, asked: Mapping[str, str]) -> Part:
+    """Write what the form says into the draft. Raises Refused."""
+    who, name = asked.get("part_who", "role"), asked.get("part_name", "").strip()
+    if who == "user":
+        name = "user"
+    elif who == "everybody":
+        name = part.name if part.name in EVERYBODY else EVERYBODY[0]
+    if not name:
+        raise invalid("part_name", "Write a name.")
+    if "part_value" in asked:
+        rule = json_of(asked["part_value"], "part_value")
+    else:
+        rule = _rule(mapping(value_of(document, part)), part.action, action, table_of(document, part.table), asked)
+    made = put(document, part, name, action, rule)
+    if who == "everybody":
+        other = next(role for role in EVERYBODY if role != name)
+        put(document, Part("rule", part.table), other, action, rule)
+    return made
+
+
+def _rule(
+    rule: Mapping[str, Any], before: str, action: str, table: Mapping[str, Any], asked: Mapping[str, str]
+) -> dict[str, Any]:
+    """The rule as the form says it. What the form does not show stays, unless it belongs to another action."""
+    rows, shown = _asked_rows(table, asked), _KEYS.get(action, _ALL_KEYS)
+    made = {key: value for key, value in rule.items() if key not in (shown if action == before else _ALL_KEYS)}
+    for key in shown:
+        if key == "columns":
+            value = _columns(asked, rule)
+        elif key == "where" and rows.kind != "json":
+            value = _where(rows, rule if action == before else {})
+        else:
+            value = json_of(asked.get(f"part_{key}", ""), f"part_{key}")
+        if value is not None:
+            made[key] = value
+    if action == "insert" and rows.kind == "owner":
+        made["set"] = {**mapping(made.get("set")), rows.name: _ME}
+    elif action == "insert" and rows.kind == "condition":
+        if "check" in made:
+            raise invalid("part_check", "The condition is the check: choose Custom (JSON) for another one.")
+        made["check"] = {"$is": rows.name}
+    return made
+
+
+def _columns(asked: Mapping[str, str], rule: Mapping[str, Any]) -> Any:
+    """None for all columns. An empty list, which is no column, stays until columns are named."""
+    names = words(asked, "part_columns")
+    return names or (None if rule.get("columns") else rule.get("columns"))
+
+
+def _where(rows: Rows, rule: Mapping[str, Any]) -> dict[str, Any] | None:
+    if rows.kind == "all":
+        return {} if rule.get("where") == {} else None  # as it was written
+    return {rows.name: _ME} if rows.kind == "owner" else {"$is": rows.name}
+
+
+def _asked_rows(table: Mapping[str, Any], asked: Mapping[str, str]) -> Rows:
+    kind = asked.get("part_rows", "json")
+    if kind in ("all", "json"):
+        return Rows(kind)
+    known = _owners(table) if kind == "owner" else mapping(table.get("conditions")) if kind == "condition" else ()
+    name = asked.get(f"part_{kind}", "")
+    if name not in known:
+        raise invalid(f"part_{kind}" if known else "part_rows", "Choose one of these.")
+    return Rows(kind, name)
