@@ -54,11 +54,11 @@ def columns_of(table: Mapping[str, Any]) -> list[Column]:
     return [*found, own["created_at"], own["updated_at"]]
 
 
-def text_of(value: Any) -> str:
+def text_of(value: Any, type_: str = "text") -> str:
     """The whole text of a cell, as its editor has it."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else exact_json.dumps(value)
+    return value if isinstance(value, str) and type_ != "json" else exact_json.dumps(value)
 
 
 def csv_cell(value: Any) -> str:

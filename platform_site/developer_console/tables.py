@@ -132,7 +132,7 @@ def _shown(console: Console, row: dict[str, Any], columns: list[Column], seen: d
     as_seen = values if seen is None else seen.get(values["id"])
     cells = []
     for column in columns:
-        text = text_of(values.get(column.key))
+        text = text_of(values.get(column.key), column.type)
         cells.append(
             {
                 "column": column,

@@ -57,7 +57,8 @@ function valueIn(input) {
 }
 
 function show(cell, value) {
-  const text = value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
+  const isText = typeof value === "string" && cell.dataset.type !== "json";
+  const text = value === null || value === undefined ? "" : isText ? value : JSON.stringify(value);
   cell.dataset.value = text;
   cell.toggleAttribute("data-null", value === null || value === undefined);
   const shown = document.createElement(cell.hasAttribute("data-null") ? "span" : "bdi");
@@ -89,11 +90,19 @@ function showProblem(cell, text) {
   cell.append(problem);
 }
 
-function showStatus(text, isProblem = true) {
+function showStatus(text, isProblem = true, details = []) {
   const status = document.getElementById("grid-status");
   status.className = isProblem ? "problem" : "notice";
   status.hidden = !text;
   status.textContent = text;
+  if (!details.length) return;
+  const list = document.createElement("ul");
+  for (const detail of details) {
+    const shown = document.createElement("bdi");
+    shown.textContent = detail;
+    list.appendChild(document.createElement("li")).append(shown);
+  }
+  status.append(list);
 }
 
 function selected() {

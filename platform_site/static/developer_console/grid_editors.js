@@ -159,10 +159,11 @@ function edit(cell, typed) {
     input.setAttribute("aria-invalid", "true");
   };
   // After a save, `then` is the arrow key of the direction to go on in.
-  const save = async (text, { etag = row.dataset.etag, then } = {}) => {
-    const answer = await send("PATCH", row.dataset.id, `{${JSON.stringify(key)}: ${text}}`, etag);
+  const save = async (text, { then } = {}) => {
+    const step = [];
+    const answer = await patchRow(row, { [key]: text }, step);
     if (answer.status === 200) {
-      showRow(row, answer);
+      remember(step);
       close(cell);
       if (then) move(cell, then);
     } else if (answer.status === 412) await conflict(text);
@@ -186,7 +187,7 @@ function edit(cell, typed) {
     problem.hidden = false;
     problem.replaceChildren("Somebody else changed this row. Its value is now ", shown, ".");
     actions.replaceChildren(
-      button("Save mine", () => save(text, { etag: current.etag }), "primary"),
+      button("Save mine", () => (showRow(row, current), save(text)), "primary"),
       button("Keep theirs", () => {
         showRow(row, current);
         close(cell);

@@ -40,6 +40,11 @@ function leave(row) {
   row.dataset.gone = "";
 }
 
+// A row that this page has added itself.
+function isShown(id) {
+  if (added.delete(id) && !added.size) showState("Live");
+}
+
 function receive(name, data) {
   if (name === "row") {
     const row = rowWith(data.id);
@@ -51,7 +56,7 @@ function receive(name, data) {
   } else if (name === "gone") {
     const row = rowWith(data.id);
     if (row) leave(row);
-    if (added.delete(data.id) && !added.size) showState("Live");
+    isShown(data.id);
   } else if (name === "reset") showState("The table has changed.", true);
   else if (name === "ready") showState("Live");
 }
