@@ -30,14 +30,27 @@ document.addEventListener("keydown", (event) => {
   const open = document.activeElement?.closest("details[data-closes][open]");
   closePopups(null);
   open?.querySelector("summary").focus();
+  if (!open && !document.querySelector("dialog[open]") && document.body.classList.contains("menu-open")) {
+    const menu = document.querySelector("[data-menu]");
+    menu.click();
+    menu.focus();
+  }
 });
 
-// After a form the first message is in view and read out.
+// After a form the first message is in view and read out. The focus stays at the button that was pressed, if the new
+// content has it, too.
+let pressed = null;
+document.addEventListener("htmx:beforeSwap", () => (pressed = document.activeElement));
 document.addEventListener("htmx:afterSwap", () => {
   document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
   showTypes();
   const target = document.querySelector("main [data-focus]");
-  if (target) (target.querySelector("input:not([type=hidden]), select, textarea") ?? target).focus();
+  if (target) return (target.querySelector("input:not([type=hidden]), select, textarea") ?? target).focus();
+  if (document.activeElement !== document.body) return;
+  const isSame = (each) =>
+    each.value === pressed?.value && each.textContent === pressed?.textContent && each.checkVisibility();
+  const again = [...document.querySelectorAll("main button:enabled")].find(isSame);
+  (again ?? document.getElementById("main")).focus({ preventScroll: true });
 });
 
 // Of a form whose fields depend on choices, only those are shown that the choices name. What is wrong stays in view.

@@ -120,6 +120,7 @@ async function deleteSelected() {
   }
   showStatus(problems.join(" "));
   enableDelete();
+  keepFocus();
 }
 
 function enableDelete() {

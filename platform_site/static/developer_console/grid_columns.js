@@ -95,5 +95,6 @@ chooser.addEventListener("change", ({ target }) => {
   else hiddenColumns.add(target.value);
   store("hidden", [...hiddenColumns]);
   applyWidths();
+  keepTabStop();
 });
 applyWidths();

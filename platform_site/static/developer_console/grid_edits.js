@@ -206,6 +206,7 @@ async function undo() {
     if (await undoEntry(entry, row)) done += 1;
     if (row.isConnected && entry.values) focusCell(cellIn(row, Object.keys(entry.values)[0]));
   }
+  keepFocus();
   showStatus(`${done} of ${countOf(step.length, "change")} undone.`, done < step.length);
 }
 

@@ -19,6 +19,23 @@ function focusCell(cell) {
   cell.focus();
 }
 
+// One cell is reached by Tab. Another one takes its place when it is removed or hidden.
+function keepTabStop() {
+  const current = grid.querySelector('td[tabindex="0"]');
+  if (!grid.hasAttribute("data-editable") || current?.offsetParent) return current;
+  if (current) current.tabIndex = -1;
+  const cells = rowsOfGrid().length ? cellsOf(rowsOfGrid()[0]) : [];
+  const next = cells.find((cell) => !cell.hasAttribute("data-read-only")) ?? cells[0];
+  if (next) next.tabIndex = 0;
+  return next;
+}
+
+// After the focused control was removed or disabled.
+function keepFocus() {
+  const cell = keepTabStop();
+  if (document.activeElement === document.body || document.activeElement.disabled) cell?.focus();
+}
+
 function neighbour(cell, key) {
   const row = cell.parentElement;
   const cells = cellsOf(row);
@@ -74,7 +91,9 @@ function onGridKey(event) {
   const cell = event.target;
   if (!cell.matches("td[data-key]")) return;
   const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey;
-  if (event.key === "Enter" || event.key === "F2") edit(cell);
+  const link = cell.querySelector(":scope > a.why, :scope > a");
+  if (event.key === "Enter" && link && (event.ctrlKey || cell.hasAttribute("data-read-only"))) link.click();
+  else if (event.key === "Enter" || event.key === "F2") edit(cell);
   else if ((event.key === "Delete" || event.key === "Backspace") && isPlain) inTurn(() => clear(cell));
   else if (event.key.toLowerCase() === "d" && (event.ctrlKey || event.metaKey)) inTurn(() => fillDown(cell));
   else if (event.key.startsWith("Arrow") || event.key === "Home" || event.key === "End") {
@@ -121,7 +140,7 @@ if (grid.hasAttribute("data-editable")) {
     const text = event.clipboardData.getData("text/plain");
     inTurn(() => paste(cell, text));
   });
-  const row = rowsOfGrid()[0];
-  const first = row && (cellsOf(row).find((cell) => !cell.hasAttribute("data-read-only")) ?? cellsOf(row)[0]);
-  if (first) first.tabIndex = 0;
+  // Keys of the cell do what these controls do, so that Tab does not stop at each row.
+  for (const each of grid.querySelectorAll("tbody :is(a, [data-select])")) each.tabIndex = -1;
+  keepTabStop();
 }
