@@ -1,11 +1,17 @@
-"""With which grant a session of staff may open an environment (`projects.staff_access`)."""
+"""With which grant a session of staff may open an environment (`projects.staff_access`), and what it may stop there."""
+
+from collections.abc import Callable
 
 from django.conf import settings
 
+from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff import second_factor
+from platform_site.developer_console.api_calls import ApiClient, Refused
 from platform_site.developer_console.session import SignedIn
+from platform_site.http.errors import ApiError, Unauthorized
 from projects import staff_access
+from projects.directory.environments import place_of
 from projects.models import StaffGrant
 
 
@@ -20,3 +26,24 @@ def may_ask(signed_in: SignedIn) -> User | None:
 
 def grant_for(signed_in: SignedIn, environment_id: str) -> StaffGrant | None:
     return staff_access.active_for(signed_in.user_id, environment_id) if may_ask(signed_in) is not None else None
+
+
+def may_stop(client: ApiClient) -> bool:
+    """Whether this is a grant that writes: with it operators stop what a tenant runs, though not by the API, whose
+    scopes for that would let them change code and URLs, too."""
+    return client.staff_grant is not None and client.staff_grant.may_write
+
+
+def stop(client: ApiClient, service: Callable[..., object], *arguments: object, **options: object) -> None:
+    """Call a service that stops something of the grant's environment, as this member of staff. Raises Refused."""
+    grant = client.staff_grant
+    try:
+        held = staff_access.active().filter(pk=grant.pk, may_write=True).exists() if grant is not None else False
+        user = may_ask(client.signed_in)
+        place = place_of(grant.environment_id) if grant is not None else None
+        if user is None or place is None or not held:
+            raise Unauthorized("The staff access has ended.")
+        place.require_active()
+        service(place, *arguments, **options, actor=Actor.staff(user))
+    except ApiError as error:
+        raise Refused(error.status, error.body(None)["error"]) from None

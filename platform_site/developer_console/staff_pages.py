@@ -1,6 +1,6 @@
 """`/console/staff`: staff ask for access to an environment, see what they have, and end it."""
 
-from typing import Any
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -15,6 +15,8 @@ from platform_site.developer_console.frame import signed_in_page
 from platform_site.http.errors import ApiError
 from projects import staff_access
 from projects.models import StaffGrant
+
+_MAY_WRITE: Final = Field("may_write", "May change rows and the schema, cancel runs and disable webhooks", "checkbox")
 
 
 @signed_in_page
@@ -36,7 +38,7 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
     fields = (
         Field("environment", "Environment id", required=True, placeholder="env_…"),
         Field("reason", "Reason", required=True, help="The project's owners read it in their audit log."),
-        *([Field("may_write", "May change rows and the schema", "checkbox")] if user.has_perm(OPERATE) else []),
+        *([_MAY_WRITE] if user.has_perm(OPERATE) else []),
     )
     asked = request.POST if refusal is not None else None
     form = Form("ask", fields, {"environment": request.GET.get("environment", "")}, refusal, asked)

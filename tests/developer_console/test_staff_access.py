@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.db.models.functions import Now
-from django.test import Client
+from django.test import Client, RequestFactory
 from django_otp.oath import TOTP
 
 from accounts import audit
@@ -16,6 +16,9 @@ from accounts.models import AuditEntry, User
 from accounts.staff import roles, second_factor
 from accounts.staff.roles import StaffRole
 from accounts.users import service as user_service
+from platform_site.developer_console import staff
+from platform_site.developer_console.api_calls import ApiClient, Refused
+from platform_site.developer_console.session import SignedIn
 from platform_site.http.errors import NotFound, Unauthorized
 from projects import services, staff_access
 from projects.models import StaffGrant
@@ -23,6 +26,7 @@ from rows.changes import credentials, open_stream
 from rows.changes.credentials import SharedCredential
 from tests.developer_console.conftest import PASSWORD, Desk, environment_of, give_password, sign_in
 from tests.rows.conftest import Tracker
+from webhooks.subscriptions import service as webhook_service
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -257,3 +261,121 @@ def test_a_suspended_project_is_refused_to_staff_as_to_members(tracker: Tracker,
     services.suspend_project(tracker.project.pk, reason="unpaid", actor=audit.SYSTEM)
     assert desk.get("tables/tasks").status_code == 403
     assert new_row(desk).status_code == 403
+
+
+class Stopped:
+    """A function with a run that goes on, a schedule and an event trigger, and a webhook."""
+
+    SLOW = "export default async () => { for (;;) await new Promise((done) => setTimeout(done, 50)); };"
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+        settings = {"schedule": "@daily", "on": ["tasks.insert"]}
+        assert tracker.call("owner", "PUT", "/functions/slow", json={"source": self.SLOW, **settings}).status < 300
+        self.run_id = tracker.post("owner", "/functions/slow/invoke", {"async": True}).json["run_id"]
+        values = {"url": "https://example.com/hook", "events": ["tasks.*"]}
+        self.webhook_id = tracker.post("owner", "/webhooks", values).json["id"]
+
+    def run(self) -> Any:
+        return self.tracker.get("owner", f"/functions/slow/runs/{self.run_id}").json
+
+    def webhook(self) -> Any:
+        return self.tracker.get("owner", f"/webhooks/{self.webhook_id}").json
+
+    def function(self) -> Any:
+        return self.tracker.get("owner", "/functions/slow").json
+
+    def press(self, desk: Desk) -> list[int]:
+        """Every button that stops something."""
+        return [
+            desk.post(f"functions/slow/runs/{self.run_id}", {"what": "cancel"}).status_code,
+            desk.post(f"webhooks/{self.webhook_id}", {"what": "disable"}).status_code,
+            desk.post("functions/slow/settings", {"what": "schedule", "schedule": ""}).status_code,
+            desk.post("functions/slow/settings", {"what": "events", "on": ""}).status_code,
+        ]
+
+    @property
+    def is_untouched(self) -> bool:
+        function = self.function()
+        return bool(
+            self.run()["status"] == "running" and self.webhook()["enabled"] and function["next_run_at"]
+            and AuditEntry.objects.filter(action__in=STOPS).count() == 0
+        )  # fmt: skip
+
+
+STOPS = ("run.cancelled", "webhook.changed", "function.schedule_stopped", "function.events_stopped")
+
+
+def test_a_writing_grant_stops_what_a_tenant_runs_and_its_owner_sees_it(
+    tracker: Tracker, hired: Hire, desk: Desk
+) -> None:
+    target = Stopped(tracker)
+    theirs = desk_with(hired(StaffRole.OPERATOR), tracker, may_write="on")
+    assert target.press(theirs) == [200] * 4
+    assert target.run()["status"] != "succeeded"
+    assert not target.webhook()["enabled"]
+    assert target.function()["next_run_at"] is None
+    entries = AuditEntry.objects.filter(action__in=STOPS, project_id=tracker.project.pk)
+    assert {(each.action, each.actor_kind) for each in entries} == {(action, "staff") for action in STOPS}
+    shown = unescape(desk.get("logs/audit").content.decode())
+    for action in STOPS:
+        assert action in shown
+    # Nothing else of these pages is theirs.
+    webhook, function = f"webhooks/{target.webhook_id}", "functions/slow/settings"
+    for path, values in (
+        (webhook, {"what": "enable"}),
+        (webhook, {"what": "edit", "url": "https://staff.example/", "events": "*"}),
+        (webhook, {"what": "rotate"}),
+        (webhook, {"what": "delete"}),
+        (function, {"what": "schedule", "schedule": "@hourly"}),
+        (function, {"what": "events", "on": "*"}),
+        (function, {"what": "secret", "secret_name": "A", "secret_value": "b"}),
+        (function, {"what": "delete", "confirm": "slow"}),
+    ):
+        assert theirs.post(path, values).status_code in (403, 412), values
+    assert target.webhook()["url"] == "https://example.com/hook"
+    other = "run_01h455vb4pex5vsknk084sn02q"
+    assert theirs.post(f"functions/slow/runs/{other}", {"what": "cancel"}).status_code == 404
+    assert theirs.post("webhooks/wh_01h455vb4pex5vsknk084sn02q", {"what": "disable"}).status_code == 404
+
+
+def test_no_other_grant_stops_anything(tracker: Tracker, hired: Hire, desk: Desk) -> None:
+    target = Stopped(tracker)
+    user = hired(StaffRole.OPERATOR)
+    reading = desk_with(user, tracker)
+    assert target.press(reading) == [403] * 4
+    assert target.is_untouched
+    writing = desk_with(user, tracker, may_write="on")
+    StaffGrant.objects.update(expires_at=Now())
+    assert target.press(writing) == [302] * 4
+    writing = desk_with(user, tracker, may_write="on")
+    desk.post("settings", {"what": "revoke-staff", "grant": staff_access.active().get().pk})
+    assert target.press(writing) == [302] * 4
+    writing = desk_with(user, tracker, may_write="on")
+    roles.set_role(user, StaffRole.SUPPORT, actor=audit.SYSTEM)
+    assert target.press(writing) == [302] * 4
+    assert target.is_untouched
+
+
+def test_a_grant_that_ends_during_the_request_stops_nothing(tracker: Tracker, hired: Hire) -> None:
+    target = Stopped(tracker)
+    user = hired(StaffRole.OPERATOR)
+    grant = staff_access.grant(user, tracker.environment_id, reason="why", may_write=True)
+    signed_in = SignedIn(user.pk, "ses_x", 0, 0)
+    client = ApiClient(RequestFactory().get("/"), signed_in, grant)
+    StaffGrant.objects.update(revoked_at=Now())
+    with pytest.raises(Refused, match="has ended"):
+        staff.stop(client, webhook_service.change_webhook, target.webhook_id, {"enabled": False})
+    assert target.is_untouched
+
+
+def test_another_tenants_webhook_is_not_stopped(tracker: Tracker, hired: Hire, desk: Desk) -> None:
+    target = Stopped(tracker)
+    other = environment_of(tracker.project, "production")
+    if other.pk == tracker.environment_id:
+        other = environment_of(tracker.project, "development")
+    user = hired(StaffRole.OPERATOR)
+    staff_access.grant(user, other.pk, reason="why", may_write=True)
+    there = Desk(sign_in(user), tracker.project.pk, other.pk)
+    assert [each in (302, 404) for each in target.press(there)] == [True] * 4
+    assert target.is_untouched

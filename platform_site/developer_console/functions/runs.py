@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from platform_site.developer_console import forms
+from functions.execution import calls
+from platform_site.developer_console import forms, staff
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.functions.common import path_of, render
@@ -36,7 +37,10 @@ def run(console: Console, name: str, run_id: str) -> HttpResponse:
     status = 200
     if console.request.method == "POST":
         try:
-            console.api("POST", path_of(name, "runs", run_id, "cancel"))
+            if staff.may_stop(console.client):
+                staff.stop(console.client, calls.cancel, name, run_id)
+            else:
+                console.api("POST", path_of(name, "runs", run_id, "cancel"))
             context["notice"] = "The run is cancelled."
         except Refused as refusal:
             if refusal.status == 404:

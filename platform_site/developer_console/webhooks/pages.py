@@ -7,11 +7,12 @@ from urllib.parse import quote
 from django.http import HttpResponse
 from django.utils.http import urlencode
 
-from platform_site.developer_console import forms
+from platform_site.developer_console import forms, staff
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.developer_console.tables import schema_tables
+from webhooks.subscriptions import service as webhook_service
 
 _NEW: Final = (
     Field("url", "URL", "url", required=True, placeholder="https://example.com/hooks"),
@@ -146,7 +147,10 @@ def _edit(console: Console, webhook_id: str) -> dict[str, Any]:
 
 
 def _disable(console: Console, webhook_id: str) -> dict[str, Any]:
-    console.api("PATCH", path_of(webhook_id), {"enabled": False})
+    if staff.may_stop(console.client):
+        staff.stop(console.client, webhook_service.change_webhook, webhook_id, {"enabled": False})
+    else:
+        console.api("PATCH", path_of(webhook_id), {"enabled": False})
     return {"notice": "The webhook is disabled. Its events are held for 7 days."}
 
 
