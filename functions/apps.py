@@ -9,7 +9,6 @@ class FunctionsConfig(AppConfig):
 
         # Importing checks registers them.
         from functions import checks, directory, signal_handlers  # noqa: F401
-        from functions.console import admin  # noqa: F401 - registers the pages of the console
         from functions.deploy.backup import Functions
         from functions.deploy.existing_functions import existing_functions
         from functions.execution.executor import SECRET_PURPOSE

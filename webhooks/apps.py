@@ -11,7 +11,6 @@ class WebhooksConfig(AppConfig):
         from rows.outbox import subscriptions
         from rows.transfer.backup_content import register_part
         from webhooks import signal_handlers
-        from webhooks.console import admin  # noqa: F401 - registers the pages of the console
         from webhooks.delivery.attempts import SECRET_PURPOSE
         from webhooks.models import Webhook
         from webhooks.subscriptions import service as webhook_service

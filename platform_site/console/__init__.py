@@ -25,8 +25,6 @@ _SIDEBAR: Final = (
              ("Identity providers", "passkey", "accounts.IdentityProvider"),
              ("Linked identities", "link", "accounts.Identity"), ("Redirect URIs", "alt_route", "accounts.RedirectUri"),
              ("Sign-up", "person_add", "accounts.PoolSettings"), ("E-mails", "mail", "accounts.AccountEmail"))),
-    ("Then", (("Webhooks", "webhook", "webhooks.Webhook"), ("Deliveries", "outgoing_mail", "webhooks.Delivery"),
-              ("Functions", "function", "functions.Function"), ("Runs", "play_circle", "functions.Run"))),
     ("Figures", (("Endpoints", "speed", "platform_site.EndpointMetric"),
                  ("Regions", "public", "platform_site.RegionMetric"),
                  ("Slow functions", "hourglass_top", "platform_site.FunctionMetric"),

@@ -150,8 +150,8 @@ def _lists(environment: Environment) -> dict[str, str | None]:
     return {
         "schema": console_url(environment.project_id, pk, "schema"),
         "rows": console_url(environment.project_id, pk, "tables"),
-        "webhooks": list_url("webhooks.Webhook", environment=pk),
-        "functions": list_url("functions.Function", environment=pk),
+        "webhooks": console_url(environment.project_id, pk, "webhooks"),
+        "functions": console_url(environment.project_id, pk, "functions"),
         "keys": list_url("accounts.ServerKey", q=pk),
         "users": list_url("accounts.User", q=environment.pool_id),
     }

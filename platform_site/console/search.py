@@ -60,8 +60,8 @@ def _kinds(text: str) -> Iterator[tuple[str, type[models.Model], Callable[[], li
     yield control, User, partial(_users, text)
     for region in settings.REGION_DATABASES:
         yield region, Environment, partial(_tables, region, text)
-        yield region, Function, partial(_functions, region, text)
-        yield region, Webhook, partial(_webhooks, region, text)
+        yield region, Environment, partial(_functions, region, text)
+        yield region, Environment, partial(_webhooks, region, text)
 
 
 def _may_view(request: HttpRequest, model: type[models.Model]) -> bool:
@@ -122,18 +122,22 @@ def _functions(region: str, text: str) -> list[Found]:
         .order_by("-id")[:EACH]
     )
     return [
-        (each.name, f"Function of {each.environment_id}", url_of("functions_function", each.pk), "function")
+        (each.name, f"Function of {place.environment_id}",
+         console_url(place.project_id, place.environment_id, "function", each.name), "function")
         for each in found
-    ]
+        if (place := place_of(each.environment_id or "")) is not None
+    ]  # fmt: skip
 
 
 def _webhooks(region: str, text: str) -> list[Found]:
     found = Webhook.objects.using(region).filter(deleted_at=None)
     found = found.filter(Q(host__istartswith=text) | Q(url__istartswith=text)).order_by("-id")[:EACH]
     return [
-        (each.url, f"Webhook of {each.environment_id}", url_of("webhooks_webhook", each.pk), "webhook")
+        (each.url, f"Webhook of {place.environment_id}",
+         console_url(place.project_id, place.environment_id, "webhook", each.pk), "webhook")
         for each in found
-    ]
+        if (place := place_of(each.environment_id)) is not None
+    ]  # fmt: skip
 
 
 def _plain(text: str) -> str:

@@ -15,9 +15,14 @@ from accounts.models import AuditEntry
 from functions.triggers.events import REACHED
 from platform_site.console import timeline as timelines
 from platform_site.postgres import sql_files
+from projects.console.base import console_url
+from projects.directory.environments import place_of
 from projects.provisioning.suspension import suspended_in
 
 SHOWN: Final = 50
+
+_SECTIONS: Final = {"wh": "webhooks", "dlv": "webhooks", "fn": "functions", "run": "functions"}
+"""The section of `/console` that has things with an id of this kind."""
 
 _SQL: Final = sql_files.load(__file__, reached=REACHED)
 _DUE: Final = _SQL["due"]
@@ -40,12 +45,22 @@ def timeline(request: HttpRequest) -> HttpResponse:
     """`?q=` any id, `&environment=` for a row's."""
     _for_staff(request)
     text, environment_id = request.GET.get("q", ""), request.GET.get("environment", "")
+    found = timelines.of(text.replace("\0", ""), environment_id.replace("\0", ""))
     context = admin.site.each_context(request) | {
         "title": "Timeline",
-        "timeline": timelines.of(text.replace("\0", ""), environment_id.replace("\0", "")),
+        "timeline": found,
+        "console_page": _console_page(found),
         "entries": None,
     }
     return TemplateResponse(request, "admin/timeline.html", context)
+
+
+def _console_page(found: timelines.Timeline) -> str:
+    """The page of `/console` with what is sought, where operators with a grant can stop it. Empty for other kinds."""
+    section = _SECTIONS.get(found.text.partition("_")[0])
+    facts = [value for entry in found.entries for name, value in entry.facts if name == "environment"]
+    place = place_of(facts[0]) if section and facts else None
+    return console_url(place.project_id, place.environment_id, section) if section and place is not None else ""
 
 
 @require_safe

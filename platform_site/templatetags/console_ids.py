@@ -20,10 +20,6 @@ _PAGES: Final = {
     "key": "accounts_serverkey",
     "ses": "accounts_session",
     "aud": "accounts_auditentry",
-    "wh": "webhooks_webhook",
-    "dlv": "webhooks_delivery",
-    "fn": "functions_function",
-    "run": "functions_run",
 }
 
 

@@ -1,5 +1,5 @@
-"""Admin pages of projects, and the base classes of pages about one region.
+"""Admin pages of projects, and links and questions for all of `/admin`.
 
 Depends on: services, directory.
-Used from outside: base, texts.
+Used from outside: base.
 """

@@ -187,7 +187,6 @@ def pages(up: Up) -> list[Page]:
     environment = up.facts["environments"]["production"]
     one = lambda prefix, number: f"{prefix}_{number:026d}"  # noqa: E731
     quoted = lambda text: text.replace("_", "_5F")  # noqa: E731
-    here = f"?environment={environment}"
     return [
         Page("dashboard", "/admin/"),
         Page("timeline of an event", f"/admin/timeline/?q={one('evt', 77_777)}"),
@@ -196,15 +195,6 @@ def pages(up: Up) -> list[Page]:
         Page("timeline of a function", f"/admin/timeline/?q={one('fn', 7)}"),
         Page("timeline of an environment", f"/admin/timeline/?q={environment}"),
         Page("what waits", f"/admin/waiting/{REGION}/"),
-        Page("webhooks", f"/admin/webhooks/webhook/{here}"),
-        Page("one webhook", f"/admin/webhooks/webhook/{quoted(one('wh', 7))}/change/"),
-        Page("deliveries", f"/admin/webhooks/delivery/{here}"),
-        Page("deliveries, exhausted", f"/admin/webhooks/delivery/{here}&status=exhausted"),
-        Page("deliveries, of one webhook", f"/admin/webhooks/delivery/{here}&webhook={one('wh', 7)}"),
-        Page("functions", f"/admin/functions/function/{here}"),
-        Page("one function", f"/admin/functions/function/{quoted(one('fn', 7))}/change/"),
-        Page("runs", f"/admin/functions/run/{here}"),
-        Page("runs, failed", f"/admin/functions/run/{here}&status=failed"),
         Page("one project", f"/admin/projects/project/{quoted(up.facts['project_id'])}/change/"),
     ]
 

@@ -19,7 +19,6 @@ from accounts import audit
 from accounts.models import User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
-from projects.models import Environment
 from tests.console.conftest import REGION, World
 from tests.support.service import ROOT
 
@@ -77,22 +76,16 @@ def hire(make_user: Callable[..., User]) -> Callable[[StaffRole], Client]:
 def addresses(world: World) -> list[str]:
     """Every list, every page of one thing that the world has, and every form that adds one."""
     event = world.event(request_id=None)
-    delivery = world.delivery(event, status="exhausted", code=500)
-    run = world.run(
-        status="failed", error={"name": "Error", "message": "no", "stack": "at default", "reason": "user_error"}
-    )
+    world.delivery(event, status="exhausted", code=500)
+    world.run(status="failed", error={"name": "Error", "message": "no", "stack": "at default", "reason": "user_error"})
     one_of = {"projects_project": world.project, "projects_environment": world.environment,
-              "projects_member": world.project.memberships.get(), "accounts_user": world.project.memberships.get().user,
-              "webhooks_webhook": world.webhook, "webhooks_delivery": delivery, "functions_function": world.function,
-              "functions_run": run}  # fmt: skip
+              "projects_member": world.project.memberships.get(), "accounts_user": world.project.memberships.get().user}  # fmt: skip
     found = ["/admin/", "/admin/timeline/", f"/admin/timeline/?q={event.event_id}", f"/admin/waiting/{REGION}/",
              "/admin/security/", "/admin/password_change/"]  # fmt: skip
     for model, page in admin.site._registry.items():
         name = f"{model._meta.app_label}_{model._meta.model_name}"
         changelist = reverse(f"admin:{name}_changelist")
         found += [changelist, f"{changelist}?q=nothing-of-this-name"]
-        if hasattr(page, "region_pages") or name.startswith(("webhooks_", "functions_")):
-            found.append(f"{changelist}?environment={world.environment.pk}")
         if name in one_of:
             found.append(reverse(f"admin:{name}_change", args=[quote(one_of[name].pk)]))
         if type(page).__name__ in (
@@ -174,7 +167,6 @@ def test_a_page_is_called_as_in_the_menu(console: Client, world: World) -> None:
     assert heading("/admin/accounts/poolsettings/").startswith("Sign-up")
     assert heading("/admin/accounts/accountemail/").startswith("E-mails")
     assert heading("/admin/platform_site/ratelimitedcaller/").startswith("Rate limits met")
-    assert heading("/admin/functions/run/") == "Runs"
 
 
 def test_moments_say_their_zone_and_ids_lead_on(console: Client, world: World) -> None:
@@ -188,19 +180,6 @@ def test_moments_say_their_zone_and_ids_lead_on(console: Client, world: World) -
     assert 'class="text-link" href="/admin/timeline/?q=tsk_1"' in page, "and is seen to be a link"
     for model, pk in (("projects_environment", environment.pk), ("projects_project", world.project.pk)):
         assert f'href="{reverse(f"admin:{model}_change", args=[quote(pk)])}"' in page
-
-
-def test_environment_pages_link_the_project_and_only_permitted_pages(
-    hire: Callable[[StaffRole], Client], world: World
-) -> None:
-    support = hire(StaffRole.SUPPORT)
-    listed = support.get(f"/admin/webhooks/webhook/?environment={world.environment.pk}").content.decode()
-    assert world.project.name in listed
-    Environment.objects.update(status=Environment.Status.DELETING)
-    empty = support.get("/admin/functions/function/").content.decode()
-    assert "None found." in empty
-    assert "Functions are kept in the region" in empty
-    assert reverse("admin:projects_project_add") not in empty
 
 
 def test_an_empty_list_says_what_to_do_next(console: Client, world: World) -> None:

@@ -7,6 +7,7 @@ from django.test import Client
 
 from platform_site.console import search as palette
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.support.functions import SUM, deploy
 from tests.support.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -30,6 +31,11 @@ def test_things_are_found_by_the_beginning_of_their_name(console: Client, tracke
     assert "Table of" in found(console, "task")
     assert f"/console/{tracker.project.pk}/{tracker.environment_id}/tables/tasks" in found(console, "tas")
     assert tracker.environment_id in found(console, "tasks")
+    base = f"/console/{tracker.project.pk}/{tracker.environment_id}"
+    deploy(tracker, "summing", SUM)
+    assert f"{base}/functions/summing" in found(console, "summ")
+    made = tracker.post("owner", "/webhooks", {"url": "https://found.example/hook", "events": ["*"]}).json
+    assert f"{base}/webhooks/{made['id']}" in found(console, "found.ex")
 
 
 def test_email_with_plus_sign_is_found_when_decoded_as_space(console: Client, make_user: Any) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from django.db import connections
-from django.test import Client
 
 from functions.execution import calls
 from functions.models import Run
@@ -19,8 +18,6 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import PLANS
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
-from tests.support.console import RUNS, of, page
-from tests.support.console import console as console
 from tests.support.function_events import put as put_on
 from tests.support.function_events import relay, run_events
 from tests.support.function_queue import (
@@ -158,7 +155,6 @@ def long_names(tracker: Tracker) -> None:
 
 
 def test_event_run_stores_no_large_input_but_all_logs(
-    console: Client,
     tracker: Tracker,
     place: EnvironmentRef,
 ) -> None:
@@ -187,9 +183,6 @@ def test_event_run_stores_no_large_input_but_all_logs(
     assert "small" in small.input
     detail = tracker.get("owner", f"/functions/says/runs/{large.pk}").json
     assert (detail["not_stored"], detail["event_id"], len(detail["logs"])) == (["input"], large.event_id, 9)
-    text = page(console, of(large.pk, RUNS))
-    assert text.count("ot kept") == 1
-    assert f"came by event {large.event_id} and has more than {MAX_STORED_BYTES} bytes" in text
 
 
 @pytest.mark.parametrize("how", ["cancelled", "lost"])
@@ -227,17 +220,6 @@ def test_a_repetition_is_told_that_the_output_is_not_there_any_more(echoing: Tra
         assert again.json.get("output") == expected
         assert again.json.get("not_stored") == (None if expected else ["output"])
     assert Run.objects.using(place.cluster).count() == 2
-
-
-def test_the_console_says_what_is_not_kept(console: Client, echoing: Tracker) -> None:
-    large = echo(echoing, "visitor", {"text": LARGE, "lines": ["y" * 4000] * 20})
-    small = echo(echoing, "visitor", {"text": "hello", "lines": ["z"]})
-    text = page(console, of(large.json["run_id"], RUNS))
-    assert text.count("ot kept") == 3
-    assert f"more than {MAX_STORED_BYTES} bytes" in text
-    text = page(console, of(small.json["run_id"], RUNS))
-    assert "ot kept" not in text
-    assert "hello" in text
 
 
 def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, place: EnvironmentRef) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, connections
-from django.test import Client
 
 from functions import directory, tasks
 from functions.deploy import deletion as function_deletion
@@ -19,8 +18,6 @@ from functions.runs.completion import RunResult
 from platform_site.identity.callers import EnvironmentRef
 from projects import tasks as projects
 from tests.rows.conftest import Tracker
-from tests.support.console import FUNCTIONS, RUNS, of, page
-from tests.support.console import console as console
 from tests.support.function_queue import claimed, key_of
 from tests.support.functions import SUM, deploy, invoke
 from tests.support.service import wait_for
@@ -192,25 +189,22 @@ def test_run_that_starts_during_deletion_is_removed_by_the_periodic_job(
     assert not Function.objects.using(using).exists()
 
 
-def test_what_is_gone_is_on_no_page_of_the_console_and_in_no_replay(
+def test_what_is_gone_is_in_no_answer_and_no_replay(
     tracker: Tracker,
     place: EnvironmentRef,
     using: str,
-    console: Client,
 ) -> None:
     deploy(tracker, "sum", SUM)
     keyed = {"headers": {"Idempotency-Key": "once"}}
     run_id = invoke(tracker, "sum", {"a": 1, "b": 1}, **keyed).json["run_id"]
-    pages = (of(with_history(place, "sum", newer=True).pk, FUNCTIONS), of(run_id, RUNS))
-    for path in pages:
-        page(console, path)
+    with_history(place, "sum", newer=True)
+    paths = ("/functions/sum", f"/functions/sum/runs/{run_id}", "/functions/sum/runs")
+    assert [tracker.get("owner", path).status for path in paths] == [200] * 3
     assert invoke(tracker, "sum", {"a": 1, "b": 1}, **keyed).json["run_id"] == run_id
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).filter(pk=run_id).exists()
     assert invoke(tracker, "sum", {"a": 1, "b": 1}, **keyed).status == 404
-    for path in pages:
-        page(console, path, 404)
-    assert run_id not in page(console, f"{RUNS}?environment={place.environment_id}")
+    assert [tracker.get("owner", path).status for path in paths] == [404] * 3
 
 
 def test_with_its_environment_it_goes_as_well(

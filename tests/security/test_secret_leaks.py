@@ -444,7 +444,7 @@ def look_into_the_console(served: Up, sweep: Sweep, webhook: str) -> None:
         inside = browser.post("/admin/login/", data={**form, **csrf}, headers={"Referer": served.base_url})
         assert inside.status_code == 200, inside.status_code
         assert "/admin/logout/" in inside.text
-        waiting, seen = ["/admin/", f"/admin/webhooks/webhook/{webhook}/change/"], set()
+        waiting, seen = ["/admin/", f"/admin/timeline/?q={webhook}"], set()
         while waiting and len(seen) < 90:
             path = waiting.pop(0)
             if path in seen:

@@ -1,10 +1,8 @@
 """Pages of the console, opened by staff."""
 
-import html
 from collections.abc import Callable
 
 import pytest
-from django.contrib.admin.utils import quote
 from django.test import Client
 
 from accounts import audit
@@ -12,8 +10,6 @@ from accounts.staff import roles
 from accounts.staff.roles import StaffRole
 from accounts.users import service as user_service
 from tests.projects.conftest import Make
-
-FUNCTIONS, RUNS = "/admin/functions/function/", "/admin/functions/run/"
 
 
 @pytest.fixture
@@ -25,19 +21,6 @@ def console() -> Client:
         )
     )
     return client
-
-
-def page(console: Client, path: str, status: int = 200) -> str:
-    got = console.get(path)
-    assert got.status_code == status, (path, got.status_code)
-    return html.unescape(got.content.decode())
-
-
-def of(thing_id: str, path: str = "/admin/webhooks/webhook/") -> str:
-    return f"{path}{quote(thing_id)}/change/"
-
-
-WEBHOOKS, DELIVERIES = "/admin/webhooks/webhook/", "/admin/webhooks/delivery/"
 
 
 Hire = Callable[[StaffRole], Client]

@@ -4,12 +4,12 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from functions.console.highlight import coloured
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.developer_console.functions.common import path_of, render
+from platform_site.developer_console.functions.highlight import coloured
 from platform_site.http import exact_json
 
 _TEMPLATE: Final = """export default async (input, ctx) => {

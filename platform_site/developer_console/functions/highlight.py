@@ -34,8 +34,3 @@ def coloured(source: str) -> SafeString:
         words.append(word)
     html: str = write(words, _FORMATTER)
     return mark_safe(html)  # noqa: S308 - HtmlFormatter escapes what it is given
-
-
-def line_numbers(source: str) -> str:
-    """`1` to the last line's number, one a line, to stand beside it."""
-    return "\n".join(str(number) for number in range(1, source.count("\n") + 2))

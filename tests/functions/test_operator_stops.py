@@ -1,0 +1,72 @@
+"""Operators stop a function's schedule and events, and activate a version, without becoming its run-as identity."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from accounts import audit
+from accounts.models import AuditEntry
+from functions.deploy import service as deploy_service
+from functions.models import Function, Run
+from functions.triggers import events as event_triggers
+from projects.directory.environments import place_of
+from rows.models import EventInterest, OutboxEvent
+from tests.rows.conftest import Tracker
+from tests.support.console import console as console
+from tests.support.functions import SUM, deploy
+from webhooks.delivery.relay import relay_batch
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+STAFF = audit.Actor("staff", "usr_01h455vb4pex5vsknk084sn02q")
+
+
+@pytest.fixture
+def place(tracker: Tracker) -> Any:
+    return place_of(tracker.environment_id)
+
+
+def the_function(tracker: Tracker) -> Function:
+    return Function.objects.using(tracker.project.cluster).get()
+
+
+def test_a_stopped_schedule_is_recorded_once(tracker: Tracker, place: Any) -> None:
+    owner = tracker.project.memberships.get(role="owner").user_id
+    deploy(tracker, "sum", SUM, schedule="30 4 * * *")
+    deploy(tracker, "sum", SUM + "\n")
+    deploy_service.activate(place, "sum", 1, actor=STAFF)
+    function = the_function(tracker)
+    assert (function.active_version, function.scheduled_id, function.schedule_stopped) == (1, owner, None)
+    for _ in range(2):
+        deploy_service.stop_schedule(place, "sum", actor=STAFF)
+    function = the_function(tracker)
+    assert (function.next_run_at, function.schedule_stopped) == (None, "operator")
+    entry = AuditEntry.objects.get(action="function.schedule_stopped")
+    assert (entry.actor_kind, entry.detail["reason"]) == ("staff", "operator")
+
+
+def test_stopped_events_run_nothing(tracker: Tracker, place: Any, console: Client) -> None:
+    using = tracker.project.cluster
+    owner = tracker.project.memberships.get(role="owner").user_id
+    deploy(tracker, "sum", SUM, on=["lists.insert"])
+    row = {"name": "x", "owner_id": tracker.users["alice"]}
+    assert tracker.post("key", "/rows/lists", row).status == 201
+    relay_batch(using)
+    waits = console.get(f"/admin/waiting/{using}/").content.decode()
+    assert OutboxEvent.objects.using(using).get(type="lists.insert").event_id in waits
+    assert "each event has its runs" not in waits
+    assert event_triggers.queue(using) == 1
+    assert "each event has its runs" in console.get(f"/admin/waiting/{using}/").content.decode()
+    deploy(tracker, "sum", SUM + "\n")
+    deploy_service.activate(place, "sum", 1, actor=STAFF)
+    assert (the_function(tracker).events_id, the_function(tracker).events_stopped) == (owner, None)
+    for _ in range(2):
+        deploy_service.stop_events(place, "sum", actor=STAFF)
+    assert not EventInterest.objects.using(using).exists()
+    entry = AuditEntry.objects.get(action="function.events_stopped")
+    assert (entry.actor_kind, entry.detail["reason"]) == ("staff", "operator")
+    assert tracker.post("key", "/rows/lists", row).status == 201
+    relay_batch(using)
+    assert event_triggers.queue(using) == 0
+    assert Run.objects.using(using).filter(trigger="event").count() == 1

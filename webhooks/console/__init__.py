@@ -1,5 +1,0 @@
-"""Admin pages of webhooks and deliveries.
-
-Depends on: subscriptions, delivery.
-Used from outside: admin.
-"""
