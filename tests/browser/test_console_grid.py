@@ -1,98 +1,19 @@
 """The grid as a spreadsheet in a real browser: keys, pickers, ranges, widths, and changes by others."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, owner, save_screenshot
+from tests.support.browser import NARROW, WIDE, in_a_browser, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
-from tests.support.client import Api
 from tests.support.console_checks import findings, fits
-from tests.support.service import Up
+from tests.support.console_grid import Things, cell, forget, paste
+from tests.support.console_grid import things as things
 
 pytestmark = in_a_browser
-
-DOCUMENT: dict[str, Any] = {
-    "tables": {
-        "boxes": {"columns": {"name": {"type": "text"}}},
-        "things": {
-            "columns": {
-                "name": {"type": "text", "max_length": 20},
-                "size": {"type": "integer", "null": True, "min": 0},
-                "kind": {"type": "enum", "values": ["new", "old"], "null": True},
-                "due": {"type": "date", "null": True},
-                "seen": {"type": "timestamp", "null": True},
-                "extra": {"type": "json", "null": True},
-                "box": {"type": "reference", "to": "boxes", "null": True},
-                "owner": {"type": "user", "null": True},
-            }
-        },
-    }
-}
-
-
-@dataclass
-class Things:
-    """The table on the page, and the API beside it."""
-
-    served: Up
-    api: Api
-    token: str
-    environment: str
-
-    def call(self, method: str, path: str, **more: Any) -> Any:
-        answer = getattr(self.api, method)(path, token=self.token, environment=self.environment, **more)
-        assert answer.status < 300, answer.json
-        return answer.json if answer.status != 204 else None
-
-    def add(self, **values: Any) -> str:
-        return str(self.call("post", "/v1/rows/things", json=values)["id"])
-
-    def row(self, row_id: str) -> Any:
-        return self.call("get", f"/v1/rows/things/{row_id}")
-
-    def open(self, page: Page) -> None:
-        base = enter_console(page, self.served)
-        production = self.served.facts["environments"]["production"]
-        page.goto(base.replace(production, self.environment) + "tables/things?order=name")
-        expect(page.get_by_text("Live", exact=True)).to_be_visible()
-
-
-@pytest.fixture
-def things(served: Up) -> Iterator[Things]:
-    api, token = owner(served)
-    made = Things(served, api, token, served.facts["environments"]["development"])
-    before = made.call("get", "/v1/schema")["document"]
-    document = {"tables": {**before["tables"], **DOCUMENT["tables"]}}
-    made.call("put", "/v1/schema", json={"document": document})
-    yield made
-    confirm = ["drop table things", "drop table boxes"]
-    made.call("put", "/v1/schema", json={"document": before, "confirm": confirm})
-
-
-def cell(page: Page, row_id: str, key: str) -> Locator:
-    return page.locator(f"tr[data-id='{row_id}'] td[data-key={key}]")
-
-
-def paste(page: Page, text: str) -> None:
-    page.evaluate(
-        """text => {
-            const data = new DataTransfer();
-            data.setData("text/plain", text);
-            const event = new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
-            document.activeElement.dispatchEvent(event);
-        }""",
-        text,
-    )
-
-
-def forget(errors: list[str], *statuses: int) -> None:
-    errors[:] = [each for each in errors if not any(f"a status of {status}" in each for status in statuses)]
 
 
 def test_keys_are_those_of_a_spreadsheet(

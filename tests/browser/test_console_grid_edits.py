@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_console_grid import Things, cell, forget, paste
-from tests.browser.test_console_grid import things as things
 from tests.support.browser import NARROW, WIDE, in_a_browser, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
 from tests.support.console_checks import findings, fits
+from tests.support.console_grid import Things, cell, forget, paste
+from tests.support.console_grid import things as things
 
 pytestmark = in_a_browser
 

@@ -357,3 +357,13 @@ def test_audit_log_of_an_endpoint_has_an_index(world: World) -> None:
         found(ids.new("inb"))
     [plan] = plans
     assert "audit_of_address" in plan
+
+
+def test_what_is_stopped_in_the_console_of_the_project_leads_there(console: Client, world: World) -> None:
+    base = f"/console/{world.project.pk}/{world.environment.pk}"
+    event = world.event(request_id=None)
+    delivery, run = world.delivery(event), world.run(status="succeeded")
+    for sought, section in ((delivery, "webhooks"), (run, "functions"), (world.webhook, "webhooks")):
+        page = console.get("/admin/timeline/", {"q": sought.pk}).content.decode()
+        assert f'href="{base}/{section}/"' in page, sought
+    assert base not in console.get("/admin/timeline/", {"q": event.event_id}).content.decode()

@@ -11,8 +11,8 @@ from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.schema import rule_forms
 from platform_site.developer_console.schema.parts import Part
 from tests.developer_console.conftest import DOCUMENT, Desk
-from tests.developer_console.test_schema_forms import code, draft_of, save, submit, table_after, text_of
 from tests.rows.conftest import Tracker
+from tests.support.schema_forms import code, draft_of, save, submit, table_after, text_of
 
 ME = "$user.id"
 TABLE: dict[str, Any] = {

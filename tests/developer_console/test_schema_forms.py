@@ -1,16 +1,15 @@
 """The forms of the schema: each changes the draft, which is planned and not applied, and shows the API's errors."""
 
 import copy
-import json
 import re
 from collections.abc import Callable
-from html import unescape
 from typing import Any
 
 import pytest
 
 from tests.developer_console.conftest import DOCUMENT, Desk
 from tests.rows.conftest import Tracker
+from tests.support.schema_forms import code, draft_of, save, submit, table_after, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -18,33 +17,6 @@ BOTH: dict[str, Any] = copy.deepcopy(DOCUMENT)
 BOTH["tables"]["tasks"]["indexes"] = [["-title", "owner"]]
 BOTH["tables"]["tasks"]["unique"] = [["title", "points"]]
 BOTH["tables"]["tasks"]["checks"] = {"named": {"title": {"$ne": ""}}}
-
-
-def text_of(answer: Any) -> str:
-    return unescape(answer.content.decode())
-
-
-def draft_of(answer: Any) -> Any:
-    found = re.search(r"<textarea id=\"document\"[^>]*>(.*?)</textarea>", answer.content.decode(), re.S)
-    assert found is not None
-    return json.loads(unescape(found[1]))
-
-
-def code(*part: str) -> str:
-    return json.dumps([*part, "", "", ""][:4], separators=(",", ":"))
-
-
-def submit(desk: Desk, what: str, document: Any = DOCUMENT, **values: str) -> Any:
-    return desk.post("schema", {"what": what, "version": "1", "document": json.dumps(document), **values})
-
-
-def save(desk: Desk, part: str, document: Any = DOCUMENT, **values: str) -> Any:
-    return submit(desk, "save", document, part=part, **{f"part_{name}": value for name, value in values.items()})
-
-
-def table_after(answer: Any, table: str = "tasks") -> Any:
-    assert answer.status_code == 200, text_of(answer)
-    return draft_of(answer)["tables"][table]
 
 
 def test_a_column_is_added_changed_and_removed(tracker: Tracker, desk: Desk) -> None:
