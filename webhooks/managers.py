@@ -41,3 +41,7 @@ class WebhookQuerySet(models.QuerySet["Webhook"]):
         """
         rate = RawSQL(_SUCCESS_RATE, [HEALTH_WINDOW], models.FloatField())  # noqa: S611 - a constant
         return self.annotate(success_rate=rate)
+
+    def with_tries(self) -> "WebhookQuerySet":
+        """Adds `was_tried`: whether any delivery was attempted. Before, a `success_rate` of 1.0 says nothing."""
+        return self.annotate(was_tried=RawSQL(_WAS_TRIED, [], models.BooleanField()))  # noqa: S611 - a constant
