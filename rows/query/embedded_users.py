@@ -1,15 +1,18 @@
 """Embeds users in rows: the second query of a list or a row with `with=owner`.
 
-Users are in the control database. So the statement of the rows only marks the place of each user with its id, masked by
-the caller's rules, and the users of all marks are read at once. A mark is a JSON string with a tab in front. PostgreSQL
-writes no tab between the tokens of a row's JSON, and escapes it in strings, so no value can imitate a mark.
+Users are in the control database. So the statement of the rows only gives the id of each user, masked by the caller's
+rules, and all users are read at once. The ids of users of the rows themselves are cells beside the JSON (`append`).
+In other relations a mark stands in the user's place (`embed`): a JSON string with a tab in front. PostgreSQL writes no
+tab between the tokens of a row's JSON, and escapes it in strings, so no value can imitate a mark.
 """
 
 import re
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from accounts.directory import user_lookup
 from platform_site.http.errors import ValidationFailed
+from platform_site.postgres.libpq import Row
 from rows.query.sql.expressions import Sql
 
 MAX_USERS: Final = 10_000
@@ -30,14 +33,38 @@ def embed(body: bytes, fields: tuple[str, ...], pool_id: str, max_bytes: int) ->
     if the control database is unavailable.
     """
     parts: list[bytes] = _MARK.split(body)  # text, id, text, id, …, text
-    ids = set(parts[1::2])
+    users = _find(set(parts[1::2]), fields, pool_id)
+    parts[1::2] = [users.get(one, b"null") for one in parts[1::2]]
+    return b"".join(_bounded(parts, max_bytes))
+
+
+def append(
+    rows: Sequence[Row], names: Sequence[str], fields: tuple[str, ...], pool_id: str, max_bytes: int
+) -> list[bytes]:
+    """The JSON of each row with its users under `names`: their ids are the cells after the JSON. As `embed`; no query
+    where there are no ids."""
+    end = 1 + len(names)
+    asked = {row[1:end] for row in rows}
+    ids = {one for each in asked for one in each if one is not None}
+    users: dict[bytes | None, bytes] = dict(_find(ids, fields, pool_id)) if ids else {}
+    keys = [b',"%b":' % name.encode() for name in names]
+    members = {
+        each: b"".join([key + users.get(one, b"null") for key, one in zip(keys, each, strict=True)]) + b"}"
+        for each in asked
+    }
+    return _bounded([(row[0] or b"")[:-1] + members[row[1:end]] for row in rows], max_bytes)
+
+
+def _find(ids: Collection[bytes], fields: tuple[str, ...], pool_id: str) -> dict[bytes, bytes]:
     if len(ids) > MAX_USERS:
         raise _too_large(f"The answer would have more than {MAX_USERS:,} different users.")
-    users = user_lookup.find_users(pool_id, ids, fields)
-    parts[1::2] = [users.get(one, b"null") for one in parts[1::2]]
+    return user_lookup.find_users(pool_id, ids, fields)
+
+
+def _bounded(parts: list[bytes], max_bytes: int) -> list[bytes]:
     if sum(map(len, parts)) > max_bytes:
         raise _too_large(f"The answer would have more than {max_bytes >> 20} MB.")
-    return b"".join(parts)
+    return parts
 
 
 def _too_large(message: str) -> ValidationFailed:

@@ -118,12 +118,10 @@ def _retrieve(asking: QueryContext, name: str, row_id: str, withs: Any, columns:
         asking.verify()
         raise NotFound
     [row] = rows
-    if shape.withs:
+    if not shape.has_only_users:
         _hold_to_size(rows, "with", made=2)
     etag = etag_of(row[0] or b"") if chosen is None else None
-    if not shape.withs:
-        return RowAnswer(row_id, row[0] or b"", etag)
-    return RowAnswer(row_id, _with_users(asking, _joined(asking, row)), etag)
+    return RowAnswer(row_id, _bodies(asking, rows, shape)[0], etag)
 
 
 def _list(asking: QueryContext, name: str, query: ListQuery) -> Page:
@@ -143,26 +141,26 @@ def _list(asking: QueryContext, name: str, query: ListQuery) -> Page:
         ended = [relation.last] if relation else cursors.decode(_KIND, facts, query.cursor)
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
-    statement = asking.statement(ReadShape(name, where.shape, order, withs, after, columns), select.read)
+    shape = ReadShape(name, where.shape, order, withs, after, columns)
+    statement = asking.statement(shape, select.read)
     rows = asking.read(statement, named, where.wire)
     if not rows:
         asking.verify()
     next_cursor = None
     if len(rows) > query.limit:
         del rows[query.limit :]
-        keys = rows[-1][2 if withs else 1 :]
+        keys = rows[-1][-len(order) :]
         if relation is None:
             next_cursor = _cursor(cursor_facts(asking, table, where, order), keys)
         else:
             next_cursor = _relation_cursor(asking, name, relation.column, relation.id, (keys[0] or b"").decode())
     if withs or len(rows) > 1:
-        _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=2 if withs else 1)
-    parts = [b'{"data":[', b",".join([_joined(asking, row) if withs else row[0] or b"" for row in rows]), b"]"]
+        _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=1 if shape.has_only_users else 2)
+    parts = [b'{"data":[', b",".join(_bodies(asking, rows, shape)), b"]"]
     if query.count is not None:
         parts.append(_count(asking, table, where, query.count))
     parts.append(b',"next_cursor":' + (b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()) + b"}")
-    body = b"".join(parts)
-    return Page(_with_users(asking, body) if withs else body, next_cursor)
+    return Page(b"".join(parts), next_cursor)
 
 
 def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
@@ -176,11 +174,19 @@ def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
         raise ValidationFailed.of(parameter, "too_large", message)
 
 
-def _with_users(asking: QueryContext, body: bytes) -> bytes:
-    """`body` with the users that are marked in it, in a second query if there are any."""
+def _bodies(asking: QueryContext, rows: Sequence[Row], shape: ReadShape) -> list[bytes]:
+    """The rows as JSON with their relations; users in a second query if there are any."""
+    if not shape.withs:
+        return [row[0] or b"" for row in rows]
+    fields, pool_id = asking.resolver.user_fields, asking.place.pool_id
+    if shape.has_only_users:
+        names = [one.name for one in shape.withs]
+        return embedded_users.append(rows, names, fields, pool_id, MAX_ANSWER_BYTES)
+    bodies = [_joined(asking, row) for row in rows]
+    body = b",".join(bodies)
     if embedded_users.SIGN not in body:
-        return body
-    return embedded_users.embed(body, asking.resolver.user_fields, asking.place.pool_id, MAX_ANSWER_BYTES)
+        return bodies
+    return [embedded_users.embed(body, fields, pool_id, MAX_ANSWER_BYTES)]
 
 
 def _joined(asking: QueryContext, row: Row) -> bytes:

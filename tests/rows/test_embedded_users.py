@@ -236,15 +236,28 @@ def test_pages_go_on_with_users(app: App) -> None:
     assert app.get("alice", 'cards?with=owner&where={"id":"none"}').json == {"data": [], "next_cursor": None}
 
 
+def test_users_alone_are_the_same_as_users_beside_relations(app: App) -> None:
+    app.insert("cards", owner_id=app.users["bob"], board_id=app.board, title='\t"\\usr')  # without a helper
+    for users in ("owner", "helper,owner", "owner,helper"):
+        beside = app.get("alice", f"cards?with={users},board&order=owner_id,id").json["data"]
+        for row in beside:
+            del row["board"]
+        alone = app.get("alice", f"cards?with={users}&order=owner_id,id").json["data"]
+        assert [list(row.items()) for row in alone] == [list(row.items()) for row in beside]
+        for row in alone:
+            assert app.get("alice", f"cards/{row['id']}?with={users}").json == row
+
+
 def test_a_response_that_users_make_too_large_is_refused(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     from rows.query import embedded_users, service
 
-    whole = len(app.get("alice", "cards?with=owner").body)
-    monkeypatch.setattr(service, "MAX_ANSWER_BYTES", whole)
-    app.get("alice", "cards?with=owner")
-    monkeypatch.setattr(service, "MAX_ANSWER_BYTES", whole - 1)
-    assert app.refused("alice", "cards?with=owner")[0] == {"with": "too_large"}
-    monkeypatch.undo()
+    for path in ("cards?with=owner", "cards?with=board.owner"):
+        rows = app.get("alice", path).body.removeprefix(b'{"data":[').removesuffix(b'],"next_cursor":null}')
+        monkeypatch.setattr(service, "MAX_ANSWER_BYTES", len(rows))
+        app.get("alice", path)
+        monkeypatch.setattr(service, "MAX_ANSWER_BYTES", len(rows) - 2)  # there is a comma between the two rows
+        assert app.refused("alice", path)[0] == {"with": "too_large"}
+        monkeypatch.undo()
     monkeypatch.setattr(embedded_users, "MAX_USERS", 1)
     assert app.refused("alice", "cards?with=owner")[0] == {"with": "too_large"}
 
