@@ -81,10 +81,15 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
 
 def _begin(wrapper: BaseDatabaseWrapper, libpq: Any) -> None:
     """Begin the transaction of an enclosing `atomic()`, if it has not begun. Raises if it is broken."""
+    if not _has_begun(wrapper, libpq):
+        checked(wrapper, libpq, libpq.exec_(b"BEGIN"))
+
+
+def _has_begun(wrapper: BaseDatabaseWrapper, libpq: Any) -> bool:
+    """Whether the transaction of an enclosing `atomic()` has. Raises if it is broken."""
     if wrapper.needs_rollback:
         wrapper.validate_no_broken_transaction()
-    if libpq.transaction_status == _IDLE:
-        checked(wrapper, libpq, libpq.exec_(b"BEGIN"))
+    return bool(libpq.transaction_status != _IDLE)
 
 
 def opened(wrapper: Any) -> tuple[Any, _Prepared]:
@@ -160,9 +165,10 @@ def pipeline_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[S
     if not wrapper.in_atomic_block or wrapper.alias == DEFAULT_DB_ALIAS:
         raise RuntimeError("a pipeline in a transaction needs atomic() on a region's database")
     libpq, prepared = opened(wrapper)
-    _begin(wrapper, libpq)
+    begun = _has_begun(wrapper, libpq)
     try:
-        return pipeline_in_order(wrapper, statements, lambda: False)
+        results = pipeline_in_order(wrapper, statements if begun else [(b"BEGIN", ()), *statements], lambda: False)
+        return results if begun else results[1:]
     except psycopg.errors.InvalidSqlStatementName:
         prepared.names.clear()
         raise
@@ -176,16 +182,18 @@ def pipeline_in_order(
     libpq, prepared = opened(wrapper)
     made: list[bytes | None] = []
     """Of each result the statement that was prepared; None for a statement's own."""
+    just_made: dict[bytes, bytes] = {}
+    """By the statement, the names that this pipeline prepares: they are not kept before the server has said so."""
     try:
         libpq.enter_pipeline_mode()
         for sql, values in statements:
-            name = prepared.names.get(sql)
-            if name is not None:
-                prepared.names.move_to_end(sql)
-            elif _comes_again(wrapper, prepared, sql):
-                name = _name_of(sql)
+            name = prepared.names.get(sql) or just_made.get(sql)
+            if name is None and _comes_again(wrapper, prepared, sql):
+                name = just_made[sql] = _name_of(sql)
                 libpq.send_prepare(name, sql)
                 made.append(sql)
+            elif sql in prepared.names:
+                prepared.names.move_to_end(sql)
             _send(libpq, name, sql, values)
             made.append(None)
         libpq.pipeline_sync()

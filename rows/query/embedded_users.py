@@ -46,10 +46,10 @@ def append(
     end = 1 + len(names)
     asked = {row[1:end] for row in rows}
     ids = {one for each in asked for one in each if one is not None}
-    users: dict[bytes | None, bytes] = dict(_find(ids, fields, pool_id)) if ids else {}
+    users = _find(ids, fields, pool_id) if ids else {}
     keys = [b',"%b":' % name.encode() for name in names]
     members = {
-        each: b"".join([key + users.get(one, b"null") for key, one in zip(keys, each, strict=True)]) + b"}"
+        each: b"".join([key + users.get(one or b"", b"null") for key, one in zip(keys, each, strict=True)]) + b"}"
         for each in asked
     }
     return _bounded([(row[0] or b"")[:-1] + members[row[1:end]] for row in rows], max_bytes)

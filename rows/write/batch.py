@@ -28,6 +28,7 @@ from rows.write.pending_write import PendingWrite
 
 MAX_OPERATIONS: Final = 100
 Op = Literal["insert", "update", "upsert", "delete"]
+_OPS: Final[tuple[Op, ...]] = get_args(Op)
 _FIELDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "insert": (frozenset({"values"}), frozenset()),
     "update": (frozenset({"id", "values"}), frozenset({"if_match"})),
@@ -288,8 +289,8 @@ def _read_operation(item: Any, read_tags: Any) -> Operation:
     if not isinstance(item, dict):
         raise ValidationFailed.of(WHOLE_BODY, "wrong_type", "An operation is an object.")
     op = item.get("op")
-    if not isinstance(op, str) or op not in get_args(Op):
-        raise ValidationFailed.of("op", "not_among", f"Must be one of {', '.join(get_args(Op))}.")
+    if not isinstance(op, str) or op not in _OPS:
+        raise ValidationFailed.of("op", "not_among", f"Must be one of {', '.join(_OPS)}.")
     required, optional = _FIELDS[op]
     allowed = {"op", "table", "name"} | required | optional
     errors = [

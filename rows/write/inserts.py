@@ -1,9 +1,9 @@
 """Inserts of one row and of many: their cells and defaults, the order in which they are made, and their size."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from django.db import transaction
 
@@ -11,6 +11,7 @@ from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity import ids
 from rows.query.context import QueryContext
+from rows.query.role_view import RoleView
 from rows.query.service import RowAnswer
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID, Cell
@@ -55,8 +56,9 @@ def new_rows(
         if len(errors) >= MAX_ERRORS:
             break
         try:
-            attempts.append(attempt := _new_row(asking, table, access, body, depth))
-            size += _size(table, attempt.named)
+            attempt, length = _new_row(asking, table, access, body, depth)
+            attempts.append(attempt)
+            size += length
         except ValidationFailed as error:
             errors += of_row(error, number, numbered=numbered).fields
         if size > MAX_ANSWER_BYTES:
@@ -114,8 +116,8 @@ def _turns(attempts: Mapping[int, PendingWrite]) -> list[int]:
     return turns
 
 
-def _new_row(asking: QueryContext, table: Table, access: Access, body: Any, depth: int) -> PendingWrite:
-    """The insert that `body` asks for. Raises ValidationFailed."""
+def _new_row(asking: QueryContext, table: Table, access: Access, body: Any, depth: int) -> tuple[PendingWrite, int]:
+    """The insert that `body` asks for, and the bytes of its long cells. Raises ValidationFailed."""
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
 
@@ -133,48 +135,62 @@ def _new_row(asking: QueryContext, table: Table, access: Access, body: Any, dept
     )
     named: Named = {}
     stamped: list[str] = []
-    for column in table.columns.values():
-        if column.name in rule.set:
-            continue
-        if column.name in given:
-            named[Cell(column.name)] = given[column.name]
-        elif column.default == NOW and column.type in ("date", "timestamp"):
-            stamped.append(column.name)
-        else:
-            named[Cell(column.name)] = _default(column)
-    named[ROW_ID] = given.get(ROW_ID) or f"{table.id_prefix}{ids.suffix()}".encode()
     role_view = asking.environment.open_role_view(asking.role_key)
-    if not row_size.new_fits(role_view, table, _lengths(table, named), rule.columns):
+    for name, cell, default in _cells_of(role_view, table, rule.set):
+        if name in given:
+            named[cell] = given[name]
+        elif default == NOW:
+            stamped.append(name)
+        else:
+            named[cell] = str(uuid.uuid4()).encode() if isinstance(default, str) else default
+    named[ROW_ID] = given.get(ROW_ID) or f"{table.id_prefix}{ids.suffix()}".encode()
+    lengths = _lengths(table, named)
+    if not row_size.new_fits(role_view, table, lengths, rule.columns):
         raise too_large(row_size.shares(role_view, table, rule.columns))
-    return PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
+    attempt = PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
+    return attempt, sum(lengths.values())
+
+
+_Default = bytes | str | None
+"""What a column holds that was not sent: a value on the wire, or NOW or RANDOM, which each row has for itself."""
+
+
+def _cells_of(
+    role_view: RoleView, table: Table, without: Collection[str]
+) -> list[tuple[str, Cell, _Default]]:  # fmt: skip
+    """The columns of a new row that rules do not set, with the key and the default of each."""
+    key = "new row", table.name
+    found = role_view.remembered.get(key)
+    if found is None:
+        columns = [column for column in table.columns.values() if column.name not in without]
+        found = [(column.name, Cell(column.name), _default(column)) for column in columns]
+        role_view.remembered[key] = found
+    return cast("list[tuple[str, Cell, _Default]]", found)
 
 
 def _lengths(table: Table, named: Named) -> dict[str, int]:
     """Bytes of the texts, arrays and JSON that a write brings in, as stored, by column."""
-    return {
-        key.column: column_values.stored_size(column, cell)
-        for key, cell in named.items()
-        if cell is not None
-        and isinstance(key, Cell)
-        and (column := table.columns[key.column]).type in column_values.LONG_TYPES
-    }
-
-
-def _size(table: Table, named: Named) -> int:
-    return sum(_lengths(table, named).values())
+    lengths: dict[str, int] = {}
+    for key, cell in named.items():
+        if cell is not None and type(key) is Cell:
+            column = table.columns[key.column]
+            if column.type in column_values.LONG_TYPES:
+                lengths[column.name] = column_values.stored_size(column, cell)
+    return lengths
 
 
 def is_large(table: Table, named: Named) -> bool:
     """Whether an update brings in so much that the row's size must be looked at."""
-    return _size(table, named) > row_size.LARGE_WRITE
+    return sum(_lengths(table, named).values()) > row_size.LARGE_WRITE
 
 
-def _default(column: Column) -> bytes | None:
-    """What a column holds that was not sent."""
+def _default(column: Column) -> _Default:
     if column.default is None:
         return None
-    if column.type == "uuid" and column.default == RANDOM:
-        return str(uuid.uuid4()).encode()
+    if column.default == NOW and column.type in ("date", "timestamp"):
+        return NOW
+    if column.default == RANDOM and column.type == "uuid":
+        return RANDOM
     type_ = SQL_TYPES[column.type]
     return values.wire(type_, column_values.read_cell(column, column.default))
 

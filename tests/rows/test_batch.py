@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import close_old_connections
 
+from platform_site.postgres import libpq, prepared
 from rows.outbox.models import OutboxEvent
 from rows.write import insert_pipeline
 from tests.rows.conftest import Tracker
@@ -112,6 +113,43 @@ def test_after_an_error_nothing_has_changed(app: Tracker) -> None:
     assert not OutboxEvent.objects.using(app.project.cluster).exists()
     assert batch(app, insert("teams", name="Red")).status == 200
     assert OutboxEvent.objects.using(app.project.cluster).count() == 1
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_ten_inserts_and_the_begin_of_their_transaction_are_one_round_trip(
+    app: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[list[bytes]] = []
+    alone: list[bytes] = []
+    pipeline, execute = libpq.pipeline_in_order, prepared.execute
+
+    def counted(wrapper: Any, statements: Any, is_silent: Any) -> Any:
+        sent.append([sql for sql, _ in statements])
+        return pipeline(wrapper, statements, is_silent)
+
+    def noted(wrapper: Any, sql: bytes, values: Any) -> Any:
+        alone.append(sql)
+        return execute(wrapper, sql, values)
+
+    operations = [
+        operation
+        for number in range(5)
+        for operation in (
+            insert("teams", f"team{number}", name=f"Team {number}"),
+            insert("members", team_id=ref(f"team{number}.id")),
+        )
+    ]
+    monkeypatch.setattr(libpq, "pipeline_in_order", counted)
+    monkeypatch.setattr(prepared, "execute", noted)
+    answer = batch(app, *operations)
+    assert answer.status == 200, answer.json
+    [together] = sent
+    assert together[0] == b"BEGIN"
+    # None is inserted alone: a statement that comes five times on a new connection is prepared once.
+    assert (len(together), len(set(together)), alone) == (11, 3, [])
+    taken = batch(app, insert("teams", name="Other"), insert("teams", name="Team 1"))
+    failed(taken, 1, 422, "validation_failed", name="taken")
+    assert names(app) == [f"Team {number}" for number in range(5)]
 
 
 def test_inserts_are_sent_together(app: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,15 +108,15 @@ def shown(
 def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowSource) -> Piece:
     """What `one` puts under its name into the JSON of the row at `source`."""
     if isinstance(one, WithUser):
-        found = writer.expression(embedded_users.mark(user_id(writer, one, table, source)), table)
+        found = writer.expression(embedded_users.mark(user_id(writer, one.column, table, source)), table)
     else:
         found = embedded(writer, one, table, source)
     return combine(found, f' AS "{one.name}"')
 
 
-def user_id(writer: Writer, one: WithUser, table: str, source: RowSource) -> Any:
-    """The id of the user that `one` embeds; null where the caller may not read it."""
-    return writer.role_view.reading.cell(table, one.column, source)
+def user_id(writer: Writer, column: str, table: str, source: RowSource) -> Any:
+    """The id of the user in `column`; null where the caller may not read it."""
+    return writer.role_view.reading.cell(table, column, source)
 
 
 def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:

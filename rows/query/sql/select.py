@@ -76,7 +76,8 @@ def read(role_view: "RoleView", shape: ReadShape) -> Statement:
     joined_with: str | Piece = ""
     user_ids: list[str | Piece] = []
     if shape.has_only_users:
-        user_ids = [writer.expression(user_id(writer, one, table.name, row), table.name) for one in shape.withs]
+        columns_of_users = [one.column for one in shape.withs if isinstance(one, WithUser)]
+        user_ids = [writer.expression(user_id(writer, name, table.name, row), table.name) for name in columns_of_users]
     else:
         columns.append("row_to_json(_w)")
         relations = [relation_json(writer, one, table.name, row) for one in shape.withs]
