@@ -39,9 +39,13 @@ class Activity:
     """Whether a count stopped at MOST."""
 
 
-def of(console: Console) -> Activity | None:
+def place(console: Console) -> EnvironmentRef | None:
+    """Where the environment is; None while its project is suspended."""
+    return None if console.project["suspended_at"] else place_of(console.environment["id"])
+
+
+def of(console: Console, place: EnvironmentRef | None) -> Activity | None:
     """None if the figures are not there: the project is suspended, the region is unavailable or too slow."""
-    place = _place(console)
     if place is None:
         return None
     names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
@@ -54,9 +58,9 @@ def of(console: Console) -> Activity | None:
     return _drawn(found)
 
 
-def troubles(console: Console) -> list[tuple[str, str]]:
+def troubles(console: Console, place: EnvironmentRef | None) -> list[tuple[str, str]]:
     """What needs attention, as (text, URL): webhooks that fail or are disabled, triggers that stopped. Two queries."""
-    place, scopes = _place(console), console.me["scopes"]
+    scopes = console.me["scopes"]
     found: list[tuple[str, str]] = []
     if place is None:
         return found
@@ -75,10 +79,6 @@ def troubles(console: Console) -> list[tuple[str, str]]:
     except Error:
         return []
     return found
-
-
-def _place(console: Console) -> EnvironmentRef | None:
-    return None if console.project["suspended_at"] else place_of(console.environment["id"])
 
 
 def _rows(cursor: Any, name: str, environment_id: str) -> Sequence[tuple[Any, ...]]:

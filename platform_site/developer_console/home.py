@@ -22,15 +22,15 @@ def home(console: Console) -> HttpResponse:
             context = keys.change(console)
         except Refused as refusal:
             context, status = {"key_refusal": refusal}, refusal.status
-    tables = _tables(console)
+    tables, place = _tables(console), activity.place(console)
     context |= keys.panel(console)
     return console.render(
         "console/home.html",
         {
             "base_url": settings.BASE_URL,
             "tables": tables,
-            "activity": activity.of(console),
-            "troubles": activity.troubles(console),
+            "activity": activity.of(console, place),
+            "troubles": activity.troubles(console, place),
             "snippets": _snippets(console, tables, context.get("new_key")),
             **context,
         },

@@ -93,8 +93,15 @@ def test_a_bar_ends_where_counting_does(
 ) -> None:
     monkeypatch.setattr(activity, "MOST", 10)
     with_function_and_webhook(tracker)
-    history.add_runs(cluster, tracker.environment_id, "sum", 500, days=0.5)
+    assert tracker.call("owner", "PUT", "/functions/product", json={"source": "export default () => 1"}).status < 300
+    for name in ("sum", "product"):
+        history.add_runs(cluster, tracker.environment_id, name, 500, days=0.5)
+    page = desk.get().content.decode()
     assert "there were more" in text_of(desk.get())
+    rows = [re.findall(r"<td>([\d,:]+)</td>", row) for row in re.findall(r"<tr>(<td>\d\d:00</td>.*?)</tr>", page)]
+    runs, failed = ([int(row[place]) for row in rows] for place in (4, 5))
+    assert max(runs) == 10  # of both together
+    assert all(wrong <= all_ for wrong, all_ in zip(failed, runs, strict=True))
 
 
 def test_what_needs_attention_is_named_first(tracker: Tracker, desk: Desk, cluster: str) -> None:
