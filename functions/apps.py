@@ -13,8 +13,7 @@ class FunctionsConfig(AppConfig):
         from functions.deploy.existing_functions import existing_functions
         from functions.execution.executor import SECRET_PURPOSE
         from functions.models import Function, PendingEvent
-        from functions.quotas import queue_quotas
-        from functions.runs import start
+        from functions.quotas import anonymous_queue, queue_quotas
         from functions.triggers import event_subscriptions, schedules
         from functions.triggers import events as event_triggers
         from platform_site.request_log import names
@@ -29,7 +28,7 @@ class FunctionsConfig(AppConfig):
         set_usage_counter("schedules_per_environment", schedules.count_schedules)
         set_usage_counter("event_functions_per_environment", event_subscriptions.count_subscriptions)
         set_usage_counters(("queued_runs", "queued_bytes"), queue_quotas.used)
-        set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), start.waiting_anonymous_runs)
+        set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), anonymous_queue.waiting)
         publishable_key_exposure.register(functions=directory.public_functions)
         register_part("functions", Functions())
         orphaned_rows.register(Function, PendingEvent)

@@ -9,8 +9,8 @@ Within a kind:
 * One endpoint has at most half of the endpoints' budget, and of the other half an eighth: there are few of them, and
   providers send bursts.
 
-Anonymous callers have their own limit (`functions.runs.start`). Scheduled runs count as those of keys and are never
-refused, being one per function; pending events wait elsewhere (`functions.triggers.events`).
+Anonymous callers have their own limit (`functions.quotas.anonymous_queue`). Scheduled runs count as those of keys and
+are never refused, being one per function; pending events wait elsewhere (`functions.triggers.events`).
 
 Counting a long queue takes milliseconds, and queueing is one statement. So a process counts only now and then: of what
 it finds free it may use half without counting again, and at most a sixteenth of the budget. So each process may exceed

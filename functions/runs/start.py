@@ -19,9 +19,9 @@ import orjson
 from django.conf import settings
 from django.db import Error, IntegrityError, connections
 
-from functions.errors import NoSuchFunction, TooManyAnonymousCalls, TooManyRuns
-from functions.quotas import queue_quotas
-from functions.quotas.client_networks import AnonymousCall, has_share, slots_for_all_networks
+from functions.errors import NoSuchFunction, TooManyRuns
+from functions.quotas import anonymous_queue, queue_quotas
+from functions.quotas.client_networks import AnonymousCall, slots_for_all_networks
 from functions.runs.anonymous_retention import stores_input
 from functions.runs.statement_batching import StatementBatcher
 from platform_site.http.requests import current_request_id
@@ -34,11 +34,6 @@ from platform_site.postgres.libpq import Row
 LEASE_MARGIN: Final = timedelta(seconds=10)
 """How long beyond its timeout a run may take: then it is lost, if it is not by `FUNCTION_LEASE`
 (`functions.runs.lease_renewer`)."""
-
-
-TURN: Final = timedelta(seconds=10)
-"""The spacing between queued runs of one network, about the duration of one at the longest timeout. So a new network
-waits behind one or two runs of each other network."""
 
 
 def lease_values() -> list[bytes]:
@@ -150,6 +145,8 @@ SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_
 # moment: the second waits for the first's commit and reaches again. Each begins to look at another slot, so that this
 # is rare and the first one looked at is mostly free: to look at all sixty-four and sort them cost more than the insert.
 REACHES: Final = 50
+_SLOTS: Final = 13
+"""The index of the slots among the values of `_START_RUN`."""
 
 
 def anonymous_slots(limit: int) -> int:
@@ -213,52 +210,85 @@ def start_run(
     `anonymous` is the network of an anonymous caller, `address_id` the inbound endpoint of the call. Raises
     NoSuchFunction (also if this kind of caller may not invoke it), TooManyRuns, TooManyAnonymousCalls, TooManyQueued.
     """
-    limit, is_anonymous = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
-    theirs = anonymous_slots(limit) if is_anonymous else limit
+    limit = plan_limits(place.plan).function_concurrency
+    theirs = anonymous_slots(limit) if caller.kind == "anonymous" else limit
     may_take = theirs if is_async else slots_for(place, caller, anonymous)
-    trigger = "call" if address_id is None else "inbound"
-    input_bytes = input_text.encode()
-    delay = _admit_to_queue(place, caller, anonymous, len(input_bytes), address_id) if is_async else None
+    new = _NewRun(ids.new("run"), place, caller, input_text, depth, is_async, anonymous, address_id)
+    delay = _admit_to_queue(new) if is_async else None
+    row = _insert(new, _values(new, name, may_take, delay, theirs), limit, may_take)
+    if row is None:
+        raise TooManyRuns(theirs, of_visitors=caller.kind == "anonymous")
+    return _started(row, new)
+
+
+@dataclass(slots=True)
+class _NewRun:
+    """What `start_run` is to create."""
+
+    id: str
+    place: EnvironmentRef
+    caller: Caller
+    input_text: str
+    depth: int
+    is_async: bool
+    anonymous: AnonymousCall | None
+    address_id: str | None
+
+    @property
+    def trigger(self) -> str:
+        return "call" if self.address_id is None else "inbound"
+
+    @property
+    def batcher(self) -> StatementBatcher:
+        if self.is_async:
+            return _queue_batcher
+        return _start_batcher if self.anonymous is None else _start_anonymous_batcher
+
+
+def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, theirs: int) -> list[bytes | None]:
+    """The values of `_START_RUN`, without the slots."""
+    caller, trigger, input_bytes, request_id = new.caller, new.trigger, new.input_text.encode(), current_request_id()
     # A queued run needs its input until it ends.
-    is_kept = is_async or stores_input(caller.kind, trigger, input_bytes)
-    run_id, request_id = ids.new("run"), current_request_id()
+    is_kept = new.is_async or stores_input(caller.kind, trigger, input_bytes)
     values = [
-        place.environment_id.encode(),
+        new.place.environment_id.encode(),
         name.encode(),
         caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key",
         b"%d" % may_take,
-        b"queued" if is_async else b"executing",
-        run_id.encode(),
+        b"queued" if new.is_async else b"executing",
+        new.id.encode(),
         input_bytes if is_kept else b"",
         caller.kind.encode(),
         caller.id.encode(),
         None if request_id is None else request_id.encode(),
-        b"%d" % depth,
+        b"%d" % new.depth,
         *lease_values(),
-    ]
-    origin = [
-        None if anonymous is None else b"%d" % anonymous.network,
+        None,  # the slots: `_insert`
+        None if is_kept else b"{input}",
+        None if new.anonymous is None else b"%d" % new.anonymous.network,
         delay,
         trigger.encode(),
-        None if address_id is None else address_id.encode(),
+        None if new.address_id is None else new.address_id.encode(),
     ]
-    batcher = _queue_batcher if is_async else _start_batcher
-    if anonymous is not None and not is_async:
-        batcher = _start_anonymous_batcher
-        origin.append(b"%d" % theirs)
-    was_lost = False
+    if new.batcher is _start_anonymous_batcher:
+        values.append(b"%d" % theirs)
+    return values
+
+
+def _insert(new: _NewRun, values: list[bytes | None], limit: int, may_take: int) -> Row | None:
+    """The row of `_START_RUN` once the run exists; None if all of its slots are taken. Raises NoSuchFunction."""
+    using, batcher, was_lost = new.place.cluster, new.batcher, False
     for _ in range(REACHES):
-        start = int(random.random() * limit)  # noqa: S311 - not a secret
-        full_values = [*values, _slots(limit, may_take, start), None if is_kept else b"{input}", *origin]
+        values[_SLOTS] = _slots(limit, may_take, int(random.random() * limit))  # noqa: S311 - not a secret
         try:
-            found = prepared.run(place.cluster, _FIND_RUN, [run_id.encode()]) if was_lost else []
-            found = found or batcher.run(place.cluster, full_values)
+            found = prepared.run(using, _FIND_RUN, [new.id.encode()]) if was_lost else []
+            found = found or batcher.run(using, values)
         except IntegrityError:  # the function was deleted before we could commit, or it is there by now: look again
-            if connections[place.cluster].in_atomic_block:
+            if connections[using].in_atomic_block:
                 raise
             continue
         except Error as error:
-            if was_lost or connections[place.cluster].in_atomic_block or not sqlstates.lost_connection(error):
+            if was_lost or connections[using].in_atomic_block or not sqlstates.lost_connection(error):
                 raise
             was_lost = True
             continue
@@ -266,41 +296,30 @@ def start_run(
             raise NoSuchFunction
         *_, had_slot, was_made, _ = found[0]
         if was_made == b"t":
-            return _started(found[0], run_id, place, caller, input_text, depth, is_async, trigger, address_id)
+            return found[0]
         if had_slot != b"t":
             break
-    raise TooManyRuns(theirs, of_visitors=is_anonymous)
+    return None
 
 
-def _admit_to_queue(
-    place: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | None, input_size: int, address_id: str | None
-) -> bytes | None:
+def _admit_to_queue(new: _NewRun) -> bytes | None:
     """The delay of its turn behind other runs of its network; None for others. Raises TooManyAnonymousCalls,
     TooManyQueued."""
-    if caller.kind != "anonymous":
-        queue_quotas.admit(place, caller, input_size, address_id=address_id)
-        return None
-    behind = _check_anonymous_quota(place, anonymous, input_size)
-    return b"%f s" % (behind * TURN.total_seconds()) if behind else None
+    input_size = len(new.input_text.encode())
+    if new.caller.kind == "anonymous":
+        delay = anonymous_queue.admit(new.place, new.anonymous, input_size)
+        return b"%f s" % delay.total_seconds() if delay else None
+    queue_quotas.admit(new.place, new.caller, input_size, address_id=new.address_id)
+    return None
 
 
-def _started(
-    row: Row,
-    run_id: str,
-    place: EnvironmentRef,
-    caller: Caller,
-    input_text: str,
-    depth: int,
-    is_async: bool,
-    trigger: str,
-    address_id: str | None,
-) -> Started:
+def _started(row: Row, new: _NewRun) -> Started:
     """What to execute, by a row of `_START_RUN`."""
     function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, *_ = row
     return Started(
-        run_id=run_id,
+        run_id=new.id,
         attempt=1,
-        environment_id=place.environment_id,
+        environment_id=new.place.environment_id,
         function_id=text_of(function_id),
         function_name=text_of(name),
         version=number_of(version),
@@ -309,57 +328,15 @@ def _started(
         memory_mb=number_of(memory_mb),
         allowed_hosts=tuple(orjson.loads(hosts or b"[]")),
         sealed_secrets=secrets_of(secrets),
-        input_text=input_text,
-        depth=depth,
-        is_async=is_async,
-        caller_kind=caller.kind,
-        caller_id=caller.id,
-        cluster=place.cluster,
-        trigger=trigger,
-        address_id=address_id,
+        input_text=new.input_text,
+        depth=new.depth,
+        is_async=new.is_async,
+        caller_kind=new.caller.kind,
+        caller_id=new.caller.id,
+        cluster=new.place.cluster,
+        trigger=new.trigger,
+        address_id=new.address_id,
     )
-
-
-# Of `run_turn_of_crowd` the limit's entries are looked at, and those of events that are queued, which are few. No input
-# is read for its size.
-_WAITING_ANONYMOUS_RUNS: Final = """
-SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
-  FROM (SELECT input, network FROM platform.functions_run
-         WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous' OR trigger = 'event')
-           AND caller_kind = 'anonymous'
-         ORDER BY coalesce(turn_at, created_at) LIMIT %s) few
-"""
-
-
-def waiting_anonymous_runs(place: EnvironmentRef) -> tuple[int, int]:
-    """How many queued runs of anonymous callers wait in the environment, and the bytes of their inputs; counts at most
-    the plan's limit."""
-    count, size, _ = _count_waiting_anonymous_runs(place)
-    return count, size
-
-
-def _count_waiting_anonymous_runs(place: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:
-    """How many wait, with how many bytes of input, and how many of them are this network's."""
-    most = plan_limits(place.plan).visitor_queued_runs
-    with connections[place.cluster].cursor() as cursor:
-        cursor.execute(_WAITING_ANONYMOUS_RUNS, [network, place.environment_id, most])
-        count, size, own = cursor.fetchone()
-        return int(count), int(size), int(own)
-
-
-def _check_anonymous_quota(place: EnvironmentRef, anonymous: AnonymousCall | None, input_size: int) -> int:
-    """How many of its network wait before it. Raises TooManyVisits. Not under a lock: those that come at the same
-    moment may pass the limits together."""
-    limits = plan_limits(place.plan)
-    count, size, own = _count_waiting_anonymous_runs(place, None if anonymous is None else anonymous.network)
-    if not has_share(limits.visitor_queued_runs, count, own):
-        raise TooManyAnonymousCalls(
-            f"{limits.visitor_queued_runs} queued runs", is_share=count < limits.visitor_queued_runs
-        )
-    most = limits.visitor_queued_bytes
-    if size + input_size > (most // 2 if own else most):
-        raise TooManyAnonymousCalls(f"{most} bytes of input in queued runs", is_share=size + input_size <= most)
-    return own
 
 
 def text_of(value: bytes | None) -> str:

@@ -12,6 +12,7 @@ from django.db import connections
 
 from functions.execution import calls, request_concurrency
 from functions.models import Run
+from functions.quotas import anonymous_queue
 from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion
 from functions.runs import queue as run_queue
@@ -245,7 +246,7 @@ def test_queued_runs_are_not_sorted_after_vacuum_without_statistics(
         (lambda: run_queue.claim(using), 60),
         (lambda: run_queue.claim(using), 60),
         (lambda: run_queue.is_due(using), 20),
-        (lambda: runs_start.waiting_anonymous_runs(place), 20),
+        (lambda: anonymous_queue.waiting(place), 20),
         (lambda: event_triggers.queue(using), 20),
         (lambda: rollups._queues(using), rollups.MOST + 60),
     ]
@@ -253,7 +254,7 @@ def test_queued_runs_are_not_sorted_after_vacuum_without_statistics(
         with count_touched_rows(using, "platform.functions_run") as cost:
             assert look() is not None
         assert cost.read < most, look
-    assert runs_start.waiting_anonymous_runs(place)[0] == 1
+    assert anonymous_queue.waiting(place)[0] == 1
     Run.objects.using(using).filter(phase="queued").exclude(pk=visit).delete()
     started = claimed(using)
     assert started is not None
@@ -277,7 +278,7 @@ def test_whether_one_more_may_wait_is_seen_within_the_limit(
         gather_statistics(using)
     for where, expected in ((place, MOST), (neighbour, 0)):
         with count_touched_rows(using, "platform.functions_run") as cost:
-            assert runs_start.waiting_anonymous_runs(where)[0] == expected
+            assert anonymous_queue.waiting(where)[0] == expected
         assert cost.read <= expected
     for begin in (
         lambda: runs_start.start_run(place, key_of(place), "sum", "{}", is_async=True),

@@ -1,0 +1,56 @@
+"""Quota of an environment's queued runs of anonymous callers, shared among their networks."""
+
+from datetime import timedelta
+from typing import Final
+
+from django.db import connections
+
+from functions.errors import TooManyAnonymousCalls
+from functions.quotas.client_networks import AnonymousCall, has_share
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.identity.plans import plan_limits
+
+TURN: Final = timedelta(seconds=10)
+"""The spacing between queued runs of one network, about the duration of one at the longest timeout. So a new network
+waits behind one or two runs of each other network."""
+
+# Of `run_turn_of_crowd` the limit's entries are looked at, and those of events that are queued, which are few. No input
+# is read for its size.
+_WAITING: Final = """
+SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
+  FROM (SELECT input, network FROM platform.functions_run
+         WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous' OR trigger = 'event')
+           AND caller_kind = 'anonymous'
+         ORDER BY coalesce(turn_at, created_at) LIMIT %s) few
+"""
+
+
+def waiting(place: EnvironmentRef) -> tuple[int, int]:
+    """How many of these runs wait in the environment, and the bytes of their inputs; counts at most the plan's
+    limit."""
+    count, size, _ = _count(place)
+    return count, size
+
+
+def admit(place: EnvironmentRef, anonymous: AnonymousCall | None, input_size: int) -> timedelta:
+    """How long the turn of a new run is delayed: behind those of its network. Raises TooManyAnonymousCalls. Not under a
+    lock: those that come at the same moment may pass the limits together."""
+    limits = plan_limits(place.plan)
+    count, size, own = _count(place, None if anonymous is None else anonymous.network)
+    if not has_share(limits.visitor_queued_runs, count, own):
+        raise TooManyAnonymousCalls(
+            f"{limits.visitor_queued_runs} queued runs", is_share=count < limits.visitor_queued_runs
+        )
+    most = limits.visitor_queued_bytes
+    if size + input_size > (most // 2 if own else most):
+        raise TooManyAnonymousCalls(f"{most} bytes of input in queued runs", is_share=size + input_size <= most)
+    return own * TURN
+
+
+def _count(place: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:
+    """How many wait, with how many bytes of input, and how many of them are this network's."""
+    most = plan_limits(place.plan).visitor_queued_runs
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(_WAITING, [network, place.environment_id, most])
+        count, size, own = cursor.fetchone()
+        return int(count), int(size), int(own)
