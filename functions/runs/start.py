@@ -82,8 +82,11 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
 # run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`), $14
 # the slots in the order in which to try them (`_slots`), $15 the fields that are not stored; for an anonymous caller
 # $16 its network, $17 the delay of its turn; $18 trigger, $19 inbound endpoint; the last two are those of
-# `StatementBatcher`. Two texts, because PostgreSQL would plan one at every call: a generic plan pays for the check of
-# the network even where there is none. OFFSET 0 keeps the order of the slots, which a join would not.
+# `StatementBatcher`. OFFSET 0 keeps the order of the slots, which a join would not.
+#
+# PostgreSQL plans a statement at every call while plans for given values seem cheaper than one for all. So there are
+# two texts: one would pay for the check of the network even where there is none. And no estimate of the runs depends on
+# a value: they are compared with columns, and with `(SELECT $20)`, which the planner does not look into.
 _START_RUN: Final = b"""
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
@@ -92,7 +95,8 @@ WITH chosen AS (
            (SELECT free FROM unnest($14::int[]) free
              WHERE $5::text = 'executing' %(check)b
                AND NOT EXISTS (
-                   SELECT 1 FROM platform.functions_run r WHERE r.environment_id = $1::text AND r.slot = free OFFSET 0)
+                   SELECT 1 FROM platform.functions_run r
+                    WHERE r.environment_id = f.environment_id AND r.slot = free OFFSET 0)
              LIMIT 1) AS slot
       FROM platform.functions_function f
       JOIN platform.functions_version v ON v.function_id = f.id AND v.number = f.active_version
@@ -126,7 +130,7 @@ _START_ANONYMOUS: Final = _START_RUN % {
     b"check": b"""
                AND (SELECT count(*) FILTER (WHERE r.network = $16::bigint) = 0 OR 2 * count(*) < $20::int
                       FROM platform.functions_run r
-                     WHERE r.environment_id = $1::text AND r.slot BETWEEN 1 AND $20::int)""",
+                     WHERE r.environment_id = f.environment_id AND r.slot BETWEEN 1 AND (SELECT $20::int))""",
     b"is_asynchronous": b"$21",
     b"mark": b"$22",
 }

@@ -37,8 +37,15 @@ def run(place: EnvironmentRef, network: int | None) -> None:
     assert completion.end(started, RunResult("succeeded", 1, "{}"))[0]
 
 
+@pytest.mark.parametrize("history", [0, 20_000])
 @pytest.mark.parametrize("network", [None, 7])
-def test_postgresql_plans_the_statements_of_a_call_once(busy: EnvironmentRef, network: int | None) -> None:
+def test_postgresql_plans_the_statements_of_a_call_once(
+    busy: EnvironmentRef, network: int | None, history: int
+) -> None:
+    """Also with a long history: for it a plan for given values would seem cheaper than one for all."""
+    pile_up(busy, history)
+    end(busy.cluster, *Run.objects.using(busy.cluster).filter(phase="queued").values_list("pk", flat=True))
+    gather_statistics(busy.cluster)
     connections[busy.cluster].close()
     for _ in range(CALLS):
         run(busy, network)
