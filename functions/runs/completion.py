@@ -36,6 +36,9 @@ _SIZE_OF_OUTCOME: Final = "coalesce(octet_length($4::text), 0) + pg_column_size(
 # function's name, $11 the fields that are not stored (null: none); $12 and $13 are those of `StatementBatcher`.
 # `_WRITE_WHOLE` has in their place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request,
 # $18 depth, $19 trigger, $20 inbound endpoint.
+#
+# The phase is compared in a way that leaves only the indexes of the id. PostgreSQL takes the one of executing runs for
+# the smallest, but that has an entry for every run since the last vacuum or since the oldest snapshot.
 _END: Final = b"""
 WITH ended AS (
     UPDATE platform.functions_run
@@ -43,7 +46,7 @@ WITH ended AS (
            sandbox_layers = $7::text[], duration_ms = $8::int, ended_at = now(), claimed_until = NULL, slot = NULL,
            not_stored = $11::text[], input = CASE WHEN 'input' = ANY ($11::text[]) THEN '' ELSE input END,
            weight = %b
-     WHERE id = $1::text AND attempts = $2::int AND phase = 'executing'
+     WHERE id = $1::text AND attempts = $2::int AND phase || '' = 'executing'
  RETURNING id, environment_id, version, request_id, depth
 ), told AS (%b)
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told),

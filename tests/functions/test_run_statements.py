@@ -61,6 +61,25 @@ def test_postgresql_plans_the_statements_of_a_call_once(
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+def test_a_run_that_ends_is_found_by_its_id(busy: EnvironmentRef, mode: str) -> None:
+    """Not in the index of executing runs, which is empty when statistics are gathered: it has an entry for every run
+    since the last vacuum, and an old snapshot keeps them all."""
+    connections[busy.cluster].close()
+    for _ in range(3):
+        run(busy, None)
+    with connections[busy.cluster].cursor() as cursor:
+        cursor.execute(
+            "SELECT name FROM pg_prepared_statements WHERE statement LIKE '%%UPDATE platform.functions_run%%'"
+        )
+        [(name,)] = cursor.fetchall()
+        cursor.execute(f"SET plan_cache_mode = {mode}")
+        cursor.execute(f"EXPLAIN EXECUTE {name} ('run_x', 1, {', '.join(['NULL'] * 11)})")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "using functions_run_" in plan, plan
+    assert "run_lease" not in plan, plan
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 def test_slots_of_anonymous_callers_are_taken_last(busy: EnvironmentRef, mode: str) -> None:
     limit = PLANS["team"].function_concurrency
     with connections[busy.cluster].cursor() as cursor:
