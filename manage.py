@@ -10,6 +10,8 @@ SIGINT, SIGPIPE = 130, 141
 
 
 def main() -> None:
+    if sys.stdin is None:  # closed by the caller (`<&-`): a command that reads then finds an empty input
+        sys.stdin = open(os.devnull, encoding="utf-8")
     if sys.argv[1:2] == ["up"]:
         # Before Django: it makes the data dir whose secrets the settings read.
         from platform_site.embedded.up import main as bring_up

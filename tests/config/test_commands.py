@@ -2,11 +2,15 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
@@ -14,6 +18,7 @@ from accounts.models import AuditEntry, ServerKey, User
 from projects.models import Environment, Member, Project
 from tests.config.conftest import READ, SCHEMA, SECRETS, Configured
 from tests.projects.conftest import key_for
+from tests.support.databases import database_variables
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -174,6 +179,19 @@ def test_a_reset_asks_for_the_name(blue: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("builtins.input", lambda prompt: "production")
     with pytest.raises(CommandError, match="Not confirmed"):
         run("branch", "reset", blue)
+    assert not AuditEntry.objects.filter(action="environment.reset").exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", "</dev/null"])
+def test_a_reset_without_standard_input_is_refused(blue: str, closed: str) -> None:
+    command = [sys.executable, "manage.py", "branch", "reset", blue]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
+        capture_output=True, text=True, env=os.environ | database_variables(), cwd=settings.BASE_DIR,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Standard input ended before blue was typed. Nothing was changed. Pass --no-input." in done.stderr
+    assert "Traceback" not in done.stderr
     assert not AuditEntry.objects.filter(action="environment.reset").exists()
 
 

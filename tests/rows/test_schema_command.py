@@ -185,6 +185,32 @@ def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(place: EnvironmentRe
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
+def test_input_that_ends_or_is_closed_before_the_name_changes_nothing(place: EnvironmentRef, write: Any) -> None:
+    schema("apply", place.environment_id, write(TRACKER))
+    command = [sys.executable, "manage.py", "schema", "apply", place.environment_id, write(NARROW)]
+    environment = os.environ | database_variables()
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, b"\x04")  # Ctrl-D
+        ended = subprocess.run(
+            command, stdin=theirs, capture_output=True, text=True, env=environment, cwd=django_settings.BASE_DIR
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command],
+        capture_output=True, text=True, env=environment, cwd=django_settings.BASE_DIR,
+    )  # fmt: skip
+    assert (ended.returncode, closed.returncode) == (1, 1)
+    assert "Standard input ended before drop table tasks was typed. Nothing was changed." in ended.stderr
+    assert '--confirm "drop table tasks"' in ended.stderr
+    assert '--confirm "drop table tasks"' in closed.stderr
+    assert "Traceback" not in ended.stderr + closed.stderr
+    assert schema_service.current(place).version == 1
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
 def test_index_over_too_long_rows_is_reported_and_version_is_unchanged(
     place: EnvironmentRef, write: Any, settings: Any
 ) -> None:

@@ -11,7 +11,7 @@ from django.db import Error as DatabaseError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named
-from platform_site.cli.base import CommandWithExamples
+from platform_site.cli.base import CommandWithExamples, confirmed_by_name
 from platform_site.http.errors import ApiError
 from platform_site.http.fields import timestamp
 from projects import services
@@ -100,8 +100,7 @@ class Command(CommandWithExamples):
         place = place_named(options["environment"])
         if not options["no_input"]:
             self.stderr.write(f"The tables, rows, functions and webhooks of {place.environment_name} are replaced.")
-            if input("Type its name to go on: ").strip() != place.environment_name:
-                raise CommandError("Not confirmed. Nothing was changed.")
+            confirmed_by_name(place.environment_name, "Type its name to go on: ", without_asking="--no-input")
         data = "full" if options["data"] else "none"
         branch = services.reset_branch(place.environment_id, data=data, actor=audit.SYSTEM)  # type: ignore[arg-type]
         if branch.status == Environment.Status.CREATING:

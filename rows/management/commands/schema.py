@@ -20,7 +20,7 @@ from django.db import Error as DatabaseError
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site.cli.argument_types import whole_number
-from platform_site.cli.base import CommandWithExamples
+from platform_site.cli.base import CommandWithExamples, confirmed_by_name
 from platform_site.http import bodies
 from platform_site.http.errors import ApiError
 from platform_site.http.fields import timestamp
@@ -227,8 +227,7 @@ class Command(CommandWithExamples):
         for operation in operations:
             if operation.destructive:
                 self._say(f'"{operation.name}" loses data for good. Type it to go on:', self.style.WARNING)
-                if input("> ").strip() != operation.name:
-                    raise CommandError("Not confirmed. Nothing was changed.")
+                confirmed_by_name(operation.name, "> ", without_asking=f'--confirm "{operation.name}"')
                 confirmed.append(operation.name)
         return confirmed
 
