@@ -1,9 +1,10 @@
 """docs/reference/settings.md has every variable that the settings read, with the default and the bounds that they
 have."""
 
+import importlib
 import re
-import runpy
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ from django.core.exceptions import ImproperlyConfigured
 from platform_site import env
 from tests.support.service import ROOT
 
-SETTINGS = ROOT / "platform_site" / "settings.py"
 UNSPOKEN = {"FAILPOINT"}
 """For tests of crashes alone."""
 UNITS = {"_SECONDS": "s", "_MS": "ms", "_DAYS": "days", "_BYTES": "bytes", "_ROWS": "rows"}
@@ -53,7 +53,10 @@ def in_production(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **variables: 
     given = {"PLATFORM_MODE": "production", "DATA_DIR": str(tmp_path), **SECRETS, **variables}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    return runpy.run_path(str(SETTINGS))
+    with monkeypatch.context() as patched:
+        for name in [name for name in sys.modules if name.split(".")[:2] == ["platform_site", "settings"]]:
+            patched.delitem(sys.modules, name)
+        return vars(importlib.import_module("platform_site.settings"))
 
 
 def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Read]:

@@ -1,0 +1,42 @@
+"""The console at /admin."""
+
+from platform_site import env
+from platform_site.settings.base import PLATFORM_MODE
+
+CONSOLE_IDLE_SECONDS = env.integer("CONSOLE_IDLE_SECONDS", 3600, minimum=60)
+"""A console session ends so long after its last click …"""
+CONSOLE_SESSION_SECONDS = env.integer("CONSOLE_SESSION_SECONDS", 12 * 3600, minimum=60)
+"""… and so long after signing in, whatever happened in between."""
+SESSION_COOKIE_AGE = CONSOLE_SESSION_SECONDS
+CONSOLE_REQUIRE_TOTP = env.boolean("CONSOLE_REQUIRE_TOTP", False)
+"""Whether staff without a second factor get no further than the page that sets one up."""
+UNFOLD = {
+    "SITE_TITLE": "Backend platform",
+    "SITE_HEADER": "Backend platform",
+    "SITE_SUBHEADER": PLATFORM_MODE,
+    "SITE_SYMBOL": "deployed_code",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "platform_site.console.favicon"}],
+    "SITE_URL": "/docs",
+    "SHOW_HISTORY": False,  # Django's own log of the console; the audit trail says more
+    "SHOW_BACK_BUTTON": True,
+    "DASHBOARD_CALLBACK": "platform_site.console.dashboard",
+    "COLORS": {
+        "primary": {
+            "50": "oklch(97.1% 0.014 166)",
+            "100": "oklch(94.1% 0.042 166)",
+            "200": "oklch(89.1% 0.082 164)",
+            "300": "oklch(82.1% 0.122 164)",
+            "400": "oklch(74.1% 0.142 163)",
+            "500": "oklch(65.1% 0.138 163)",
+            "600": "oklch(55.1% 0.118 163)",
+            "700": "oklch(47.1% 0.098 164)",
+            "800": "oklch(40.1% 0.081 165)",
+            "900": "oklch(34.1% 0.066 166)",
+            "950": "oklch(24.1% 0.046 168)",
+        }
+    },
+    "STYLES": ["platform_site.console.styles"],
+    "ACCOUNT": {"navigation": "platform_site.console.account_links"},
+    "SIDEBAR": {"show_search": True, "command_search": True, "navigation": "platform_site.console.navigation"},
+    "COMMAND": {"search_models": False, "search_callback": "platform_site.console.search.search"},
+}

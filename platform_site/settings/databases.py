@@ -1,0 +1,132 @@
+"""The control database, the regions' and their replicas."""
+
+from typing import Any
+
+from platform_site import env
+from platform_site.embedded.data_dir import REGIONS, region_database, region_variable
+from platform_site.settings.base import LAYOUT
+
+STATEMENT_TIMEOUT_MS = env.integer("STATEMENT_TIMEOUT_MS", 5000, minimum=100)
+AGGREGATE_STATEMENT_TIMEOUT_MS = env.integer("AGGREGATE_STATEMENT_TIMEOUT_MS", 2000, minimum=100)
+LOCK_TIMEOUT_MS = env.integer("LOCK_TIMEOUT_MS", 2000, minimum=50)
+IDLE_IN_TRANSACTION_TIMEOUT_MS = env.integer("IDLE_IN_TRANSACTION_TIMEOUT_MS", 10_000, minimum=1000)
+"""A session that says nothing for so long inside a transaction is ended, and its locks with it."""
+DATABASE_SILENCE_SECONDS = env.integer("DATABASE_SILENCE_SECONDS", 4, minimum=1, maximum=120)
+"""A connection whose other end has acknowledged nothing for so long is given up: its host or the way there is gone. A
+slow query is not silence, since the server's kernel answers for it. Linux sends no more than 127 probes."""
+SCHEMA_LOCK_TIMEOUT_MS = env.integer("SCHEMA_LOCK_TIMEOUT_MS", 200, minimum=10, maximum=600_000)
+"""How long a schema change waits for tables in use, and readers behind it, before it lets go and tries again."""
+SCHEMA_LOCK_ATTEMPTS = env.integer("SCHEMA_LOCK_ATTEMPTS", 10, minimum=1, maximum=1000)
+SCHEMA_STATEMENT_TIMEOUT_MS = env.integer("SCHEMA_STATEMENT_TIMEOUT_MS", 60_000, minimum=1000)
+SCHEMA_LARGE_TABLE_ROWS = env.integer("SCHEMA_LARGE_TABLE_ROWS", 100_000, minimum=0)
+"""From this size on, indexes are made after the change, while rows are served (`rows.migrate.concurrent_indexes`)."""
+
+
+PREPARED_STATEMENTS = env.boolean("DATABASE_PREPARED_STATEMENTS", True)
+"""Off where a pooler does not carry them over (PgBouncer before 1.21, or with `max_prepared_statements=0`)."""
+
+TABLES_PER_CONNECTION = env.integer("TABLES_PER_CONNECTION", 2_000, minimum=1)
+"""A region's connection that has met so many tenant tables is replaced by a fresh one
+(`platform_site.postgres.prepared`)."""
+
+
+def _direct_variable(name: str) -> str:
+    """`DATABASE_DIRECT_URL` of `DATABASE_URL`, and so on."""
+    return name.removesuffix("_URL") + "_DIRECT_URL"
+
+
+def _direct_databases() -> dict[str, dict[str, Any]]:
+    """Who and where of each database whose ordinary URL leads through a pooler (`platform_site.fastpath.libpq`)."""
+    names = {"default": "DATABASE_URL", **{region: region_variable(region) for region in REGIONS}}
+    variables = {alias: _direct_variable(name) for alias, name in names.items()}
+    parts = {alias: env.postgres(name, url) for alias, name in variables.items() if (url := env.text(name))}
+    return {
+        alias: {key: value for key, value in found.items() if not key.startswith("OPTIONS:")}
+        for alias, found in parts.items()
+    }
+
+
+DIRECT_DATABASES = _direct_databases()
+
+
+def _database(
+    name: str, url: str, search_path: str, *, prepare_threshold: int | None, session: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """`session` has settings of the session beside those that all have, or in their place."""
+    parts = env.postgres(name, url)
+    libpq = {key.removeprefix("OPTIONS:"): parts.pop(key) for key in list(parts) if key.startswith("OPTIONS:")}
+    settings_of_the_session = {
+        "search_path": search_path,
+        "statement_timeout": f"{STATEMENT_TIMEOUT_MS}",
+        "lock_timeout": f"{LOCK_TIMEOUT_MS}",
+        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_TIMEOUT_MS}",
+        "jit": "off",
+        "max_parallel_workers_per_gather": "0",
+        # The server frees what a vanished host held (advisory locks of periodic jobs, for example) within some 20 s.
+        "tcp_keepalives_idle": "10",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "2",
+        "tcp_user_timeout": "20000",
+        **(session or {}),
+    }
+    return parts | {
+        "ENGINE": "platform_site.postgres",
+        "CONN_MAX_AGE": None,
+        "CONN_HEALTH_CHECKS": True,
+        # A cursor that outlives its transaction is a session's, which a pooler does not keep.
+        "DISABLE_SERVER_SIDE_CURSORS": env.text(_direct_variable(name)) is not None,
+        "OPTIONS": {
+            "connect_timeout": 2,
+            # The first two end the wait for an answer that is not coming, the last that for a statement to arrive.
+            "keepalives_idle": 2,
+            "keepalives_interval": 1,
+            "keepalives_count": max(1, DATABASE_SILENCE_SECONDS - 2),
+            "tcp_user_timeout": DATABASE_SILENCE_SECONDS * 1000,
+            "application_name": "backend-platform",
+            "options": " ".join(f"-c {key}={value}" for key, value in settings_of_the_session.items()),
+            # Bind in the server and let psycopg prepare what recurs: 50-60 µs a statement.
+            "server_side_binding": True,
+            "prepare_threshold": prepare_threshold if PREPARED_STATEMENTS else None,
+            **libpq,
+        },
+    }
+
+
+REGION_DATABASES = list(REGIONS)
+DATABASES = {
+    "default": _database(
+        "DATABASE_URL", env.text("DATABASE_URL") or LAYOUT.postgres_url("control"), "public", prepare_threshold=2
+    ),
+    **{
+        region: _database(
+            region_variable(region),
+            env.text(region_variable(region)) or LAYOUT.postgres_url(region_database(region)),
+            "platform",
+            # `platform_site.postgres.prepared` prepares by itself: psycopg answers a rollback with DEALLOCATE ALL, of
+            # those too.
+            prepare_threshold=None,
+        )
+        for region in REGIONS
+    },
+}
+REPLICA_LAG_LIMIT = env.number("REPLICA_LAG_LIMIT_MS", 1000, minimum=100) / 1000
+"""Seconds. A replica that may be further behind its primary answers nothing."""
+
+
+def _replicas(region: str) -> dict[str, dict[str, Any]]:
+    """The replicas of a region, by the name that logs and metrics use."""
+    name = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
+    session = {
+        "default_transaction_read_only": "on",
+        # Who waits for a lock there waits for a schema change to be replayed.
+        "lock_timeout": f"{min(LOCK_TIMEOUT_MS, int(REPLICA_LAG_LIMIT * 1000))}",
+    }
+    return {
+        f"{region}-replica-{number}": _database(name, url, "platform", prepare_threshold=None, session=session)
+        for number, url in enumerate(env.postgres_urls(name), 1)
+    }
+
+
+REPLICAS = {region: found for region in REGIONS if (found := _replicas(region))}
+"""For each region that has some, its read replicas (`platform_site.postgres.replicas`)."""
+DATABASE_ROUTERS = ["platform_site.postgres.routers.RegionRouter"]

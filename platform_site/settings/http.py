@@ -1,0 +1,78 @@
+"""The web server and what it answers: limits, TLS, cookies, content security policy and CORS."""
+
+from csp.constants import NONCE
+
+from platform_site import env
+from platform_site.settings.base import PRODUCTION
+
+# ── The server bridge (platform_site.server) ──────────────────────────────────────────────────────────────────────────
+LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1, maximum=1000)
+"""At most so many threads of one web process; all but one are there because the others wait for something."""
+LANE_PATIENCE = env.number("LANE_PATIENCE_MS", 10, minimum=1, maximum=60_000) / 1000
+"""Seconds that a waiting request gives the running one before another thread joins."""
+LANE_ASIDE = env.integer("LANE_ASIDE", 8, minimum=0, maximum=1000)
+"""So many requests of one process that said that they will wait (`platform_site.concurrency.server_hints`) are passed
+by at once."""
+LANE_LONGEST_WAIT = env.number("LANE_LONGEST_WAIT_MS", 2000, minimum=50, maximum=600_000) / 1000
+"""Seconds until a request that no thread took is answered 503."""
+
+# ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+MAX_BODY_BYTES = 1_048_576
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+SECURE_SSL_REDIRECT = env.boolean("SECURE_SSL_REDIRECT", PRODUCTION)
+"""People are redirected to https, machines are refused; https is what the connection or a trusted proxy says it is."""
+SECURE_HSTS_SECONDS = env.integer("SECURE_HSTS_SECONDS", 31_536_000 if PRODUCTION else 0, minimum=0)
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = SECURE_HSTS_SECONDS > 0
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PRODUCTION
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_PATH = CSRF_COOKIE_PATH = "/admin/"
+CSRF_COOKIE_HTTPONLY = True
+CSRF_FAILURE_VIEW = "platform_site.http.site.pages.csrf_failure"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'none'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "font-src": ["'self'"],
+        "connect-src": ["'self'"],
+        "form-action": ["'self'"],
+        "base-uri": ["'none'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
+"""For pages; JSON answers have a policy of their own that allows nothing (`platform_site.http.middleware.api`)."""
+CONSOLE_CONTENT_SECURITY_POLICY = {
+    "script-src": ["'self'", "'unsafe-eval'"],
+    "style-src": ["'self'", NONCE],
+    "style-src-attr": ["'unsafe-inline'"],
+}
+"""What the console's toolkit needs on top: Alpine compiles its attributes, menus have style attributes, and the theme's
+colours stand in one style element, which `platform_site.http.site.pages` gives the page's nonce."""
+PLATFORM_ORIGINS = env.words("PLATFORM_ORIGINS")
+"""Web origins that may use the API with a platform account's token; an environment's origins are its own affair."""
+CORS_URLS_REGEX = r"^/(?:v1|\.well-known)/"
+CORS_ALLOW_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+CORS_ALLOW_HEADERS = [
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "if-match",
+    "if-none-match",
+    "last-event-id",
+    "prefer",
+    "x-environment",
+    "x-request-id",
+]
+CORS_EXPOSE_HEADERS = [
+    "ETag",
+    "Location",
+    "Retry-After",
+    "RateLimit",
+    "RateLimit-Policy",
+    "X-Request-Id",
+    "Idempotency-Replayed",
+]
+CORS_PREFLIGHT_MAX_AGE = 7200

@@ -1,0 +1,30 @@
+"""Logs and metrics."""
+
+from platform_site import env
+
+METRICS_TOKEN = env.text("METRICS_TOKEN")
+"""Protects /metrics. Without a token it is open to loopback clients only, and in production to no client."""
+LOG_FORMAT = env.choice("LOG_FORMAT", ("json", "text"), "json")
+LOG_LEVEL = env.choice("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR"), "INFO")
+_formatters = "platform_site.observability.logs." + LOG_FORMAT.capitalize()
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"()": f"{_formatters}Formatter"}, "access": {"()": f"{_formatters}AccessFormatter"}},
+    "filters": {"failed_tasks": {"()": "platform_site.observability.logs.FailedTasks"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
+        "access": {"class": "platform_site.observability.logs.AccessHandler", "formatter": "access"},
+    },
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    "loggers": {
+        "platform.access": {"handlers": ["access"], "level": "INFO", "propagate": False},
+        "django": {"handlers": [], "level": "INFO", "propagate": True},
+        # Sweeps come every few seconds; their coming and going is no news, and their failures are logged all the same.
+        **{f"celery.{name}": {"level": "WARNING"} for name in ("beat", "worker.strategy")},
+        "celery.app.trace": {"level": "WARNING", "filters": ["failed_tasks"]},
+        # The access log has every status, and `platform.errors` what became of a host: of these only traces are news.
+        "django.request": {"level": "ERROR"},
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
+    },
+}
