@@ -22,8 +22,10 @@ from accounts import audit
 from accounts.audit import Actor, ActorKind
 from functions.deploy import service as deploy_service
 from platform_site.background.periodic import log_failures
-from platform_site.config import control_part, current, merge_bases, planning, plans, region_part, submitted, versions
+from platform_site.config import current, planning, plans, submitted, versions
+from platform_site.config.merge import merge_bases
 from platform_site.config.models import StoredPlan
+from platform_site.config.parts import control_part, region_part
 from platform_site.config.submitted import Submitted
 from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, Forbidden, PreconditionFailed, Unavailable, ValidationFailed

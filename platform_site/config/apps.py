@@ -6,7 +6,8 @@ class ConfigConfig(AppConfig):
     label = "config"
 
     def ready(self) -> None:
-        from platform_site.config import merge_bases, plans, versions
+        from platform_site.config import plans, versions
+        from platform_site.config.merge import merge_bases
         from platform_site.config.models import ConfigVersion, MergeBase, StoredPlan
         from platform_site.identity import signals
         from projects.provisioning import orphaned_rows

@@ -4,11 +4,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from platform_site.config import comparison, credentials, current, merging, plans, submitted
+from platform_site.config import comparison, credentials, current, plans, submitted
 from platform_site.config.comparison import Plan
-from platform_site.config.merging import Merge
+from platform_site.config.merge import merging
+from platform_site.config.merge.merging import Merge
+from platform_site.config.merge.three_way import Conflict
 from platform_site.config.models import StoredPlan
-from platform_site.config.three_way import Conflict
 from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef

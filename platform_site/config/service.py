@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from platform_site.config import apply as config_apply
-from platform_site.config import current, merging, planning, plans, submitted, versions
+from platform_site.config import current, planning, plans, submitted, versions
 from platform_site.config.apply import Outcome
+from platform_site.config.merge import merging
 from platform_site.config.models import StoredPlan
 from platform_site.config.planning import Planned
 from platform_site.http.errors import Forbidden, PreconditionFailed, ValidationFailed

@@ -9,8 +9,9 @@ from django.db import connections
 from django.db.models import F
 
 from accounts.models import AuditEntry
-from platform_site.config import control_part, tasks
+from platform_site.config import tasks
 from platform_site.config.models import StoredPlan
+from platform_site.config.parts import control_part
 from projects.models import Environment, Project
 from rows.tasks import settle
 from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured

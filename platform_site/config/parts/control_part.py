@@ -14,11 +14,12 @@ from accounts.audit import Actor
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import discovery, providers, redirects
 from accounts.registration import pool_settings
-from platform_site.config import credentials, current, touched
+from platform_site.config import credentials, current
 from platform_site.config.comparison import IDENTITY
-from platform_site.config.region_part import Changes
+from platform_site.config.parts import touched
+from platform_site.config.parts.region_part import Changes
+from platform_site.config.parts.touched import Touched, errors_at
 from platform_site.config.submitted import ROOT, Submitted
-from platform_site.config.touched import Touched, errors_at
 from platform_site.http.errors import FieldError, PreconditionFailed, Unavailable
 from platform_site.identity.callers import Caller, EnvironmentRef
 from projects import services

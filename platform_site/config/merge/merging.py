@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from functions.models import Version
-from platform_site.config import comparison, current, merge_bases, merged_schema
+from platform_site.config import comparison, current
 from platform_site.config.current import Configuration
-from platform_site.config.merge_bases import Base
+from platform_site.config.merge import merge_bases, merged_schema
+from platform_site.config.merge.merge_bases import Base
+from platform_site.config.merge.three_way import MISSING, Conflict, Merger
 from platform_site.config.submitted import MAX_ERRORS
-from platform_site.config.three_way import MISSING, Conflict, Merger
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service

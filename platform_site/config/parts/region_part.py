@@ -7,9 +7,10 @@ from typing import Any
 from functions.deploy import service as deploy_service
 from functions.deploy import trial
 from platform_site import outbound
-from platform_site.config import credentials, touched
+from platform_site.config import credentials
+from platform_site.config.parts import touched
+from platform_site.config.parts.touched import Touched, errors_at
 from platform_site.config.submitted import Submitted
-from platform_site.config.touched import Touched, errors_at
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.migrate import service as schema_service

@@ -6,7 +6,7 @@ from typing import Any
 from django.db.models import Q
 
 from platform_site.config import current
-from platform_site.config.merged_schema import Names
+from platform_site.config.merge.merged_schema import Names
 from platform_site.config.models import MergeBase
 from platform_site.http.errors import Conflict
 from platform_site.identity.callers import EnvironmentRef

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from platform_site.config.three_way import MISSING, Merger
+from platform_site.config.merge.three_way import MISSING, Merger
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
 from rows.schema import parser
