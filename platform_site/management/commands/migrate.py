@@ -16,6 +16,7 @@ from django.core.management.commands import migrate
 from django.core.management.sql import emit_post_migrate_signal
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from platform_site.fastpath import libpq
@@ -86,13 +87,20 @@ def apply_migrations(stdout: OutputWrapper) -> None:
         if not executor.migration_plan(executor.loader.graph.leaf_nodes()) and not _was_cut_off(alias):
             continue
         stdout.write(f"Bringing the database {alias} up to date")
-        if _is_new(alias):
-            statements = schema_snapshot.recorded(connections[alias], executor.loader)
-            if statements is not None and _say(alias, statements):
-                continue
-        else:
+        if make_new(alias, executor.loader):
+            continue
+        if not _is_new(alias):
             gc.enable()  # `manage.py serve` begins without, which does for an empty database; this may be a full one
         call_command("migrate", database=alias, verbosity=0, interactive=False, skip_checks=True)
+
+
+def make_new(alias: str, loader: MigrationLoader | None = None) -> bool:
+    """Fill a new database from the record. False where it is not new or the record does not fit."""
+    if not _is_new(alias):
+        return False
+    connection = connections[alias]
+    statements = schema_snapshot.recorded(connection, loader or MigrationLoader(connection))
+    return statements is not None and _say(alias, statements)
 
 
 def _note(alias: str, statement: str) -> None:
