@@ -51,26 +51,28 @@ def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One data dir for the tests of this file, with a name that tries the quoting. The first `up` fills it."""
-    return tmp_path_factory.mktemp("up") / "a data dir with 'odd' #names?"
+    """One data dir for the tests that start and stop `up` themselves. The first one fills it."""
+    return tmp_path_factory.mktemp("data") / "data"
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_running(data_dir: Path) -> Iterator[None]:
-    """A test that failed before it stopped its `up` does not fail the others, which use the same data dir."""
+def nothing_is_left_running() -> Iterator[None]:
+    """A test that failed before it stopped its `up` does not fail the others, which may use the same data dir."""
+    before = {child.pid for child in psutil.Process().children()}
     yield
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if str(data_dir) in child.cmdline():
+            if child.pid not in before and "up" in child.cmdline():
                 child.terminate()
                 child.wait(25)
 
 
-@pytest.fixture
-def up(data_dir: Path) -> Iterator[Up]:
-    running = start_up(data_dir)
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One for all tests that leave it running, in a data dir with a name that tries the quoting."""
+    running = start_up(tmp_path_factory.mktemp("up") / "a data dir with 'odd' #names?")
     yield running
-    running.stop()
+    assert running.stop() == 0, running.output
 
 
 def everyone(up: Up) -> list[psutil.Process]:
@@ -79,7 +81,7 @@ def everyone(up: Up) -> list[psutil.Process]:
 
 def wait_until_gone(processes: list[psutil.Process], seconds: float = 12.0) -> None:
     _, alive = psutil.wait_procs(processes, timeout=seconds)
-    assert not alive, [(process.pid, process.cmdline()) for process in alive]
+    assert not alive, alive
 
 
 def control(data_dir: Path) -> "psycopg.Connection[tuple[object, ...]]":
@@ -87,7 +89,7 @@ def control(data_dir: Path) -> "psycopg.Connection[tuple[object, ...]]":
     return embedded_postgres.connect(Layout(data_dir), "control")
 
 
-def test_the_first_start_makes_a_demo_whose_facts_are_in_demo_json(up: Up, data_dir: Path) -> None:
+def test_the_first_start_makes_a_demo_whose_facts_are_in_demo_json(up: Up) -> None:
     facts = up.facts
     shown = {"base_url", "admin", "account", "project_id", "environments", "server_key", "app_users"}
     assert set(facts) == shown | {"webhook", "task_id"}
@@ -99,8 +101,8 @@ def test_the_first_start_makes_a_demo_whose_facts_are_in_demo_json(up: Up, data_
     assert facts["server_key"].startswith("sk_")
     assert [set(user) for user in facts["app_users"]] == [{"id", "email", "password"}] * 2
     for name in ("demo.json", "secrets.json"):
-        assert stat.S_IMODE((data_dir / name).stat().st_mode) == 0o600
-    with control(data_dir) as connection:
+        assert stat.S_IMODE((up.data_dir / name).stat().st_mode) == 0o600
+    with control(up.data_dir) as connection:
         staff = connection.execute("SELECT is_superuser FROM accounts_user WHERE email = %s", [facts["admin"]["email"]])
         assert staff.fetchall() == [(True,)]
         pools = "SELECT environment_id FROM accounts_user WHERE id = ANY(%s)"
@@ -128,8 +130,8 @@ def made_of(data_dir: Path, region: str) -> dict[str, list[object]]:
         return {what: sorted(connection.execute(question).fetchall(), key=str) for what, question in asked.items()}
 
 
-def test_every_region_is_made_alike(up: Up, data_dir: Path) -> None:
-    first, *others = (made_of(data_dir, region) for region in REGIONS)
+def test_every_region_is_made_alike(up: Up) -> None:
+    first, *others = (made_of(up.data_dir, region) for region in REGIONS)
     assert set(first["migrations"]) == set(MigrationLoader(None).disk_migrations)
     assert all(first.values()), "nothing asked in vain"
     for other in others:
@@ -157,15 +159,15 @@ def test_it_prints_three_commands_that_work_when_pasted(up: Up) -> None:
     assert run["output"]
 
 
-def test_it_prints_the_consoles_url_first_and_short_lines(up: Up, data_dir: Path) -> None:
+def test_it_prints_the_consoles_url_first_and_short_lines(up: Up) -> None:
     message = up.output[up.output.index("Ready in ") :]
     lines = re.findall(r"^  .+$", message, re.MULTILINE)
     assert lines[0] == f"  Console  {up.base_url}/console/"
     assert lines[2] == f"  Admin    {up.base_url}/admin/"
     for line, who in ((lines[1], "account"), (lines[3], "admin")):
         assert line.split() == [up.facts[who]["email"] + ",", "password", up.facts[who]["password"]]
-    message = message.replace(shlex.quote(str(data_dir / "demo.json")), ".data/demo.json")
-    sample = message.replace(str(data_dir), ".data").splitlines()[:14]
+    message = message.replace(shlex.quote(str(up.data_dir / "demo.json")), ".data/demo.json")
+    sample = message.replace(str(up.data_dir), ".data").splitlines()[:14]
     assert max(map(len, sample)) <= 100, "with a path as short as the usual one"
     url = up.base_url
     said = (ROOT / "README.md").read_text().replace("http://127.0.0.1:8000", url)
@@ -205,13 +207,13 @@ def test_demo_webhook_reports_a_comment_and_console_has_styles(up: Up) -> None:
         assert httpx.get(f"{up.base_url}{style}").status_code == 200
 
 
-def test_a_second_one_on_the_same_data_says_so_and_disturbs_nothing(up: Up, data_dir: Path) -> None:
+def test_a_second_one_on_the_same_data_says_so_and_disturbs_nothing(up: Up) -> None:
     before = up.named(parent=up.process.pid)  # PostgreSQL's own come and go
-    second = start_up(data_dir, wait=False)
+    second = start_up(up.data_dir, wait=False)
     assert second.process.wait(10) == 1
     wait_for("the sentence", lambda: "already running" in second.output)
     assert second.output == (
-        f"`manage.py up` is already running on {data_dir} (process {up.process.pid}, port {up.base_url.rpartition(':')[2]}). "
+        f"`manage.py up` is already running on {up.data_dir} (process {up.process.pid}, port {up.base_url.rpartition(':')[2]}). "
         "Stop it first, or give this one another --data-dir and --port."
     )
     assert up.named(parent=up.process.pid) == before
