@@ -18,6 +18,7 @@ from tests.support.client import Api
 from tests.support.flush import flush_redis
 from tests.support.service import Up, start_up
 
+_EXHAUSTIVE_FOLDERS = ("faults", "machines")
 _OF_THE_RELEASE = (
     "django_content_type",
     "auth_permission",
@@ -33,6 +34,17 @@ DO $$ DECLARE name text; BEGIN
     END LOOP;
 END $$
 """
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What drives a browser or the whole service, and all faults, is exhaustive. It comes first: its files are long,
+    and a long file at the end would occupy one process while the others have nothing left to do."""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if marks & {"browser", "served"} or item.path.parent.name in _EXHAUSTIVE_FOLDERS:
+            item.add_marker("exhaustive")
+    items.sort(key=lambda item: item.get_closest_marker("exhaustive") is None)
 
 
 @pytest.fixture(scope="session")

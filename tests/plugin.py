@@ -20,6 +20,8 @@ from platform_site.embedded.data_dir import Layout
 
 pytest.register_assert_rewrite("tests.support")
 
+_UNLESS_NAMED = "not slow and not exhaustive"
+"""The selection of pyproject.toml."""
 _OWNER = "TEST_SERVICES_OWNER"
 _WORKER = "TEST_SERVICES_WORKER"
 
@@ -53,6 +55,14 @@ def _start() -> None:
     servers.append((embedded_valkey.start(layout, log=directory / "valkey.log"), signal.SIGTERM))
     with embedded_postgres.connect(layout) as connection:
         connection.execute("ALTER ROLE platform CREATEDB")  # Django makes test databases with it
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A folder, file or test that is named runs with its exhaustive tests. The processes of `-n` take the selection of
+    their parent."""
+    is_named = config.args_source is config.ArgsSource.ARGS and not hasattr(config, "workerinput")
+    if is_named and config.option.markexpr == _UNLESS_NAMED:
+        config.option.markexpr = "not slow"
 
 
 if os.environ.get(_WORKER) != _worker():
