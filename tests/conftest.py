@@ -38,12 +38,15 @@ END $$
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What drives a browser or the whole service, and all faults, is exhaustive. It comes first: its files are long,
-    and a long file at the end would occupy one process while the others have nothing left to do."""
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Faults, and what drives the whole service, are exhaustive. They come first: their files are long, and a long file
+    at the end would occupy one process while the others have nothing left to do."""
     for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
-        if marks & {"browser", "served"} or item.path.parent.name in _EXHAUSTIVE_FOLDERS:
+        if (
+            item.path.parent.name in _EXHAUSTIVE_FOLDERS
+            or item.get_closest_marker("served")
+            or ("served" in item.fixturenames)
+        ):
             item.add_marker("exhaustive")
     items.sort(key=lambda item: item.get_closest_marker("exhaustive") is None)
 

@@ -27,6 +27,7 @@ from tests.support.service import ROOT, Up, start_up, wait_for
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 pytestmark = [
+    pytest.mark.served,
     pytest.mark.skipif(PGBOUNCER is None, reason="there is no pgbouncer on this machine"),
     pytest.mark.timeout(240),
 ]

@@ -32,8 +32,6 @@ from platform_site.embedded.data_dir import REGIONS, Layout, region_database, re
 from tests.support.service import ROOT, Up, start_up, wait_for, wait_for_ready
 from tests.support.timing import within
 
-pytestmark = pytest.mark.served
-
 
 def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so with an error of its own at every line, also at the one that tells of the orderly end."""
@@ -229,6 +227,7 @@ def test_a_port_in_use_is_named_before_anything_is_made(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "postgres").exists()
 
 
+@pytest.mark.served
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_with_exit_code_0_leaves_no_process_and_keeps_its_data(data_dir: Path, number: signal.Signals) -> None:
     first = start_up(data_dir)
@@ -254,6 +253,7 @@ def test_it_stops_with_exit_code_0_leaves_no_process_and_keeps_its_data(data_dir
         assert second.stop() == 0
 
 
+@pytest.mark.served
 def test_ctrl_c_during_the_start_leaves_nothing_behind(tmp_path: Path) -> None:
     early = start_up(tmp_path / "data", wait=False)
     processes = wait_for("PostgreSQL runs", lambda: early.named("postgres", "-D") and everyone(early))
@@ -261,6 +261,7 @@ def test_ctrl_c_during_the_start_leaves_nothing_behind(tmp_path: Path) -> None:
     wait_until_gone(processes, seconds=2)
 
 
+@pytest.mark.served
 def test_sigkill_leaves_no_processes_and_restart_finds_the_data(data_dir: Path) -> None:
     first = start_up(data_dir)
     processes = everyone(first)
@@ -273,6 +274,7 @@ def test_sigkill_leaves_no_processes_and_restart_finds_the_data(data_dir: Path) 
         assert second.stop() == 0
 
 
+@pytest.mark.served
 def test_stale_server_lock_with_reused_pid_does_not_block_the_start(data_dir: Path) -> None:
     # As after a container restart: the file names a living process, but not a PostgreSQL.
     (data_dir / "postgres" / "postmaster.pid").write_text(f"{os.getpid()}\n{data_dir}\n")
@@ -280,6 +282,7 @@ def test_stale_server_lock_with_reused_pid_does_not_block_the_start(data_dir: Pa
     assert up.stop() == 0
 
 
+@pytest.mark.served
 @pytest.mark.parametrize("part", ["serve --fds", "manage.py work", "valkey-server", "postgres -D"])
 def test_a_part_that_dies_is_started_again(up: Up, part: str) -> None:
     victim = up.part(part)
@@ -303,6 +306,7 @@ def test_a_part_that_dies_is_started_again(up: Up, part: str) -> None:
     wait_for(f"{part} runs again", healed, seconds=30, every=0.1)
 
 
+@pytest.mark.served
 def test_a_part_that_cannot_run_ends_it_all_with_its_last_words(tmp_path: Path) -> None:
     broken = start_up(tmp_path / "data", wait=False, environment={"LANE_THREADS": "many"})
     processes = everyone(broken)
@@ -330,6 +334,7 @@ def other_servers() -> Iterator[dict[str, str]]:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
 
 
+@pytest.mark.served
 def test_url_variables_replace_what_is_embedded(tmp_path: Path, other_servers: dict[str, str]) -> None:
     up = start_up(tmp_path / "data", environment=other_servers)
     try:
@@ -345,6 +350,7 @@ def test_url_variables_replace_what_is_embedded(tmp_path: Path, other_servers: d
         assert up.stop() == 0
 
 
+@pytest.mark.served
 def test_a_very_long_path_moves_the_sockets_and_nothing_else(tmp_path: Path) -> None:
     data_dir = tmp_path / ("long" * 30) / "data"
     layout = Layout(data_dir)
@@ -400,6 +406,7 @@ def test_an_ordinary_user_can_run_it() -> None:
         shutil.rmtree(home, ignore_errors=True)
 
 
+@pytest.mark.served
 def test_orphans_are_adopted_and_buried(up: Up) -> None:
     if sys.platform != "linux":
         pytest.skip("orphans go to the system's first process here")
