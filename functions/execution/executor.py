@@ -8,11 +8,11 @@ import contextlib
 import logging
 import os
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from cachetools import LRUCache
 from django.conf import settings
 from django.db import Error
 
@@ -50,8 +50,7 @@ _SOURCES_KEPT_BYTES: Final = 16 * 1024 * 1024
 _lock = threading.Lock()
 _pool: Pool | None = None
 _pool_pid: int | None = None
-_sources: OrderedDict[str, bytes] = OrderedDict()
-_sources_bytes = 0
+_sources: LRUCache[str, bytes] = LRUCache(_SOURCES_KEPT_BYTES, getsizeof=len)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,22 +170,11 @@ def _program(started: Started) -> Program:
     key = started.program_key
     with _lock:
         source = _sources.get(key)
-        if source is not None:
-            _sources.move_to_end(key)
     if source is None:
         source = runs_start.source_of(started)
-        _keep_source(key, source)
+        with _lock:
+            _sources[key] = source
     return Program(key, started.environment_id, source, started.memory_mb)
-
-
-def _keep_source(key: str, source: bytes) -> None:
-    """Remember it for the next run, and forget those used longest ago while all together are too large."""
-    global _sources_bytes
-    with _lock:
-        _sources_bytes += len(source) - len(_sources.pop(key, b""))
-        _sources[key] = source
-        while _sources_bytes > _SOURCES_KEPT_BYTES:
-            _sources_bytes -= len(_sources.popitem(last=False)[1])
 
 
 def _waits_for_key(started: Started) -> bool:

@@ -14,10 +14,11 @@ the queue are counted in PostgreSQL, in statements that read them anyway (`funct
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+from cachetools import LRUCache
 
 from platform_site.security import keyring
 
@@ -63,8 +64,8 @@ class RecentUsage:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._sat: OrderedDict[int, tuple[float, float]] = OrderedDict()
-        """Seconds, and when they were that many. Whoever sat last comes last."""
+        self._sat: LRUCache[int, tuple[float, float]] = LRUCache(_NETWORKS)
+        """Seconds, and when they were that many."""
 
     def is_heavy(self, network: int) -> bool:
         with self._lock:
@@ -74,9 +75,6 @@ class RecentUsage:
         """It sat for so long, until now."""
         with self._lock:
             self._sat[network] = min(_MAX_SECONDS, self._left(network) + seconds), self._clock()
-            self._sat.move_to_end(network)
-            if len(self._sat) > _NETWORKS:
-                self._sat.popitem(last=False)
 
     def _left(self, network: int) -> float:
         sat, at = self._sat.get(network, (0.0, 0.0))

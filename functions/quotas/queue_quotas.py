@@ -18,13 +18,14 @@ a budget by a sixteenth; while little is free it counts each time. A refusal is 
 repeated requests cause no counting.
 """
 
+import math
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+from cachetools import LRUCache, TTLCache
 
 from functions.errors import TooManyQueued
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -145,7 +146,7 @@ class SpareQuota:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: OrderedDict[str, Amount] = OrderedDict()
+        self._left: LRUCache[str, Amount] = LRUCache(_MAX_ENTRIES)
 
     def take(self, name: str, wanted: Amount, *, at_first: Amount) -> bool:
         """Whether so much was there, and is taken. `at_first` is there under a name that is not known."""
@@ -153,19 +154,13 @@ class SpareQuota:
             left = self._left.get(name, at_first)
             if not left.covers(wanted):
                 return False
-            self._put(name, left.without(wanted))
+            self._left[name] = left.without(wanted)
             return True
 
     def renew(self, name: str, most: Amount, free: Amount) -> None:
         """The count found `free` of the `most` of this name."""
         with self._lock:
-            self._put(name, most.part(STEPS).least(free.part(2)))
-
-    def _put(self, name: str, value: Amount) -> None:
-        self._left[name] = value
-        self._left.move_to_end(name)
-        if len(self._left) > _MAX_ENTRIES:
-            self._left.popitem(last=False)
+            self._left[name] = most.part(STEPS).least(free.part(2))
 
 
 class QueueStatsCache:
@@ -173,21 +168,15 @@ class QueueStatsCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[QueueStats, float]] = OrderedDict()
-        """Each with its end, and in the order of these."""
+        self._known: TTLCache[str, QueueStats] = TTLCache(math.inf, PAUSE)
 
     def recent(self, name: str) -> QueueStats | None:
         with self._lock:
-            look, end = self._known.get(name, (None, 0.0))
-        return look if time.monotonic() < end else None
+            return self._known.get(name)
 
     def remember(self, name: str, look: QueueStats) -> None:
-        now = time.monotonic()
         with self._lock:
-            self._known[name] = look, now + PAUSE
-            self._known.move_to_end(name)
-            while next(iter(self._known.values()))[1] <= now:
-                self._known.popitem(last=False)
+            self._known[name] = look
 
 
 _budgets: Final = SpareQuota()

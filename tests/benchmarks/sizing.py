@@ -40,8 +40,6 @@ REDIS_COMMANDS: Final = 4
 REDIS_NUDGES: Final = 0.1
 """Commands a request for notifications and Celery: at most one notification in 20 ms and process, whatever is
 written."""
-REDIS_PER_CORE: Final = 150_000
-"""Commands a second of one Valkey thread, in pipelines of four; it has only one for commands."""
 THREADS_AT_WORK: Final = 3
 """Connections that a web process holds for each database in ordinary load."""
 POSTGRES_CORES: Final = 32

@@ -156,9 +156,8 @@ def test_the_process_of_a_run_is_ended_when_its_function_goes(
     with_history(place, "endless", newer=True)
     assert tracker.call("owner", "DELETE", "/functions/endless").status == 204
     assert Run.objects.using(using).filter(pk=started.run_id).exists()
-    executor._keep_source(
-        started.program_key, b"export default () => { while (true) {} }"
-    )  # as where it was called before
+    # As where it was called before.
+    executor._sources[started.program_key] = b"export default () => { while (true) {} }"
     ended = calls.execute(started, key_of(place), place)
     assert (ended.ending.status, ended.is_timeout) == ("failed", False)
     assert (ended.ending.error or {})["reason"] == "cancelled"

@@ -5,14 +5,13 @@ import re
 import resource
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
 import pytest
 
-from functions.execution import executor
 from functions.runtime.calls import Call
 from functions.runtime.errors import LoadFailed
 from functions.runtime.pool import Pool
@@ -560,23 +559,6 @@ def test_what_a_call_left_running_says_nothing_in_the_log_of_the_next(run_code: 
     assert sorted(line.text for line in second.logs) == [
         "second said", "second said last", "second said later", "second said more",
     ]  # fmt: skip
-
-
-def test_sources_are_kept_by_what_they_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: OrderedDict[str, bytes] = OrderedDict()
-    monkeypatch.setattr(executor, "_sources", kept)
-    monkeypatch.setattr(executor, "_sources_bytes", 0)
-    monkeypatch.setattr(executor, "_SOURCES_KEPT_BYTES", 100)
-    for key, size in (("a", 60), ("b", 30), ("b", 30), ("b", 30)):
-        executor._keep_source(key, bytes(size))
-    assert list(kept) == ["a", "b"], "concurrent readers of the same entry are counted once"
-    executor._keep_source("c", bytes(40))
-    assert list(kept) == ["b", "c"]
-    executor._keep_source("d", bytes(101))
-    assert list(kept) == []
-    for number in range(1000):
-        executor._keep_source(str(number), b"x")
-    assert len(kept) == 100
 
 
 def test_a_crash_takes_no_neighbour_down(pool: Pool, host: RecordingHost, run_code: RunCode) -> None:

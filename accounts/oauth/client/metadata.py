@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from authlib.oidc.discovery import get_well_known_url
+from cachetools import LRUCache
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
@@ -108,7 +109,7 @@ class _Cache(Generic[CachedValue]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, CachedValue]] = {}
+        self._kept: LRUCache[str, tuple[float, CachedValue]] = LRUCache(MAX_ENTRIES)
 
     def get(self, name: str, make: Callable[[], CachedValue], *, older_than: float = CACHE_SECONDS) -> CachedValue:
         """What is kept under `name` if it is younger than `older_than` seconds, else what `make` makes."""
@@ -118,10 +119,7 @@ class _Cache(Generic[CachedValue]):
             return found[1]
         made = make()
         with self._lock:
-            self._kept.pop(name, None)
             self._kept[name] = (time.monotonic(), made)
-            while len(self._kept) > MAX_ENTRIES:
-                del self._kept[next(iter(self._kept))]
         return made
 
     def clear(self) -> None:

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from base64 import b64encode
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -18,6 +17,7 @@ from urllib.parse import quote_plus, urlencode
 
 import orjson
 from authlib.oauth2.client import OAuth2Client
+from cachetools import LRUCache
 from django.conf import settings
 
 from accounts.models.oauth import IdentityProvider
@@ -70,7 +70,7 @@ class _Cooldowns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._known: LRUCache[str, tuple[int, float]] = LRUCache(_MAX_COOLDOWNS)
         """How often in a row, and until when."""
 
     def check(self, provider_id: str) -> None:
@@ -86,8 +86,6 @@ class _Cooldowns:
             times, _ = self._known.pop(provider_id, (0, 0.0))
             rest = min(MAX_COOLDOWN, INITIAL_COOLDOWN * float(2 ** min(times, 20)))
             self._known[provider_id] = times + 1, time.monotonic() + rest
-            if len(self._known) > _MAX_COOLDOWNS:
-                self._known.popitem(last=False)
 
     def forget(self, provider_id: str) -> None:
         """It answered in good time."""

@@ -28,7 +28,6 @@ MAX_VALUES: Final = 20
 """Results of one request beside its group keys."""
 _MAX_NAME: Final = 100
 
-DateParts = Literal["hour", "day", "week", "month", "year"]
 DATE_PARTS: Final = ("hour", "day", "week", "month", "year")
 Kind = Literal["key", "count", "count_distinct", "sum", "avg", "min", "max"]
 
