@@ -52,8 +52,8 @@ def test_f9_terminated_connections_cost_at_most_a_503_each(battered: Up, token: 
     with Load(battered, token) as load, superuser(battered) as connection:
         for _ in range(4):
             time.sleep(0.7)
-            ended = "SELECT pid FROM pg_stat_activity WHERE usename = 'platform' AND pg_terminate_backend(pid)"
-            terminated |= {pid for (pid,) in connection.execute(ended)}
+            end = "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'platform'"
+            terminated |= {pid for pid, _ in connection.execute(end)}
         left = "SELECT FROM pg_stat_activity WHERE pid = ANY(%s)"
         wait_for("they have ended", lambda: not connection.execute(left, [list(terminated)]).fetchall())
         calm_at = time.monotonic()
