@@ -27,7 +27,7 @@ from platform_site.http.requests import close_request, current_request_id, open_
 from platform_site.identity import ids
 from platform_site.server.body_reader import DISCONNECTED, BodyReader, Then, set_result_now
 from platform_site.server.elastic_pool import ElasticThreadPool
-from platform_site.server.event_streams import stream
+from platform_site.server.event_streams import EventStream
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of_socket, mark_unreadable
 from platform_site.server.outgoing import headers_of, send
 from platform_site.server.request_checks import BODY_LIMIT, check_host, check_request, is_too_large
@@ -77,7 +77,6 @@ class RsgiApplication:
         self._look_after: Callable[[], None]
         self._loop: asyncio.AbstractEventLoop
         self._forwarding = Forwarding(())
-        self._streams: set[asyncio.Task[None]] = set()
         self.leaving = False
         """This process ends soon: every answer asks its client to come again by another connection."""
 
@@ -263,16 +262,8 @@ class RsgiApplication:
         if parked is not None:
             parked.give_up()
 
-        def begin() -> None:
-            task = self._loop.create_task(stream(protocol, client, head, queue))
-            self._streams.add(task)
-            task.add_done_callback(end)
-
-        def end(task: asyncio.Task[None]) -> None:
-            self._streams.discard(task)
-            finish()
-
-        self._loop.call_soon_threadsafe(begin, context=contextvars.Context())
+        begin = EventStream(self._loop, client, queue, finish).begin
+        self._loop.call_soon_threadsafe(begin, protocol, head, context=contextvars.Context())
 
 
 def _walk(resolver: Any) -> None:

@@ -18,6 +18,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import threading
@@ -45,6 +46,10 @@ REPLACED_SECONDS: Final = 330
 """The same when it was replaced, which delays nothing: a call of a function may take 300 s on the largest plan."""
 START_SECONDS: Final = 60
 """At a reload, how long a new worker may take until it serves; so long the old one does."""
+MAX_CONNECTIONS: Final = 16_384
+"""Of one worker; 16 KB each."""
+_OTHER_FILES: Final = 512
+"""That a worker has open beside its connections."""
 _FALSE_START_SECONDS: Final = 0.3
 _FALSE_STARTS: Final = 5
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -214,6 +219,18 @@ def _let_workers_end_from_the_first() -> None:
     )
 
 
+def _allow_connections() -> int:
+    """How many connections a worker may have. Each stream of live changes is one, and those beyond wait to be accepted,
+    also for a request. Allows this process and its workers as many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(BACKLOG, soft - _OTHER_FILES)
+    return MAX_CONNECTIONS
+
+
 def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] | None = None) -> None:
     """Serve by one worker for each socket until SIGTERM or SIGINT; SIGHUP replaces the workers one by one.
 
@@ -241,7 +258,7 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
         http=HTTPModes.http1,
         websockets=False,
         backlog=BACKLOG,
-        backpressure=BACKLOG,
+        backpressure=_allow_connections(),
         # Reliability, section 3: headers within 10 s and 64 KB.
         http1_settings=HTTP1Settings(header_read_timeout=10_000, max_buffer_size=65_536),
         respawn_failed_workers=True,

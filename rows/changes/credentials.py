@@ -30,7 +30,9 @@ class SharedCredential:
             if time.monotonic() - self._checked_at >= AUTHENTICATE_SECONDS:
                 checked_at = time.monotonic()
                 try:
-                    self._caller, self._refused = self._authenticate(), None
+                    found, self._refused = self._authenticate(), None
+                    if found != self._caller:
+                        self._caller = found
                 except ApiError as error:
                     self._refused = error
                 self._checked_at = checked_at
@@ -38,12 +40,19 @@ class SharedCredential:
                 raise self._refused.with_traceback(None)
             return self._caller
 
-    def recheck_unless(self, caller: Caller) -> None:
-        """Check it at its next use unless it is this caller's, whom a new request has just found: a new stream must not
-        go by an older state."""
+    def still_shows(self, caller: Caller) -> bool:
+        """Whether the method `caller` would return this very object, without a check."""
+        is_fresh = time.monotonic() - self._checked_at < AUTHENTICATE_SECONDS
+        return is_fresh and self._refused is None and self._caller is caller
+
+    def found(self, caller: Caller) -> Caller:
+        """The caller whom a new request has just found: a new stream must not go by an older state. Returns an equal
+        one, if there is any, for the memory of its streams."""
         with self._lock:
-            if caller is not self._caller or self._refused is not None:
+            if caller != self._caller or self._refused is not None:
                 self._checked_at = -AUTHENTICATE_SECONDS
+                return caller
+            return self._caller
 
 
 _lock: Final = threading.Lock()
@@ -51,11 +60,10 @@ _known: "Final[WeakValueDictionary[Hashable, SharedCredential]]" = WeakValueDict
 
 
 def shared_credential(key: Hashable, authenticate: Callable[[], Caller], caller: Caller) -> SharedCredential:
-    """The one of this process. `key` has all of the request that `authenticate` depends on; `caller` is who it has just
-    found."""
+    """The one of this process. `key` has all of the request that `authenticate` depends on; `caller` is who has just
+    shown it."""
     with _lock:
         found = _known.get(key)
         if found is None:
             found = _known[key] = SharedCredential(authenticate, caller)
-    found.recheck_unless(caller)
     return found

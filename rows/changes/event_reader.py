@@ -1,7 +1,7 @@
 """Reads, in one snapshot of a region, the events that streams have not seen, and whether their positions still hold."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -118,13 +118,18 @@ def read(using: str, streams: Sequence[Stream]) -> Iterator[tuple[list[Stream], 
         yield from _read_group(using, since, group)
 
 
-def _read_group(using: str, since: str | None, streams: list[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
-    by_environment: dict[str, list[Stream]] = defaultdict(list)
+def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
+    groups: dict[str, list[Stream]] = defaultdict(list)
     for each in streams:
-        by_environment[each.place.environment_id].append(each)
-    found = _read(using, since, sorted(by_environment))
-    if since is not None and found.events is None and len(by_environment) > 1:
-        for of_one in by_environment.values():  # too much for one pass is too much of one: it is not the others' fault
+        groups[each.place.environment_id].append(each)
+    return groups
+
+
+def _read_group(using: str, since: str | None, streams: list[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
+    groups = by_environment(streams)
+    found = _read(using, since, sorted(groups))
+    if since is not None and found.events is None and len(groups) > 1:
+        for of_one in groups.values():  # too much for one pass is too much of one: it is not the others' fault
             yield from _read_group(using, since, of_one)
     else:
         yield streams, found

@@ -21,7 +21,7 @@ from platform_site.identity.plans import plan_limits
 from platform_site.observability import metrics
 from rows.changes import stream_counts, watched_tables
 from rows.changes.differences import changes
-from rows.changes.event_reader import Pass, read
+from rows.changes.event_reader import Pass, by_environment, read
 from rows.changes.positions import Position
 from rows.changes.streams import Stream
 from rows.changes.wake_ups import POLL_SECONDS, Listener
@@ -52,8 +52,14 @@ class Feed:
         self._streams: list[Stream] = []
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
+        self._is_notified = False
+        """Of a write, or of streams that a pass has skipped: the next pass is one of all streams."""
+        self._passed_at = 0.0
+        """When the last pass of all streams began."""
+        self._added: list[Stream] = []
+        """Since the last pass."""
         self._counted_at = self._watched_at = 0.0
-        self._tasks: SimpleQueue[tuple[str, list[tuple[Stream, Pass]]] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[str, list[tuple[list[Stream], Pass]]] | None] = SimpleQueue()
         self._busy: dict[str, float] = {}
         """The environments that a worker is sending to, and since when."""
         self._skipped: set[str] = set()
@@ -67,6 +73,7 @@ class Feed:
         """Serve this stream until one side ends it."""
         with self._lock:
             self._streams.append(stream)
+            self._added.append(stream)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"changes-{self._using}", daemon=True)
                 self._thread.start()
@@ -77,6 +84,7 @@ class Feed:
         self._woken.set()
 
     def wake(self) -> None:
+        self._is_notified = True
         self._woken.set()
 
     def _is_needed(self) -> bool:
@@ -98,15 +106,18 @@ class Feed:
                 time.sleep(max(0.0, began + PAUSE_SECONDS - time.monotonic()))
                 self._woken.clear()
                 began = time.monotonic()
-                streams = self._take_streams()
+                streams, added = self._take_streams()
                 if not streams:
                     return
                 try:
                     close_old_connections()
-                    self._pass(streams)
+                    self._renew(streams)
+                    unsettled = [each for each in streams if each.position is None]
+                    self._pass(streams if self._is_pass_of_all_due() else list(dict.fromkeys([*unsettled, *added])))
                     failed_at = 0.0
-                    pause = POLL_SECONDS if all(each.position for each in streams) else SETTLE_POLL_SECONDS
+                    pause = SETTLE_POLL_SECONDS if unsettled else POLL_SECONDS
                 except Error as error:
+                    self._is_notified = True
                     logger.warning("region %s: changes could not be read: %s", self._using, type(error).__name__)
                     connections[self._using].close()
                     failed_at = failed_at or time.monotonic()
@@ -127,12 +138,13 @@ class Feed:
                 self._tasks.put(None)
             connections.close_all()
 
-    def _take_streams(self) -> list[Stream]:
-        """The open ones. Without one the feed ends."""
+    def _take_streams(self) -> tuple[list[Stream], list[Stream]]:
+        """The open ones, and which of them are new. Without one the feed ends."""
         with self._lock:
             ended = [each for each in self._streams if each.queue.is_closed]
             self._streams = [each for each in self._streams if not each.queue.is_closed]
             streams = list(self._streams)
+            added, self._added = self._added, []
             if not streams:
                 self._thread = None
             now = time.monotonic()
@@ -141,13 +153,18 @@ class Feed:
         metrics.CHANGE_STREAMS.labels(self._using).set(len(streams))
         metrics.CHANGE_LAG.labels(self._using).set(lag)
         metrics.CHANGE_SLOW_READERS.labels(self._using).inc(sum(each.queue.is_overflowed for each in ended))
-        return streams
+        return streams, added
+
+    def _is_pass_of_all_due(self) -> bool:
+        """Otherwise one of new streams will do: a thousand that open one after the other must not cost a million."""
+        now = time.monotonic()
+        if not self._is_notified and now - self._passed_at < POLL_SECONDS:
+            return False
+        self._is_notified, self._passed_at = False, now
+        return True
 
     def _pass(self, streams: Sequence[Stream]) -> None:
-        self._renew(streams)
-        groups: dict[str, list[Stream]] = defaultdict(list)
-        for stream in streams:
-            groups[stream.place.environment_id].append(stream)
+        groups = by_environment(streams)
         with self._lock:
             self._skipped = groups.keys() & self._busy.keys()
             for environment_id in self._skipped:
@@ -156,10 +173,10 @@ class Feed:
         if not groups:
             return
         try:
-            tasks: dict[str, list[tuple[Stream, Pass]]] = defaultdict(list)
+            tasks: dict[str, list[tuple[list[Stream], Pass]]] = defaultdict(list)
             for of_position, found in read(self._using, [stream for group in groups.values() for stream in group]):
-                for stream in of_position:
-                    tasks[stream.place.environment_id].append((stream, found))
+                for environment_id, of_environment in by_environment(of_position).items():
+                    tasks[environment_id].append((of_environment, found))
         except BaseException:
             with self._lock:
                 for environment_id in groups:
@@ -173,10 +190,10 @@ class Feed:
     def _work(self) -> None:
         try:
             while (task := self._tasks.get()) is not None:
-                environment_id, streams = task
+                environment_id, groups = task
                 close_old_connections()
-                for stream, found in streams:
-                    self._serve(stream, found)
+                for streams, found in groups:
+                    self._serve_all(environment_id, streams, found)
                 with self._lock:
                     self._lag = max(self._lag, time.monotonic() - self._busy.pop(environment_id))
                     was_skipped = environment_id in self._skipped
@@ -184,6 +201,14 @@ class Feed:
                     self.wake()
         finally:
             connections.close_all()
+
+    def _serve_all(self, environment_id: str, streams: Sequence[Stream], found: Pass) -> None:
+        """Serve those of one position. Ten thousand to which nothing happens must not take long."""
+        is_quiet = found.events is not None and not found.events[environment_id]
+        now = time.monotonic()
+        for stream in streams:
+            if not (is_quiet and _move_on(stream, found, now)):
+                self._serve(stream, found)
 
     def _serve(self, stream: Stream, found: Pass) -> None:
         try:
@@ -206,8 +231,9 @@ class Feed:
         """Whether it is open. A caller whose role, claims or email changed gets a reset. Raises ApiError where the
         request would be refused by now."""
         caller = stream.credential.caller()
-        if caller is not stream.caller and caller != stream.caller:
-            caller.need("rows:read")
+        if caller is not stream.caller:
+            if caller != stream.caller:
+                caller.need("rows:read")
             stream.caller, principal = caller, Principal.of(caller)
             if principal != stream.principal or principal.claims != stream.principal.claims:
                 stream.principal, stream.environment = principal, None
@@ -273,6 +299,21 @@ class Feed:
             for each in stream.subscriptions:
                 each.needs_reset = False
             stream.send("ready", has_id=True)
+
+
+def _move_on(stream: Stream, found: Pass, now: float) -> bool:
+    """Bring a stream without events to the snapshot of the pass. False, and nothing is done, where more is due."""
+    seen, environment = stream.position, stream.environment
+    if seen is None or environment is None or stream.is_reset_due or now - stream.sent_at >= PING_SECONDS:
+        return False
+    environment_id = stream.place.environment_id
+    if environment.version != found.versions.get(environment_id, 0) or not stream.credential.still_shows(stream.caller):
+        return False
+    position = found.position_of(environment_id, stream.tables)
+    if position is None or (seen.timeline, seen.generations) != (position.timeline, position.generations):
+        return False
+    stream.position, stream.failed_at = position, 0.0
+    return True
 
 
 def retention_of(plan: str) -> timedelta:

@@ -3,12 +3,15 @@
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
+from typing import Final
 
 from django.db import transaction
 from django.db.models.functions import Now
 
 from rows.models import WatchedTable
 from rows.outbox import subscriptions
+
+_AHEAD: Final = timedelta(seconds=5)
 
 
 def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
@@ -18,10 +21,11 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
 
 
 def watch(environment_id: str, tables: Collection[str], using: str, keep: timedelta) -> dict[str, str]:
-    """Watch `tables` for the time `keep` from now. Returns their generations."""
+    """Watch `tables` for the time `keep` from now, or a little longer. Returns their generations."""
     watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
     with transaction.atomic(using=using):
-        watched.filter(table_name__in=tables).update(expires_at=Now() + keep)
+        # Rarely: a thousand streams that open one after the other would wait for as many commits of the same row.
+        watched.filter(table_name__in=tables, expires_at__lt=Now() + keep).update(expires_at=Now() + keep + _AHEAD)
         if watched.filter(table_name__in=tables).count() < len(tables):
             subscriptions.lock(environment_id, using)
             WatchedTable.objects.using(using).bulk_create(
@@ -30,7 +34,7 @@ def watch(environment_id: str, tables: Collection[str], using: str, keep: timede
                         environment_id=environment_id,
                         table_name=table,
                         generation=uuid.uuid4().hex,
-                        expires_at=Now() + keep,
+                        expires_at=Now() + keep + _AHEAD,
                     )
                     for table in tables
                 ],

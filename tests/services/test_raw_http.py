@@ -2,9 +2,11 @@
 
 import contextlib
 import re
+import resource
 import socket
 import statistics
 import time
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -237,6 +239,18 @@ def test_hundred_stalled_bodies_delay_no_others_and_time_out(served: Up) -> None
             assert b'"code":"invalid_request"' in answer
             assert connection.recv(65536) == b"", "and closed"
         assert rsgi_app.BODY_SECONDS - 1 < time.monotonic() - begun < rsgi_app.BODY_SECONDS + within(2)
+
+
+def test_a_request_is_answered_beside_thousands_of_connections(served: Up) -> None:
+    """As many as streams of live changes may be: each has one for itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = 1_200 * len(served.web_workers())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, count + 1_000)), hard))
+    with ExitStack() as connections:
+        for _ in range(count):
+            connections.enter_context(connect(served.base_url))
+        for _ in range(20):
+            assert httpx.get(f"{served.base_url}/healthz", timeout=5).status_code == 200
 
 
 def test_slow_heads_are_cut_off(served: Up) -> None:
