@@ -75,8 +75,18 @@ class Pass:
     events: dict[str, Events] | None
     """By environment; None if there are too many, or the position is none of this database."""
     messages: Messages = field(default_factory=dict)
+    encoded: dict[Hashable, tuple[bytes, int]] = field(default_factory=dict)
+    """What streams of the same caller that ask the same are sent, and how many messages that is."""
     _by_cell: dict[tuple[str, str, str], dict[str, list[Event]]] = field(default_factory=dict)
     _positions: dict[tuple[str, frozenset[str]], Position | None] = field(default_factory=dict)
+
+    def concerns(self, environment_id: str, subscriptions: Sequence[Subscription]) -> bool:
+        """Whether any event may change what is seen through these subscriptions."""
+        events = (self.events or {})[environment_id]
+        for each in subscriptions:
+            if not events.keys().isdisjoint(each.related) or self.events_for(environment_id, each):
+                return True
+        return False
 
     def events_for(self, environment_id: str, subscription: Subscription) -> Sequence[Event]:
         """The events of its table, without those of rows that its caller may read neither before nor after."""

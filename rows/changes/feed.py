@@ -32,7 +32,9 @@ logger = logging.getLogger("platform.changes")
 WORKERS: Final = 4
 SETTLE_POLL_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 0.01
-"""Between the beginnings of two passes: under load each serves the writes of that time together."""
+LONGEST_PAUSE_SECONDS: Final = 0.08
+"""Between the beginnings of two passes: under load each serves the writes of that time together. While writes follow
+one another the pause doubles up to the longest one: a pass costs as much as a write, in each web process."""
 WATCH_SECONDS: Final = 60
 """A table is watched for ten minutes at least after each time (`change_retention_seconds`)."""
 PING_SECONDS: Final = 15
@@ -99,11 +101,13 @@ class Feed:
     def _run(self) -> None:
         for number in range(WORKERS):
             threading.Thread(target=self._work, name=f"changes-{self._using}-{number}", daemon=True).start()
-        failed_at, pause, began = 0.0, POLL_SECONDS, 0.0
+        failed_at, pause, began, gap = 0.0, POLL_SECONDS, 0.0, PAUSE_SECONDS
         try:
             while True:
                 self._woken.wait(pause)
-                time.sleep(max(0.0, began + PAUSE_SECONDS - time.monotonic()))
+                is_busy = time.monotonic() - began < 2 * gap
+                gap = min(2 * gap, LONGEST_PAUSE_SECONDS) if is_busy else PAUSE_SECONDS
+                time.sleep(max(0.0, began + gap - time.monotonic()))
                 self._woken.clear()
                 began = time.monotonic()
                 streams, added = self._take_streams()
@@ -204,10 +208,9 @@ class Feed:
 
     def _serve_all(self, environment_id: str, streams: Sequence[Stream], found: Pass) -> None:
         """Serve those of one position. Ten thousand to which nothing happens must not take long."""
-        is_quiet = found.events is not None and not found.events[environment_id]
         now = time.monotonic()
         for stream in streams:
-            if not (is_quiet and _move_on(stream, found, now)):
+            if not _move_on(environment_id, stream, found, now):
                 self._serve(stream, found)
 
     def _serve(self, stream: Stream, found: Pass) -> None:
@@ -277,14 +280,25 @@ class Feed:
             # Too many, of another server, or not all of them were recorded.
             stream.forget_position()
             return
+        key = None if is_new or stream.is_reset_due else (stream.seal, stream.principal, seen)
+        if key in found.encoded:
+            stream.position = now
+            self._put(stream, *found.encoded[key])
+            return
         messages = [] if is_new else changes(self._using, stream, found)
         stream.position = now
-        messages += stream.due_resets(time.monotonic())
-        if messages:
-            stream.send_all(messages)
-            metrics.CHANGE_MESSAGES.labels(self._using).inc(len(messages))
+        resets = list(stream.due_resets(time.monotonic()))
+        if messages or resets:
+            encoded = stream.encode([*messages, *resets]), len(messages) + len(resets)
+            if key is not None and not resets and not stream.is_reset_due:
+                found.encoded[key] = encoded
+            self._put(stream, *encoded)
         elif time.monotonic() - stream.sent_at >= PING_SECONDS:
             stream.send("ping", has_id=not stream.is_reset_due)
+
+    def _put(self, stream: Stream, encoded: bytes, count: int) -> None:
+        stream.put(encoded)
+        metrics.CHANGE_MESSAGES.labels(self._using).inc(count)
 
     def _make_ready(self, stream: Stream, found: Pass, now: Position) -> None:
         """Begin at the snapshot of the pass, once all writes that began before the tables were watched are over."""
@@ -294,20 +308,22 @@ class Feed:
         stream.position = now
         if stream.must_relist or not is_settled:
             stream.reset_all()
-            stream.send_all(list(stream.due_resets(time.monotonic())))
+            resets = list(stream.due_resets(time.monotonic()))
+            stream.put(stream.encode(resets))
         else:
             for each in stream.subscriptions:
                 each.needs_reset = False
             stream.send("ready", has_id=True)
 
 
-def _move_on(stream: Stream, found: Pass, now: float) -> bool:
+def _move_on(environment_id: str, stream: Stream, found: Pass, now: float) -> bool:
     """Bring a stream without events to the snapshot of the pass. False, and nothing is done, where more is due."""
     seen, environment = stream.position, stream.environment
-    if seen is None or environment is None or stream.is_reset_due or now - stream.sent_at >= PING_SECONDS:
+    if seen is None or environment is None or found.events is None or stream.is_reset_due:
         return False
-    environment_id = stream.place.environment_id
-    if environment.version != found.versions.get(environment_id, 0) or not stream.credential.still_shows(stream.caller):
+    if environment.version != found.versions.get(environment_id, 0) or now - stream.sent_at >= PING_SECONDS:
+        return False
+    if not stream.credential.still_shows(stream.caller) or found.concerns(environment_id, stream.subscriptions):
         return False
     position = found.position_of(environment_id, stream.tables)
     if position is None or (seen.timeline, seen.generations) != (position.timeline, position.generations):

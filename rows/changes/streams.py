@@ -204,11 +204,14 @@ class Stream:
         self.queue.put(message(event, data, self._last_id() if has_id else None))
         self.sent_at = time.monotonic()
 
-    def send_all(self, messages: Sequence[tuple[str, str]]) -> None:
+    def encode(self, messages: Sequence[tuple[str, str]]) -> bytes:
         """Only the last one has an id: a client that is cut off within them is sent all of them again."""
         *others, (event, data) = messages
         last_id = None if self.is_reset_due else self._last_id()
-        self.queue.put(b"".join([*(message(*each) for each in others), message(event, data, last_id)]))
+        return b"".join([*(message(*each) for each in others), message(event, data, last_id)])
+
+    def put(self, encoded: bytes) -> None:
+        self.queue.put(encoded)
         self.sent_at = time.monotonic()
 
     def _last_id(self) -> str | None:

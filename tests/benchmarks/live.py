@@ -26,6 +26,8 @@ from tests.support.service import start_up
 USERS = 10
 SINGLE_WRITES = 100
 BURST_SECONDS = 5.0
+EVENTS = 2_000
+"""Events a second, over all streams, that the burst aims at."""
 WRITES = 100
 ROUNDS = 4
 RETRIEVE_SECONDS = 4.0
@@ -115,6 +117,11 @@ def server(app: App) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=client.base_url, headers=client.headers, timeout=30)
 
 
+def cpu(app: App) -> float:
+    """Seconds that all processes of the service have spent, PostgreSQL and Valkey among them."""
+    return sum(sum(each.cpu_times()[:2]) for each in app.served.children())
+
+
 async def cost_of_writes(app: App) -> None:
     """One client changes a row of a table without streams and of one with, in turns. Pauses let what a write leaves
     behind end before the next one, so that only the write itself is measured; without them both share the cores."""
@@ -122,9 +129,10 @@ async def cost_of_writes(app: App) -> None:
     async with server(app) as client:
         for pause in (0.03, 0.0):
             medians: dict[str, list[float]] = {table: [] for table in rows}
+            spent = dict.fromkeys(rows, 0.0)
             for _ in range(ROUNDS):
                 for table, row_id in rows.items():
-                    taken = []
+                    taken, before = [], cpu(app)
                     for number in range(WRITES):
                         began = time.perf_counter()
                         answer = await client.patch(f"/rows/{table}/{row_id}", json={"title": f"{number}"})
@@ -132,9 +140,13 @@ async def cost_of_writes(app: App) -> None:
                         answer.raise_for_status()
                         await asyncio.sleep(pause)
                     medians[table].append(statistics.median(taken) * 1e3)
+                    spent[table] += (cpu(app) - before) * 1e3 / WRITES / ROUNDS
             plain, watched = (statistics.median(each) for each in medians.values())
             how = f"with pauses of {pause * 1e3:.0f} ms" if pause else "one after the other"
-            print(f"a write, {how}: {plain:.2f} ms, of a watched table {watched:.2f} ms ({watched / plain:.2f})")
+            print(f"a write, {how}: {plain:.2f} ms, of a watched table {watched:.2f} ms ({watched / plain:.2f});")
+            print(
+                f"  CPU {spent['plain']:.2f} ms, of a watched table {spent['tasks']:.2f} ms, in all processes of the service"
+            )
 
 
 async def retrieves(app: App) -> float:
@@ -201,21 +213,22 @@ async def arrivals(app: App, clients: Clients, users: list[str]) -> None:
             latencies += [at - began for at in clients.arrivals[f"single {number}"]]
         print(f"one write at a time, to {each} of {streams} streams: {spread(latencies)}")
         begun: dict[str, float] = {}
-        ends = time.perf_counter() + BURST_SECONDS
+        starts = time.perf_counter()
 
         async def burst(worker: int) -> None:
-            number = 0
-            while time.perf_counter() < ends:
-                title = f"burst {worker} {number}"
+            """Every eighth of the writes, each at its time, or as soon as the one before has ended."""
+            for number in range(worker, int(BURST_SECONDS * EVENTS / each), 8):
+                title = f"burst {number}"
+                await asyncio.sleep(max(0.0, starts + number * each / EVENTS - time.perf_counter()))
                 begun[title] = time.perf_counter()
                 await write(client, title, app.users[users[number % len(users)]])
-                number += 1
 
         await asyncio.gather(*(burst(worker) for worker in range(8)))
+        taken = time.perf_counter() - starts
         await wait_until("arrivals", lambda: all(len(clients.arrivals.get(title, [])) >= each for title in begun))
         latencies = [at - begun[title] for title in begun for at in clients.arrivals[title]]
-        rate = len(begun) / BURST_SECONDS
-        print(f"{rate:.0f} writes/s, {len(latencies) / BURST_SECONDS:.0f} events/s in all: {spread(latencies)}")
+        rate = len(begun) / taken
+        print(f"{rate:.0f} writes/s, {len(latencies) / taken:.0f} events/s in all: {spread(latencies)}")
 
 
 def main(streams: int = 200, *, idle: bool = False) -> None:
