@@ -1,4 +1,5 @@
-"""One fault after the other under load, and one table: `python -m tests.faults [--only WORD] [--writes 800] [--json FILE]`.
+"""One fault after the other under load, and one table: `python -m tests.faults [--only FAULT …] [--changes FAULT …]
+[--writes 800] [--streams 50] [--json FILE]`.
 
 Four clients write rows that are delivered to a receiver (each with its own id, so that what got no response can be
 looked up), two more create, change, list and delete projects. A second after they began, the fault; a few seconds after
@@ -7,6 +8,7 @@ its cause is over, the end, and then everything that was committed must arrive. 
 *Errors* are answers that are not 2xx, and connections without an answer. *For*: from the beginning of the first to the
 end of the last. *Recovery*: from the end of the cause to the end of the last error. Lost, duplicate, phantom: as in
 docs/explanation/reliability.md.
+A second table is of live changes (`change_mirrors`).
 """
 
 import argparse
@@ -23,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.faults import inject
+from tests.faults.change_mirrors import HARMS, Result, follow
 from tests.faults.conftest import OwnValkey, environments_without_schema
 from tests.faults.write_load import SETTINGS, Storm, Worker
 from tests.support.load import Load, Outcome, sign_in
@@ -177,6 +180,19 @@ def shown(line: Line) -> str:
     )
 
 
+CHANGES_HEAD = (
+    "| live changes during | writes | streams opened | events | lost | duplicate | unauthorised | out of order |\n"
+    "|---|--:|--:|--:|--:|--:|--:|--:|"
+)
+
+
+def shown_changes(what: str, found: Result) -> str:
+    return (
+        f"| {what} | {found.writes:,} | {found.opened:,} | {found.events:,} | {found.lost} | {found.duplicates:,}"
+        f" | {found.unauthorized} | {found.out_of_order} |"
+    )
+
+
 @contextlib.contextmanager
 def ground() -> Iterator[Ground]:
     with tempfile.TemporaryDirectory() as made:
@@ -202,7 +218,11 @@ def ground() -> Iterator[Ground]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=list(FAULTS), default=list(FAULTS), metavar="FAULT")
+    parser.add_argument("--only", nargs="*", choices=list(FAULTS), default=list(FAULTS), metavar="FAULT")
+    parser.add_argument(
+        "--changes", nargs="*", choices=list(HARMS), default=list(HARMS), metavar="FAULT", help="under live changes"
+    )
+    parser.add_argument("--streams", type=int, default=50, help="of live changes (default %(default)s)")
     parser.add_argument("--writes", type=int, default=800, help="rows written under each fault (default %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the lines there")
     options = parser.parse_args()
@@ -217,8 +237,17 @@ def main() -> None:
                 continue
             lines.append(try_out(on, fault, options.writes))
             print(shown(lines[-1]), flush=True)
+        print(f"\n{CHANGES_HEAD}")
+        changes = {}
+        for what in options.changes:
+            changes[what] = follow(on.up, on.valkey, what, writes=options.writes, streams=options.streams)
+            print(shown_changes(what, changes[what]), flush=True)
     if options.json:
-        options.json.write_text(json.dumps([asdict(line) for line in lines], indent=2) + "\n")
+        found = {
+            "faults": [asdict(line) for line in lines],
+            "changes": {k: asdict(each) for k, each in changes.items()},
+        }
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

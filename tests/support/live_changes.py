@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty, Queue
@@ -63,13 +64,16 @@ READY: tuple[str, Any] = ("ready", {})
 
 
 class Live:
-    """An open stream, read by a thread of its own."""
+    """An open stream, read by a thread of its own, with a `pause` after each line."""
 
-    def __init__(self, client: httpx.Client, subscriptions: Any, last_id: str | None = None) -> None:
+    def __init__(
+        self, client: httpx.Client, subscriptions: Any, last_id: str | None = None, pause: float = 0.0
+    ) -> None:
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
         request = client.build_request("POST", "/changes", json={"subscriptions": subscriptions}, headers=headers)
         self.response = client.send(request, stream=True)
         self.last_id = last_id
+        self._pause = pause
         self._events: Queue[tuple[str, Any, str | None]] = Queue()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -78,6 +82,8 @@ class Live:
         message: dict[str, str] = {}
         try:
             for line in self.response.iter_lines():
+                if self._pause:
+                    time.sleep(self._pause)
                 if line:
                     name, _, value = line.partition(": ")
                     message[name] = value
