@@ -273,6 +273,32 @@ def test_a_new_stream_never_goes_by_the_role_that_others_still_have(app: App) ->
                 assert stream.is_silent()
 
 
+def test_streams_of_one_caller_share_what_they_are_sent_and_nothing_else(app: App) -> None:
+    """Several of them are in one process. A stream that asks for less, or is another caller's, is sent its own."""
+    titles = {"tasks": {"table": "tasks", "columns": "title"}}
+    with contextlib.ExitStack() as ends:
+        whole = [ends.enter_context(app.live("ada")) for _ in range(5)]
+        short = [ends.enter_context(app.live("ada", titles)) for _ in range(3)]
+        others = [ends.enter_context(app.live("bob")) for _ in range(3)]
+        for each in (*whole, *short, *others):
+            assert each.next() == READY
+        made = task(app, title="Shared")
+        shown = seen(app, "ada", made["id"])
+        for each in whole:
+            assert each.next() == row(shown)
+        for each in short:
+            assert each.next()[1]["row"] == {"id": made["id"], "title": "Shared"}
+        app.change("tasks", made["id"], owner_id=app.users["bob"])
+        for each in (*whole, *short):
+            assert each.next()[0] == "gone"
+        for each in others:
+            assert each.next() == row(seen(app, "bob", made["id"]))
+    app.change("tasks", made["id"], owner_id=app.users["ada"])
+    for each in whole:  # each of their ids holds
+        with app.live("ada", last_id=each.last_id) as again:
+            assert again.next()[0] == "row"
+
+
 def test_a_transaction_that_commits_late_is_not_skipped(app: App) -> None:
     """Its event has a lower sequence than those that were sent before."""
     first, second = task(app), task(app)
