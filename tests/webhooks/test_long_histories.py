@@ -22,7 +22,7 @@ from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.clock_skew import repair_future_times
 from webhooks.models import Delivery, Webhook
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 MONTH = timedelta(days=30)
 MANY, SOME = 20_000, 3_000
