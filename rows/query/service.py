@@ -6,6 +6,7 @@ Contract sections 4.6 and 4.7.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final, Literal, get_args
 
 import orjson
@@ -19,6 +20,7 @@ from rows.memo import Memo
 from rows.query import embedded_users, params
 from rows.query import where as query_where
 from rows.query.context import QueryContext, StaleVersion, run
+from rows.query.params import With
 from rows.query.sql import row_json, select
 from rows.query.sql.conditions import hops_of
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
@@ -118,10 +120,13 @@ def _retrieve(asking: QueryContext, name: str, row_id: str, withs: Any, columns:
         asking.verify()
         raise NotFound
     [row] = rows
-    if not shape.has_only_users:
+    only_users = With not in map(type, embedded)
+    if not only_users:
         _hold_to_size(rows, "with", made=2)
     etag = etag_of(row[0] or b"") if chosen is None else None
-    return RowAnswer(row_id, _bodies(asking, rows, shape)[0], etag)
+    if not embedded:
+        return RowAnswer(row_id, row[0] or b"", etag)
+    return RowAnswer(row_id, _with_relations(asking, rows, embedded, only_users)[0], etag)
 
 
 def _list(asking: QueryContext, name: str, query: ListQuery) -> Page:
@@ -141,8 +146,7 @@ def _list(asking: QueryContext, name: str, query: ListQuery) -> Page:
         ended = [relation.last] if relation else cursors.decode(_KIND, facts, query.cursor)
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
-    shape = ReadShape(name, where.shape, order, withs, after, columns)
-    statement = asking.statement(shape, select.read)
+    statement = asking.statement(ReadShape(name, where.shape, order, withs, after, columns), select.read)
     rows = asking.read(statement, named, where.wire)
     if not rows:
         asking.verify()
@@ -154,9 +158,11 @@ def _list(asking: QueryContext, name: str, query: ListQuery) -> Page:
             next_cursor = _cursor(cursor_facts(asking, table, where, order), keys)
         else:
             next_cursor = _relation_cursor(asking, name, relation.column, relation.id, (keys[0] or b"").decode())
+    only_users = With not in map(type, withs)
     if withs or len(rows) > 1:
-        _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=1 if shape.has_only_users else 2)
-    parts = [b'{"data":[', b",".join(_bodies(asking, rows, shape)), b"]"]
+        _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=1 if only_users else 2)
+    bodies = _with_relations(asking, rows, withs, only_users) if withs else [row[0] or b"" for row in rows]
+    parts = [b'{"data":[', b",".join(bodies), b"]"]
     if query.count is not None:
         parts.append(_count(asking, table, where, query.count))
     parts.append(b',"next_cursor":' + (b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()) + b"}")
@@ -174,15 +180,12 @@ def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
         raise ValidationFailed.of(parameter, "too_large", message)
 
 
-def _bodies(asking: QueryContext, rows: Sequence[Row], shape: ReadShape) -> list[bytes]:
+def _with_relations(asking: QueryContext, rows: Sequence[Row], withs: params.Withs, only_users: bool) -> list[bytes]:
     """The rows as JSON with their relations; users in a second query if there are any."""
-    if not shape.withs:
-        return [row[0] or b"" for row in rows]
     fields, pool_id = asking.resolver.user_fields, asking.place.pool_id
-    if shape.has_only_users:
-        names = [one.name for one in shape.withs]
-        return embedded_users.append(rows, names, fields, pool_id, MAX_ANSWER_BYTES)
-    bodies = [_joined(asking, row) for row in rows]
+    if only_users:
+        return embedded_users.append(rows, [one.name for one in withs], fields, pool_id, MAX_ANSWER_BYTES)
+    bodies = list(map(_joined, repeat(asking), rows))
     body = b",".join(bodies)
     if embedded_users.SIGN not in body:
         return bodies

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import QuerySet
 
 from platform_site.http import cursors
-from rows.query.params import OrderKey, Withs, WithUser
+from rows.query.params import OrderKey, With, Withs, WithUser
 from rows.query.sql.expressions import Piece
 from rows.query.sql.pages import page
 from rows.query.sql.row_json import MAX_ANSWER_BYTES, TrackedRow, held, needed_columns, relation_json, shown, user_id
@@ -58,7 +58,7 @@ class ReadShape:
     @property
     def has_only_users(self) -> bool:
         """Whether `withs` are users of the rows themselves, and nothing else."""
-        return all(isinstance(one, WithUser) for one in self.withs)
+        return With not in map(type, self.withs)
 
 
 def read(role_view: "RoleView", shape: ReadShape) -> Statement:
