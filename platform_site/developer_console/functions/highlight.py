@@ -1,6 +1,6 @@
 """A function's source as HTML for the console: escaped, its words in colour. Computation alone, by a clock.
 
-Pygments tells keywords from strings; its short class names are styled in `region.css`. What is longer than MAX_COLOURED
+Pygments tells keywords from strings; `console.css` has its class names. What is longer than MAX_COLOURED
 is shown plain, and so is what takes longer than MAX_SECONDS: a lexer looks for the end of a string or comment that has
 none from each place where one might begin.
 """
