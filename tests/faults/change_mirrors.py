@@ -34,6 +34,8 @@ class Mirror(threading.Thread):
 
     pause = 0.0
     """After each line, in seconds."""
+    longest = 2.0
+    """Seconds until its connection breaks, at most."""
 
     def __init__(self, app: App, who: str, client: httpx.Client, stopping: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -54,7 +56,7 @@ class Mirror(threading.Thread):
             time.sleep(0.1)
 
     def _follow(self, stream: Live) -> None:
-        breaks_at = time.monotonic() + random.uniform(0.5, 2)
+        breaks_at = time.monotonic() + random.uniform(self.longest / 4, self.longest)
         try:
             if stream.response.status_code != 200:
                 assert stream.response.status_code in (429, 500, 502, 503), stream.response.read()
@@ -107,9 +109,11 @@ class Mirror(threading.Thread):
 
 
 class SlowMirror(Mirror):
-    """Reads slower than the writers write."""
+    """Reads slower than the writers write. Its connections last longer: of what it missed only the last message has an
+    id, so it must read all of that before the next break."""
 
-    pause = 0.02
+    pause = 0.005
+    longest = 40.0
 
 
 class Writer(threading.Thread):
@@ -263,7 +267,7 @@ def follow(up: Up, valkey: OwnValkey, what: str, *, writes: int, streams: int) -
     )
 
 
-def _becomes_current(mirror: Mirror, seconds: float = 30) -> bool:
+def _becomes_current(mirror: Mirror, seconds: float = 60) -> bool:
     ends = time.monotonic() + seconds
     while not mirror.is_current():
         if time.monotonic() > ends:
