@@ -1,5 +1,5 @@
-"""A fair semaphore, and hints by which a request tells the server that it waits.
+"""A fair semaphore, requests on the event loop, and hints by which a request tells the server that it waits.
 
 Depends on: nothing.
-Used from outside: fair_semaphore, server_hints.
+Used from outside: fair_semaphore, loop_requests, server_hints.
 """

@@ -29,6 +29,7 @@ from typing import Any, Final
 import psycopg
 from django.conf import settings
 from django.db.backends.base.base import BaseDatabaseWrapper
+from greenlet import getcurrent, greenlet
 
 logger = logging.getLogger("platform.databases")
 
@@ -56,9 +57,9 @@ class AvailabilityWatch:
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._lock = threading.Lock()
-        self._waiting: dict[int, tuple[float, BaseDatabaseWrapper | None]] = {}
-        """When each thread that waits for the database now began to (monotonic), and by which connection (None: it is
-        opening one), by thread."""
+        self._waiting: dict[greenlet, tuple[float, BaseDatabaseWrapper | None]] = {}
+        """When each thread, or request on the loop, that waits for the database now began to (monotonic), and by which
+        connection (None: it is opening one)."""
         self._progress_at = 0.0
         self._usual = 0.0
         """Seconds that a statement takes of late, a moving average."""
@@ -71,7 +72,7 @@ class AvailabilityWatch:
         False: this thread is waiting already. Raises psycopg's ConnectionTimeout if the database is unavailable, or if
         too many threads wait without progress; never with `whatever`.
         """
-        me = threading.get_ident()
+        me = getcurrent()
         waiting = self._waiting
         if me in waiting:
             return False
@@ -88,7 +89,7 @@ class AvailabilityWatch:
     def leave(self) -> None:
         """The database answered, with whatever it was."""
         with self._lock:  # whoever cuts connections must not do so behind our back
-            waited = self._waiting.pop(threading.get_ident(), None)
+            waited = self._waiting.pop(getcurrent(), None)
         if waited is not None:
             self._progress_at = now = time.monotonic()
             self._usual += (now - waited[0] - self._usual) / 32
@@ -96,7 +97,7 @@ class AvailabilityWatch:
     def lost(self, parameters: dict[str, Any]) -> None:
         """The wait ended without an answer. `parameters` are those of the connection, to ask again with."""
         with self._lock:
-            waited = self._waiting.pop(threading.get_ident(), None)
+            waited = self._waiting.pop(getcurrent(), None)
         if waited is not None and time.monotonic() - waited[0] >= SILENT_SECONDS:
             self._mark_away(parameters)
 

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 from django.db.backends.postgresql import base
 
+from platform_site.concurrency import loop_requests
 from platform_site.postgres.availability import watch
 from platform_site.postgres.commit_counter import note_commit
 
@@ -21,6 +22,26 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.execute_wrappers.append(bounded)
+
+    def connect(self) -> None:
+        request = loop_requests.current()
+        if request is None:
+            super().connect()
+        else:  # to resolve a name or to shake hands may take as long as it likes
+            request.in_thread(super().connect)
+
+    def cursor(self) -> Any:
+        loop_requests.must_not_wait()
+        return super().cursor()
+
+    def _set_autocommit(self, autocommit: bool) -> None:
+        loop_requests.must_not_wait()  # a transaction of several statements begins or ends
+        super()._set_autocommit(autocommit)  # type: ignore[misc]
+
+    def _close(self) -> None:
+        if self.connection is not None and (prepared := self.connection.__dict__.get("_rows_prepared")) is not None:
+            prepared.close()
+        super()._close()  # type: ignore[misc]
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """A new connection, or psycopg's ConnectionTimeout at once while the database is known to be unavailable."""

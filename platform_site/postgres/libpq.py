@@ -27,6 +27,9 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 
+from platform_site.concurrency import loop_requests
+from platform_site.concurrency.loop_requests import LoopRequest, Readiness
+
 Row = tuple[bytes | None, ...]
 """One row of a result: the text of each column, None for NULL."""
 Statement = tuple[bytes, Sequence[bytes | None]]
@@ -48,12 +51,23 @@ class _Prepared:
     """What one connection has prepared, and which tables it has met. Lives on psycopg's connection object, and as long:
     a dictionary of weak references would make one for each look."""
 
-    __slots__ = ("names", "seen", "tables")
+    __slots__ = ("names", "readiness", "seen", "tables")
 
     def __init__(self) -> None:
         self.names: OrderedDict[bytes, bytes] = OrderedDict()
         self.seen: OrderedDict[bytes, None] = OrderedDict()
         self.tables: set[bytes] = set()
+        self.readiness: Readiness | None = None
+        """Of the connection's socket, for requests on the event loop."""
+
+    def close(self) -> None:
+        if self.readiness is not None:
+            self.readiness.close()
+
+    def readiness_on(self, loop: Any, libpq: Any) -> Readiness:
+        if self.readiness is None or not self.readiness.is_open:
+            self.readiness = Readiness(loop, libpq.socket)
+        return self.readiness
 
 
 def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
@@ -61,11 +75,11 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
     if wrapper.in_atomic_block:
         _begin(wrapper, libpq)
         if wrapper.alias == DEFAULT_DB_ALIAS:  # after a DEALLOCATE ALL the transaction would be lost
-            return checked(wrapper, libpq, libpq.exec_params(sql, values))
+            return checked(wrapper, libpq, _exec_params(libpq, prepared, sql, values))
     name = prepared.names.get(sql)
     if name is not None:
         prepared.names.move_to_end(sql)
-        result: pq.abc.PGresult = libpq.exec_prepared(name, values)
+        result = _exec_prepared(libpq, prepared, name, values)
         if result.status in _DONE:
             return result
         if result.error_field(pq.DiagnosticField.SQLSTATE) != _NAME_GONE:
@@ -75,8 +89,58 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
             return checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
     if libpq.transaction_status in _TAKES_ONE_MORE and _comes_again(wrapper, prepared, sql):
         name = _prepare(wrapper, libpq, prepared, sql)
-        return checked(wrapper, libpq, libpq.exec_prepared(name, values))
-    return checked(wrapper, libpq, libpq.exec_params(sql, values))
+        return checked(wrapper, libpq, _exec_prepared(libpq, prepared, name, values))
+    return checked(wrapper, libpq, _exec_params(libpq, prepared, sql, values))
+
+
+def _exec_prepared(libpq: Any, prepared: _Prepared, name: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
+    request = loop_requests.current()
+    if request is None:
+        result: pq.abc.PGresult = libpq.exec_prepared(name, values)
+        return result
+    libpq.send_query_prepared(name, values)
+    return _result_on_loop(libpq, prepared, request)
+
+
+def _exec_params(libpq: Any, prepared: _Prepared, sql: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
+    request = loop_requests.current()
+    if request is None:
+        result: pq.abc.PGresult = libpq.exec_params(sql, values)
+        return result
+    libpq.send_query_params(sql, values)
+    return _result_on_loop(libpq, prepared, request)
+
+
+def _result_on_loop(libpq: Any, prepared: _Prepared, request: LoopRequest) -> pq.abc.PGresult:
+    """The result of the one statement that was sent. Others use the loop meanwhile."""
+    last = None
+    try:
+        readiness = prepared.readiness_on(request.loop, libpq)
+        while libpq.flush():
+            readiness.wait(request, writable=True)
+            libpq.consume_input()
+        while True:
+            while libpq.is_busy():
+                if libpq.status == _BAD:
+                    raise psycopg.OperationalError
+                readiness.wait(request)
+                libpq.consume_input()
+            result = libpq.get_result()
+            if result is None:
+                break
+            last = result
+        if libpq.status == _BAD:
+            last = None
+    except psycopg.OperationalError:
+        last = None
+    except BaseException:
+        libpq.finish()  # its result would be taken for the next one's
+        raise
+    if last is None:
+        libpq.finish()
+        raise psycopg.OperationalError("the connection to the database was lost")
+    found: pq.abc.PGresult = last
+    return found
 
 
 def _begin(wrapper: BaseDatabaseWrapper, libpq: Any) -> None:
@@ -117,7 +181,13 @@ def _comes_again(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) 
 
 def _prepare(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> bytes:
     name = _name_of(sql)
-    checked(wrapper, libpq, libpq.prepare(name, sql))
+    request = loop_requests.current()
+    if request is None:
+        made = libpq.prepare(name, sql)
+    else:
+        libpq.send_prepare(name, sql)
+        made = _result_on_loop(libpq, prepared, request)
+    checked(wrapper, libpq, made)
     _keep(wrapper, libpq, prepared, sql)
     return name
 
@@ -131,7 +201,7 @@ def _keep(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: by
     prepared.names[sql] = _name_of(sql)
     if len(prepared.names) > PREPARED_PER_CONNECTION:
         _, oldest = prepared.names.popitem(last=False)
-        _forget(wrapper, libpq, oldest)
+        _forget(wrapper, libpq, prepared, oldest)
 
 
 def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
@@ -148,7 +218,7 @@ def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement])
             _send(libpq, prepared.names.get(sql), sql, values)
             libpq.pipeline_sync()
         # What fails at its commit has a result and then an error, which is the last word.
-        results = [each[-1] for each in _receive(libpq, len(statements))]
+        results = [each[-1] for each in _receive(libpq, prepared, len(statements))]
         libpq.exit_pipeline_mode()
     except BaseException:
         libpq.finish()  # further results could not be attributed
@@ -197,7 +267,7 @@ def pipeline_in_order(
             _send(libpq, name, sql, values)
             made.append(None)
         libpq.pipeline_sync()
-        [results] = _receive(libpq, 1, is_silent)
+        [results] = _receive(libpq, prepared, 1, is_silent)
         libpq.exit_pipeline_mode()
     except BaseException:
         libpq.finish()  # further results could not be attributed
@@ -219,15 +289,25 @@ def _send(libpq: Any, name: bytes | None, sql: bytes, values: Sequence[bytes | N
         libpq.send_query_prepared(name, values)
 
 
-def _receive(libpq: Any, syncs: int, is_silent: Callable[[], bool] | None = None) -> list[list[pq.abc.PGresult]]:
+def _receive(
+    libpq: Any, prepared: _Prepared, syncs: int, is_silent: Callable[[], bool] | None = None
+) -> list[list[pq.abc.PGresult]]:
     """The results of a pipeline with so many syncs, those before each by themselves. Waits without the interpreter
     lock; raises psycopg's OperationalError if the connection is lost, or once the server `is_silent`."""
     readable, both = select.poll(), select.poll()
     readable.register(libpq.socket, select.POLLIN)
     both.register(libpq.socket, select.POLLIN | select.POLLOUT)
 
+    request = loop_requests.current()
+
     def wait(until: select.poll) -> None:
-        while not until.poll(_LOOK_UP_MS):
+        while not (
+            until.poll(_LOOK_UP_MS)
+            if request is None
+            else prepared.readiness_on(request.loop, libpq).wait(
+                request, writable=until is both, seconds=_LOOK_UP_MS / 1000
+            )
+        ):
             if is_silent is not None and is_silent():
                 raise psycopg.OperationalError("the database does not answer")
         libpq.consume_input()
@@ -268,9 +348,13 @@ def discard_when_idle(wrapper: BaseDatabaseWrapper) -> None:
 _QUALIFIED: Final = re.compile(rb'"env_[0-9a-z]{26}"\."[^"]+"')
 
 
-def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, name: bytes) -> None:
+def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, name: bytes) -> None:
     """Close a prepared statement by a protocol message, which poolers translate; the SQL command would reach another
     server connection. libpq before 17 only has the command."""
+    if (request := loop_requests.current()) is not None and pq.version() >= 170000:
+        libpq.send_close_prepared(name)
+        checked(wrapper, libpq, _result_on_loop(libpq, prepared, request))
+        return
     done = libpq.close_prepared(name) if pq.version() >= 170000 else libpq.exec_(b'DEALLOCATE "%b"' % name)
     checked(wrapper, libpq, done)
 

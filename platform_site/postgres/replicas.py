@@ -39,6 +39,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
 from platform_site.observability.metrics import REPLICA_LAG, REPLICA_READS
+from platform_site.postgres import loop_connections
 from platform_site.redis import client as redis_client
 
 logger = logging.getLogger("platform.databases")
@@ -90,7 +91,8 @@ class Replica:
         except ConnectionDoesNotExist:
             primary = connections[self._region.alias]
             own = {**deepcopy(primary.settings_dict), **settings.REPLICAS[self._region.alias][self.name]}
-            connections[self.name] = wrapper = type(primary)(own, self.name)
+            wrapper = loop_connections.made(self.name, lambda: type(primary)(own, self.name))
+            connections[self.name] = wrapper
         return wrapper
 
     def is_fit(self, now: float) -> bool:

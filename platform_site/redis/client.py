@@ -36,8 +36,11 @@ import redis
 from django.conf import settings
 from django.core.signals import setting_changed
 
+from platform_site.concurrency import loop_requests
+from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
 from platform_site.redis.connection import Connection, NoConnection
+from platform_site.redis.loop_connection import LoopConnection
 from platform_site.redis.round_trip import HIGHEST, RECORD_TTL, RoundTrip, Unavailable, pack
 
 logger = logging.getLogger(__name__)
@@ -70,6 +73,7 @@ class Store:
         """Commands of marks that could not be written, by key, and when they stop to matter."""
         self._writer: threading.Thread | None = None
         self._in_vain_until = 0.0
+        self._of_loop: LoopConnection | None = None
 
     @property
     def is_away(self) -> bool:
@@ -161,6 +165,62 @@ class Store:
             return True
 
     def _exchange(self, packed: bytes, expected: int) -> list[Any]:
+        request = loop_requests.current()
+        if request is None:
+            return self._exchange_in_thread(packed, expected)
+        request.has_effect = True
+        return self._exchange_on_loop(request, packed, expected)
+
+    def _exchange_on_loop(self, request: LoopRequest, packed: bytes, expected: int) -> list[Any]:
+        deadline = time.monotonic() + self._budget
+        try:
+            connection = self._of_loop
+            if connection is None or connection.is_closed:
+                connection = self._connect_on_loop(request)
+                if connection is None:
+                    return request.in_thread(lambda: self._exchange_in_thread(packed, expected))
+            try:
+                replies = connection.exchange(request, packed, expected, deadline)
+            except TimeoutError:
+                raise
+            except OSError:
+                if connection.is_new:  # as in a thread
+                    raise
+                connection = self._connect_on_loop(request)
+                if connection is None:
+                    raise
+                replies = connection.exchange(request, packed, expected, deadline)
+        except (OSError, redis.RedisError, hiredis.HiredisError) as error:
+            self._open(error)
+            raise Unavailable(str(error)) from error
+        if self._open_until:
+            self._close_breaker()
+        return replies
+
+    def _connect_on_loop(self, request: LoopRequest) -> LoopConnection | None:
+        """The connection that all requests on the loop share; made by the first, while others may make another. None
+        over TLS, which the loop's transports cannot take over."""
+        loop = request.loop
+        made = request.in_thread(lambda: Connection(self._url))
+        shared = self._of_loop
+        if shared is not None and not shared.is_closed:
+            made.close()
+            return shared
+        taken = made.detach()
+        if taken is None:
+            made.close()
+            return None
+        connection = LoopConnection(loop)
+        connection.keeps = made
+        taken.setblocking(False)
+        task = loop.create_task(loop.create_connection(lambda: connection, sock=taken))
+        task.add_done_callback(lambda _: request.switch())
+        request.wait()
+        task.result()
+        self._of_loop = connection
+        return connection
+
+    def _exchange_in_thread(self, packed: bytes, expected: int) -> list[Any]:
         deadline = time.monotonic() + self._budget
         line: Connection | None = None
         try:

@@ -11,7 +11,7 @@ import redis
 from redis.connection import parse_url
 
 _CONNECT_SECONDS: Final = 2.0
-_TAKES_NO_WRITES: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
+TAKES_NO_WRITES: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
 """How the refusals begin that are no matter of the command or its key."""
 
 
@@ -63,7 +63,7 @@ class Connection:
                     raise ConnectionResetError("Redis closed the connection")
                 reader.feed(read)
                 while (reply := reader.gets()) is not False:
-                    if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_TAKES_NO_WRITES):
+                    if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(TAKES_NO_WRITES):
                         raise redis.ReadOnlyError(str(reply))
                     replies.append(reply)
                     if len(replies) == expected:
@@ -86,6 +86,10 @@ class Connection:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         else:
             self._socket.settimeout(left)
+
+    def detach(self) -> socket.socket | None:
+        """The socket, for a user who waits otherwise; None where it is more than a socket (TLS)."""
+        return self._socket if self._kernel_waits else None
 
     def close(self) -> None:
         self._connection.disconnect()

@@ -1,5 +1,5 @@
-"""The web server between Granian and Django: reads requests under deadlines, runs them in threads.
+"""The web server: reads requests under deadlines, runs them on the event loop or in threads.
 
 Depends on: platform_site base packages.
-Used from outside: rsgi_app, worker, serve.
+Used from outside: application, worker, serve.
 """

@@ -1,4 +1,4 @@
-"""The request as Django sees it, made from RSGI's scope, and the client's address.
+"""The request as Django sees it, and the client's address.
 
 `Incoming` takes the place of WSGIRequest: the same META names, the body already read. Three deliberate differences:
 
@@ -106,7 +106,7 @@ def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> fr
 _NONE: Final[frozenset[str]] = frozenset()
 
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
-"""In the place of a value with bytes above 0x7F, which Granian does not hand over. No header may have it, so whatever
+"""In the place of a value with bytes above 0x7F. No header may have it, so whatever
 reads the header refuses it."""
 _READ: Final = frozenset(
     {
@@ -124,15 +124,11 @@ _READ: Final = frozenset(
 )
 
 
-def mark_unreadable(meta: dict[str, Any], names: Iterable[str], readable: Iterable[tuple[str, str]]) -> frozenset[str]:
-    """Mark headers that the service reads and whose value could not be read; others are ignored (RFC 9110, 5.5).
-
-    `names` are those of all headers, `readable` the headers with a value. Returns the names without one.
-    """
-    unreadable = frozenset(names) - {name for name, _ in readable}
-    for header in _READ & unreadable:
+def mark_unreadable(meta: dict[str, Any], names: Iterable[str]) -> None:
+    """Mark headers (`names`) that the service reads and whose value could not be read; others are ignored (RFC 9110,
+    5.5)."""
+    for header in _READ.intersection(names):
         meta[str(meta_name(header))] = UNREADABLE
-    return unreadable
 
 
 class Forwarding:

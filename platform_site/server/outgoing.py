@@ -1,16 +1,17 @@
 """Django's answer on its way out: small ones as bytes in one piece, files and long streams as such.
 
-Called in the lane, never on the loop: making the bytes runs Python, and RSGI's protocol object may be used from any
-thread.
+A response may be sent from any thread.
 """
 
 import logging
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
+
+from platform_site.server.http_protocol import Message
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +39,13 @@ def headers_of(response: HttpResponseBase) -> list[tuple[str, str]]:
     return kept
 
 
-def send(protocol: Any, response: HttpResponseBase, *, last: bool = False) -> None:
-    """Send `response` by RSGI's protocol object; `last`: on this connection. Streams are pulled here, in the lane."""
+def send(message: Message, response: HttpResponseBase, *, last: bool = False) -> None:
+    """Send `response`; `last`: on this connection. Streams are pulled here, in a thread."""
     headers = headers_of(response)
     if last:
         headers.append(("Connection", "close"))
     if isinstance(response, HttpResponse):
-        protocol.response_bytes(response.status_code, headers, response.content)
+        message.respond(response.status_code, headers, response.content)
         return
     chunks: Iterable[bytes] = iter(response)
     first: list[bytes] = []
@@ -56,9 +57,13 @@ def send(protocol: Any, response: HttpResponseBase, *, last: bool = False) -> No
         if size > IN_ONE_PIECE:
             break
     else:
-        protocol.response_bytes(response.status_code, headers, b"".join(first))
+        message.respond(response.status_code, headers, b"".join(first))
         return
-    transport = protocol.response_stream(response.status_code, headers)
-    for chunk in chain(first, chunks):
-        # The future is done when it returns (Granian queues without a bound); a disconnected client raises.
-        transport.send_bytes(bytes(chunk))
+    pieces = message.respond_in_pieces(response.status_code, headers)
+    try:
+        for chunk in chain(first, chunks):
+            pieces.send(bytes(chunk))
+    except BaseException:
+        pieces.abort()
+        raise
+    pieces.end()

@@ -61,7 +61,11 @@ class Server(MPServer):
     def __init__(self, listeners: list[socket.socket], load: "_Load", **options: Any) -> None:
         address, port = listeners[0].getsockname()[:2]
         super().__init__(
-            "platform_site.server.rsgi_app:bridge", address=address, port=port, workers=len(listeners), **options
+            "platform_site.server.application:application",
+            address=address,
+            port=port,
+            workers=len(listeners),
+            **options,
         )
         self._listeners = listeners
         self._load = load
@@ -191,7 +195,7 @@ class _Load:
     def __call__(self, *_: Any) -> Any:
         die_with_parent(self._main, signal.SIGTERM)
         gc.set_threshold(*self._collect_after)
-        from platform_site.server.rsgi_app import application
+        from platform_site.server.application import application
 
         application.load()
         gc.collect()
@@ -244,7 +248,7 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
     multiprocessing.set_start_method("fork" if preload else "spawn", force=True)
     if preload:
         _let_workers_end_from_the_first()
-        from platform_site.server.rsgi_app import application
+        from platform_site.server.application import application
 
         application.load()
         gc.collect()
@@ -254,7 +258,7 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
         load,
         interface=Interfaces.RSGI,
         runtime_mode=RuntimeModes.st,
-        loop=Loops.asyncio,
+        loop=Loops.uvloop,
         http=HTTPModes.http1,
         websockets=False,
         backlog=BACKLOG,

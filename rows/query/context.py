@@ -6,14 +6,13 @@ schema is loaded again and the operation runs once more (`run`).
 """
 
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from platform_site.concurrency import server_hints
+from platform_site.concurrency import loop_requests, server_hints
 from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import ApiError, NotFound, Unavailable
 from platform_site.identity.callers import EnvironmentRef
@@ -134,7 +133,9 @@ class QueryContext:
         return retry_if_lost(self.connection, statement.sql, values)
 
     def write(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
-        server_hints.will_block()  # what is written is committed, here or later, and a commit waits for the disk
+        if cached_settings.REPLICAS:
+            loop_requests.must_not_wait()  # the mark for replicas waits
+        loop_requests.will_write()  # what is written is committed, here or later, and a commit waits for the disk
         found = run_on(self.connection, statement.sql, self._bound(statement, named, wires))
         if cached_settings.REPLICAS:
             replicas.written(self.environment.alias, self.environment.id)
@@ -197,7 +198,7 @@ def run(
                 if not runs_left:
                     raise
                 # At once it would meet the same opponent in the same place.
-                time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
+                loop_requests.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
         environment, freshness = schema_cache.reload(place), None
     raise Unavailable("The schema is changing. Try again shortly.")
 

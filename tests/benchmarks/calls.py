@@ -3,8 +3,8 @@
 A noisy machine moves times by half within an hour and leaves counts alone, so this says whether a change made a request
 dearer. Each workload of `tests.benchmarks.rows` is answered by Django in this process, one after the other, on the
 databases of a service that runs as `manage.py up` does: calls of Python and of C for each request, and what it adds to
-PostgreSQL's log (roughly: a checkpoint makes that more). `--top` prints the functions that are called most. The bridge
-is in it, what Granian and the lane's threads do around it is not. Results: docs/explanation/performance.md.
+PostgreSQL's log (roughly: a checkpoint makes that more). `--top` prints the functions that are called most. Parsing the
+request is in it, what the event loop does around it is not. Results: docs/explanation/performance.md.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -23,82 +22,43 @@ WARM, COUNTED, LOGGED = 300, 50, 1_000
 Answer = Callable[[bytes], None]
 
 
-class Headers:
-    """RSGI's, of one request."""
+class Transport:
+    """Takes the response."""
 
-    def __init__(self, lines: list[str]) -> None:
-        self._items = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in lines)]
+    answered = b""
 
-    def items(self) -> list[tuple[str, str]]:
-        return list(self._items)
+    def get_extra_info(self, name: str) -> Any:
+        return {"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 8000), "socket": sys.stdin}[name]
 
-    def __len__(self) -> int:
-        return len(self._items)
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
 
-
-@dataclass
-class Scope:
-    """RSGI's, as far as the bridge reads it."""
-
-    method: str
-    path: str
-    query_string: str
-    headers: Headers
-    http_version: str = "1.1"
-    scheme: str = "http"
-    client: str = "127.0.0.1:50000"
-    server: str = "127.0.0.1:8000"
-    authority: str | None = None
-
-
-class Protocol:
-    """Takes the response, and passes the body to the reader."""
-
-    status, answered = 0, b""
-
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-
-    def __call__(self) -> bytes:
-        return self.body
-
-    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.status, self.answered = status, body
-
-
-def scope_of(request: bytes) -> tuple[Scope, Protocol]:
-    """A request as it goes over the wire, as Granian would hand it to the bridge."""
-    head, _, body = request.partition(b"\r\n\r\n")
-    first, *lines = head.decode().split("\r\n")
-    method, target, _ = first.split(" ")
-    path, _, query = target.partition("?")
-    return Scope(method, path, query, Headers(lines)), Protocol(body)
-
-
-class AtOnce:
-    """In the place of the lane and of what awaits bodies: both in the thread that asks."""
-
-    def __init__(self, bridge: Any) -> None:
-        self.submit = bridge._work
-
-    def expect(self, body: bytes, then: Callable[[bytes], None]) -> None:
-        then(body)
+    def write(self, data: bytes) -> None:
+        self.answered = data
 
 
 def answers() -> Answer:
     """What answers a request in this process as a web process would. Raises RuntimeError if the answer is an error."""
-    from platform_site.server.rsgi_app import RsgiApplication
+    import asyncio
 
-    bridge: Any = RsgiApplication()
-    bridge.load()
-    bridge._lane = bridge._arrivals = AtOnce(bridge)
+    from platform_site.server.application import Application, Exchange
+    from platform_site.server.http_protocol import HttpConnection, HttpServer, Message
+
+    application = Application()
+    application.load()
     logging.getLogger("platform.access").handlers[0].setStream(open("/dev/null", "w"))
 
+    def begin(message: Message) -> None:
+        application._work(Exchange.of(message))
+
+    transport = Transport()
+    connection = HttpConnection(HttpServer(asyncio.new_event_loop(), application.check, begin, most=1))
+    connection.connection_made(transport)
+
     def answer(request: bytes) -> None:
-        scope, protocol = scope_of(request)
-        bridge.begin(scope, protocol, lambda: None)
-        if not 200 <= protocol.status < 400:
-            raise RuntimeError(protocol.answered.decode())
+        connection.data_received(request)
+        if not transport.answered.startswith((b"HTTP/1.1 2", b"HTTP/1.1 3")):
+            raise RuntimeError(transport.answered.decode())
 
     return answer
 

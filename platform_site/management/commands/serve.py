@@ -75,7 +75,7 @@ class Command(BaseCommand):
 
     def _prepare(self, *, with_demo: bool) -> None:
         """Import what a worker needs while `up` starts the databases; then bring them to this release."""
-        from platform_site.server.rsgi_app import application
+        from platform_site.server.application import application
 
         application.load()
         if not sys.stdin.readline():

@@ -1,9 +1,8 @@
-"""From a request as Granian has it to Django, and back.
+"""From a request as the connection has it to Django, and back.
 
-In: RSGI's scope and protocol object. Out: one answer through the protocol object. In between, bodies are awaited
-under a deadline and a limit, `/healthz` is answered at once, and Django runs in the lane. So a client that
-stalls costs a future and no thread, and `/healthz` tells the truth about this process even while every
-thread of the lane waits for a database.
+`/healthz` is answered at once, requests for rows run on the event loop (`platform_site.concurrency.loop_requests`), and
+all else runs in a pool of threads. So a client that stalls costs no thread, and `/healthz` tells the truth about this
+process even while every thread waits for a database.
 
 What is refused here never reaches Django, and looks the same as if it had: the one error envelope with a request id.
 """
@@ -12,69 +11,63 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import os
 import threading
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import orjson
 
-from platform_site.concurrency import server_hints
+from platform_site.concurrency import loop_requests, server_hints
+from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.http import errors
 from platform_site.http.event_streams import EventStreamResponse
 from platform_site.http.requests import close_request, current_request_id, open_request
 from platform_site.identity import ids
-from platform_site.server.body_reader import DISCONNECTED, BodyReader, Then, set_result_now
 from platform_site.server.elastic_pool import ElasticThreadPool
-from platform_site.server.event_streams import EventStream
-from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of_socket, mark_unreadable
+from platform_site.server.event_streams import start
+from platform_site.server.http_protocol import Message, Peer
+from platform_site.server.incoming import Forwarding, Incoming, headers_into, mark_unreadable
 from platform_site.server.outgoing import headers_of, send
-from platform_site.server.request_checks import BODY_LIMIT, check_host, check_request, is_too_large
+from platform_site.server.request_checks import check_host, check_request
 
 logger = logging.getLogger(__name__)
-BODY_SECONDS: Final = 15.0
-DRAIN_LIMIT: Final = 8 * 1024 * 1024
-DRAIN_SECONDS: Final = 2.0
-"""An oversized body is read and dropped up to here, so that the client is still listening when the 413 arrives."""
 _HEALTHY: Final = b'{"status":"ok"}'
-
-
-class RequestTimeout(errors.ApiError):
-    """The body did not arrive in time."""
-
-    status, code, message = 408, "invalid_request", f"The request body did not arrive within {BODY_SECONDS:g} seconds."
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request in the lane and where its answer goes."""
+    """One request and where its response goes."""
 
     request: Incoming
-    protocol: Any
-    client: str
-    """The peer of the connection, `address:port`."""
-    finish: Callable[[], None]
+    message: Message
     parked: server_hints.Parked | None = None
     """What the request waits for, or was given after a wait."""
 
+    @classmethod
+    def of(cls, message: Message) -> "Exchange":
+        return cls(Incoming(message.path, message.meta, message.body, message.scheme, message.repeated), message)
+
     def end(self) -> None:
         """The client has its response: release what the request holds."""
-        self.finish()
         if self.parked is not None:
             self.parked.give_up()
 
 
-class RsgiApplication:
-    """Granian on one side, Django's handler on the other. One for each process, loaded once, started in each worker."""
+class Application:
+    """Connections on one side, Django's handler on the other. One for each process: loaded once, started in each
+    worker."""
 
     def __init__(self) -> None:
         self._lane: ElasticThreadPool[Exchange]
-        self._arrivals: BodyReader
         self._handler: Any
         self._front: Callable[[Any], Any]
         self._is_for_machines: Callable[[str], bool]
         self._look_after: Callable[[], None]
+        self._give_back: Callable[[LoopRequest], None]
         self._loop: asyncio.AbstractEventLoop
         self._forwarding = Forwarding(())
         self.leaving = False
@@ -115,7 +108,9 @@ class RsgiApplication:
         from django.conf import settings
         from django.db import connections
 
-        from platform_site.postgres import availability
+        from platform_site.postgres import availability, loop_connections
+
+        self._give_back = loop_connections.give_back
 
         of_the_loop = threading.get_ident()
 
@@ -127,8 +122,6 @@ class RsgiApplication:
 
         self._loop = loop
         availability.serve_by(settings.LANE_THREADS)
-        set_result_now(loop)
-        self._arrivals = BodyReader(later, BODY_SECONDS, RequestTimeout())
         self._lane = ElasticThreadPool(
             work=self._work,
             refuse=self._refuse,
@@ -139,7 +132,14 @@ class RsgiApplication:
             patience=settings.LANE_PATIENCE,
             longest_wait=settings.LANE_LONGEST_WAIT,
         )
-        server_hints.set_server = self._lane.step_aside
+
+        def will_block() -> None:
+            loop_requests.must_not_wait()
+            self._lane.step_aside()
+
+        server_hints.set_server = will_block
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # what must not wait on the loop, our own backend refuses
+        loop_connections.install()
 
     def stop(self) -> None:
         """End the threads, and with them their database connections. No request is in hand any more."""
@@ -147,72 +147,64 @@ class RsgiApplication:
         for handler in logging.getLogger("platform.access").handlers:
             handler.flush()  # a process of multiprocessing ends without logging's own farewell
 
-    # ── on Granian's threads ─────────────────────────────────────────────────────────────────────────────────────────
-    def begin(self, scope: Any, protocol: Any, finish: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-        """Do everything up to the thread pool; a body with a Content-Length is awaited on the way. On any thread.
-
-        Returns the work left for the loop: to read a body of unknown length or one that is too large. `finish` is
-        called once, from any thread, when Granian has the response."""
-        path = scope.path
-        if path == "/healthz" and scope.method in {"GET", "HEAD"}:
-            _send_health(protocol)
-            finish()
-            return None
-        headers = scope.headers
-        items = headers.items()
-        meta: dict[str, Any] = {
-            "REQUEST_METHOD": scope.method,
-            "SCRIPT_NAME": "",
-            "PATH_INFO": path,
-            "QUERY_STRING": scope.query_string,
-            "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
-        }
-        repeated = headers_into(meta, items)
-        unreadable: frozenset[str] = frozenset()
-        if repeated or len(headers) != len(items):  # there are as many headers as names
-            unreadable = mark_unreadable(meta, headers.keys(), items)
-        client = scope.client
-        meta["REMOTE_ADDR"], scheme = self._forwarding.client(host_of_socket(client), scope.scheme, items)
+    # ── on the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
+        """Complete the META of a request whose head is there; why it must be refused, if it must."""
+        meta, path, headers = message.meta, message.path, message.headers
+        message.repeated = repeated = headers_into(meta, headers)
+        client, server, port = peer
+        mark_unreadable(meta, message.unreadable)
+        meta["REMOTE_ADDR"], message.scheme = self._forwarding.client(client, "http", headers)
         named = meta.get("HTTP_HOST")
-        if (authority := scope.authority) is not None:  # named in the first line: that one counts (RFC 9112, 3.2.2)
-            meta["HTTP_HOST"] = authority
-        server = scope.server
-        meta["SERVER_NAME"] = host_of_socket(server) or "localhost"
-        meta["SERVER_PORT"] = server.rpartition(":")[2] or "80"
+        if message.authority is not None:
+            meta["HTTP_HOST"] = message.authority
+        meta["SERVER_NAME"] = server or "localhost"
+        meta["SERVER_PORT"] = str(port)
         try:
-            if "x-forwarded-for" in unreadable and self._forwarding.trusts(host_of_socket(client)):
+            if "x-forwarded-for" in message.unreadable and self._forwarding.trusts(client):
                 raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")  # whose client is it?
             check_host(named, meta)
             check_request(meta, path, repeated)
         except errors.ApiError as error:
-            _send_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
-            finish()
-            return None
-
-        def go_on(body: bytes | errors.ApiError) -> None:
-            try:
-                if isinstance(body, errors.ApiError):
-                    _send_error(protocol, body, meta.get("HTTP_X_REQUEST_ID"), close=True)
-                    finish()
-                else:
-                    self._lane.submit(Exchange(Incoming(path, meta, body, scheme, repeated), protocol, client, finish))
-            except BaseException:
-                logger.exception("a request could not be begun")
-                finish()  # without a response of ours Granian sends its own 500
-
-        stated = meta.get("CONTENT_LENGTH")
-        if "HTTP_TRANSFER_ENCODING" in meta or (stated is not None and is_too_large(stated)):
-            return _read(protocol, meta, go_on)
-        if stated is None or stated == "0":
-            go_on(b"")
-        else:
-            self._arrivals.expect(protocol(), go_on)
+            return error
         return None
+
+    def begin(self, message: Message) -> None:
+        """Answer a request: those for rows in a greenlet on the loop, most others in a thread."""
+        if message.refusal is not None:
+            _send_error(message, message.refusal, message.meta.get("HTTP_X_REQUEST_ID"), close=True)
+            return
+        method, path = message.meta["REQUEST_METHOD"], message.path
+        if path == "/healthz" and method in {"GET", "HEAD"}:
+            _send_health(message)
+            return
+        exchange = Exchange.of(message)
+        if path.startswith("/v1/rows/"):
+            LoopRequest(self._loop, partial(self._work_on_loop, exchange)).switch()
+        else:
+            self._lane.submit(exchange)
+
+    def _work_on_loop(self, exchange: Exchange) -> None:
+        """The whole of a greenlet: it must not raise, for that would end in the callback of another request."""
+        here = loop_requests.current()
+        try:
+            exchange.request.__dict__[server_hints.REPEATABLE] = True
+            self._answer(exchange, exchange.request)
+        except server_hints.Parked:
+            again = Exchange.of(exchange.message)
+            if here is not None and here.has_effect:
+                again.request.__dict__[server_hints.REPEATED] = True
+            self._lane.submit(again)
+        except BaseException:
+            logger.exception("a request on the loop failed")
+        finally:
+            if here is not None and here.connections:
+                self._give_back(here)
 
     def _refuse(self, exchange: Exchange) -> None:
         """The lane is stuck and the line too long: say so rather than let the client wait."""
         logger.error("no thread became free in time")  # and not for whom: a path may hold a secret
-        _send_error(exchange.protocol, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
+        _send_error(exchange.message, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
         exchange.end()
 
     # ── in the lane ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -239,14 +231,14 @@ class RsgiApplication:
                 self._begin_stream(exchange, response)
                 goes_on = True
             else:
-                send(exchange.protocol, response, last=self.leaving)
+                send(exchange.message, response, last=self.leaving)
         except server_hints.Parked:
             goes_on = True
             raise
         except BaseException:
             logger.exception("a request was not answered by Django")
             # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
-            _send_error(exchange.protocol, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
+            _send_error(exchange.message, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
         finally:
             if not goes_on:
                 exchange.end()
@@ -258,12 +250,10 @@ class RsgiApplication:
         """Let the loop send it. The request and what belongs to it go now: the stream may last for days."""
         head = (response.status_code, headers_of(response))
         queue = response.detach()
-        protocol, client, finish, parked = exchange.protocol, exchange.client, exchange.finish, exchange.parked
+        message, parked = exchange.message, exchange.parked
         if parked is not None:
             parked.give_up()
-
-        begin = EventStream(self._loop, client, queue, finish).begin
-        self._loop.call_soon_threadsafe(begin, protocol, head, context=contextvars.Context())
+        self._loop.call_soon_threadsafe(partial(start, self._loop, message, head, queue), context=contextvars.Context())
 
 
 def _walk(resolver: Any) -> None:
@@ -273,66 +263,13 @@ def _walk(resolver: Any) -> None:
             _walk(pattern)
 
 
-async def _read(protocol: Any, meta: dict[str, Any], then: Then) -> None:
-    """On the loop: read a body of unknown length, or refuse one that is too large."""
-    body: bytes | errors.ApiError
-    try:
-        if "CONTENT_LENGTH" in meta:
-            if "HTTP_EXPECT" not in meta:
-                await _drain(protocol)
-            raise errors.PayloadTooLarge
-        async with asyncio.timeout(BODY_SECONDS):
-            body = await _read_chunked(protocol)
-        del meta["HTTP_TRANSFER_ENCODING"]
-        meta["CONTENT_LENGTH"] = str(len(body))
-    except TimeoutError:
-        body = RequestTimeout()
-    except errors.ApiError as error:
-        body = error
-    except Exception:  # RSGI raises its own for a connection that broke
-        body = errors.InvalidRequest(DISCONNECTED)
-    then(body)
-
-
-async def _read_chunked(protocol: Any) -> bytes:
-    """A body of unknown length. Granian ends the iteration with one empty piece; an error or trailers give one more."""
-    pieces: list[bytes] = []
-    size = empty = 0
-    async for piece in protocol:
-        size += len(piece)
-        empty += not piece
-        if size > DRAIN_LIMIT:
-            break
-        if size > BODY_LIMIT:
-            pieces.clear()  # read on, keep nothing: the client hears an answer only after it has spoken
-        else:
-            pieces.append(piece)
-    if size > BODY_LIMIT:
-        raise errors.PayloadTooLarge
-    if empty > 1:
-        raise errors.InvalidRequest("The request body broke off, or has trailers.")
-    return b"".join(pieces)
-
-
-async def _drain(protocol: Any) -> None:
-    read = 0
-    try:
-        async with asyncio.timeout(DRAIN_SECONDS):
-            async for piece in protocol:
-                read += len(piece)
-                if read > DRAIN_LIMIT or not piece:
-                    return
-    except Exception:
-        logger.debug("an oversized body was not read to its end", exc_info=True)
-
-
-def _send_health(protocol: Any) -> None:
+def _send_health(message: Message) -> None:
     headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), ("X-Request-Id", ids.new("req"))]
-    protocol.response_bytes(200, headers, _HEALTHY)
+    message.respond(200, headers, _HEALTHY)
 
 
-def _send_error(protocol: Any, error: errors.ApiError, offered_id: str | None, *, close: bool = False) -> None:
-    """The envelope, without Django. Ignored by the protocol object if an answer was sent before."""
+def _send_error(message: Message, error: errors.ApiError, offered_id: str | None, *, close: bool = False) -> None:
+    """The envelope, without Django. Ignored if a response was sent before."""
     token = open_request(offered_id)
     request_id = current_request_id()
     headers = [
@@ -343,10 +280,10 @@ def _send_error(protocol: Any, error: errors.ApiError, offered_id: str | None, *
     ]
     if close:
         headers.append(("Connection", "close"))
-    protocol.response_bytes(error.status, headers, orjson.dumps(error.body(request_id)))
+    message.respond(error.status, headers, orjson.dumps(error.body(request_id)))
     logger.info("refused before Django", extra={"status": error.status, "code": error.code})
     close_request(token)
 
 
-application = RsgiApplication()
+application = Application()
 """The process's own."""

@@ -1,0 +1,166 @@
+"""The connections of requests on the event loop: borrowed from a pool of the process, given back after the response.
+
+Django keeps the connections of a thread in a thread local; here `django.db.connections` finds those of a request on the
+loop in the request itself, so no statement of one request can run on another's connection.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import pq
+
+from platform_site.concurrency import loop_requests
+from platform_site.concurrency.loop_requests import LoopRequest
+from platform_site.http.errors import Unavailable
+from platform_site.postgres.libpq import prepared_on
+
+_IDLE: Final = pq.TransactionStatus.IDLE
+
+
+class _Connections:
+    """Takes the place of the thread local of `django.db.connections`: attributes by alias."""
+
+    def __init__(self) -> None:
+        self.__dict__["_of_threads"] = threading.local()
+
+    def _here(self) -> dict[str, Any]:
+        request = loop_requests.current()
+        found: dict[str, Any] = self.__dict__["_of_threads"].__dict__ if request is None else request.connections
+        return found
+
+    def __getattr__(self, alias: str) -> Any:
+        try:
+            return self._here()[alias]
+        except KeyError:
+            raise AttributeError(alias) from None
+
+    def __setattr__(self, alias: str, connection: Any) -> None:
+        self._here()[alias] = connection
+
+    def __delattr__(self, alias: str) -> None:
+        try:
+            del self._here()[alias]
+        except KeyError:
+            raise AttributeError(alias) from None
+
+
+def _is_quiet(connection: Any) -> bool:
+    """Whether the loop watches it, and the server has neither closed it nor said anything."""
+    readiness = prepared_on(connection).readiness
+    return readiness is not None and readiness.is_open
+
+
+class _Waiter:
+    """A request that waits for a connection, and what will wake it: one handle at a time."""
+
+    __slots__ = ("given", "handle", "request")
+
+    def __init__(self, request: LoopRequest) -> None:
+        self.request = request
+        self.given: BaseDatabaseWrapper | None = None
+        self.handle: asyncio.Handle
+
+
+class _Pool:
+    """The connections of one database. Used on the loop only."""
+
+    def __init__(self, create: Callable[[], BaseDatabaseWrapper], most: int, patience: float) -> None:
+        self._create, self._most, self._patience = create, most, patience
+        self._idle: list[BaseDatabaseWrapper] = []
+        self._made = 0
+        self._waiting: deque[_Waiter] = deque()
+
+    def borrow(self, request: LoopRequest) -> BaseDatabaseWrapper:
+        """A connection that may have to be opened yet. Raises Unavailable if none is given back in time."""
+        if self._idle:
+            wrapper = self._idle.pop()
+        elif self._made < self._most:
+            self._made += 1
+            wrapper = self._create()
+            wrapper.inc_thread_sharing()  # opened in a helper thread
+        else:
+            wrapper = self._await_one(request)
+        if wrapper.connection is not None and not _is_quiet(wrapper.connection) and not wrapper.is_usable():
+            wrapper.close()
+        wrapper.health_check_done = True  # type: ignore[attr-defined]
+        return wrapper
+
+    def _await_one(self, request: LoopRequest) -> BaseDatabaseWrapper:
+        waiter = _Waiter(request)
+        self._waiting.append(waiter)
+        waiter.handle = request.loop.call_later(self._patience, request.switch)
+        request.wait()
+        waiter.handle.cancel()
+        if waiter.given is None:
+            self._waiting.remove(waiter)
+            raise Unavailable
+        return waiter.given
+
+    def give_back(self, wrapper: BaseDatabaseWrapper) -> None:
+        """Also after an error. A connection whose state is in doubt is closed."""
+        connection: Any = wrapper.connection
+        if connection is not None and (
+            wrapper.errors_occurred
+            or wrapper.in_atomic_block
+            or connection.pgconn.transaction_status != _IDLE
+            or (wrapper.close_at is not None and time.monotonic() >= wrapper.close_at)
+        ):
+            wrapper.in_atomic_block = False
+            wrapper.close()
+        if self._waiting:
+            waiter = self._waiting.popleft()
+            waiter.given = wrapper
+            waiter.handle.cancel()
+            waiter.handle = waiter.request.loop.call_soon(waiter.request.switch)
+        else:
+            self._idle.append(wrapper)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+_create: Final = connections.create_connection
+_pools: Final[dict[str, _Pool]] = {}
+
+
+def install() -> None:
+    """Let `django.db.connections` of this process know of requests on the loop. Before any connection is opened."""
+    connections._connections = _Connections()  # type: ignore[attr-defined]
+    connections.create_connection = _create_connection  # type: ignore[method-assign]
+
+
+def _create_connection(alias: str) -> Any:
+    return made(alias, lambda: _create(alias))
+
+
+def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseWrapper:
+    """What `create` makes, for a thread; for a request on the loop, one from the pool of such connections. Raises
+    Unavailable if all are in use for too long."""
+    request = loop_requests.current()
+    if request is None:
+        return create()
+    pool = _pools.get(alias)
+    if pool is None:
+        pool = _pools[alias] = _Pool(create, settings.LANE_THREADS, settings.LANE_LONGEST_WAIT)
+    return pool.borrow(request)
+
+
+def give_back(request: LoopRequest) -> None:
+    """After the response."""
+    while request.connections:
+        alias, wrapper = request.connections.popitem()
+        _pools[alias].give_back(wrapper)
+
+
+def close_all() -> None:
+    """At the end of the process."""
+    for pool in _pools.values():
+        pool.close()

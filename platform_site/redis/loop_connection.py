@@ -1,0 +1,115 @@
+"""One connection to Redis for all requests on the event loop: what they ask in one iteration goes out in one write."""
+
+import asyncio
+import time
+from collections import deque
+from typing import Any, Final
+
+import hiredis
+import redis
+
+from platform_site.concurrency.loop_requests import LoopRequest
+from platform_site.redis.connection import TAKES_NO_WRITES
+
+_LATE: Final = "Redis is late"
+_READ_SECONDS: Final = 0.002
+"""Time for the loop to read what has arrived."""
+
+
+class _Asked:
+    """The commands of one request, and their replies so far."""
+
+    __slots__ = ("deadline", "expected", "replies", "request")
+
+    def __init__(self, request: LoopRequest, expected: int, deadline: float) -> None:
+        self.request, self.expected, self.deadline = request, expected, deadline
+        self.replies: list[Any] = []
+
+
+class LoopConnection(asyncio.Protocol):
+    """Used on the loop only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: Any = None
+        self._reader = hiredis.Reader()
+        self._asked: deque[_Asked] = deque()
+        self._unsent: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_new = True
+        """Whether nothing was answered on it yet."""
+        self.is_closed = False
+        self.keeps: Any = None
+        """The object whose socket it uses, and which would close it."""
+
+    def exchange(self, request: LoopRequest, packed: bytes, expected: int, deadline: float) -> list[Any]:
+        """Send, and return `expected` replies (errors among them as hiredis.ReplyError). Raises OSError, or
+        ReadOnlyError where no writes are taken; then the connection is of no more use."""
+        if self.is_closed:
+            raise ConnectionResetError("Redis closed the connection")
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent.append(packed)
+        self._asked.append(_Asked(request, expected, deadline))
+        if self._timer is None:
+            self._timer = self._loop.call_later(deadline - time.monotonic(), self._look)
+        outcome = request.wait()
+        if isinstance(outcome, Exception):
+            raise outcome
+        replies: list[Any] = outcome
+        return replies
+
+    def close(self) -> None:
+        self._fail(ConnectionResetError("the connection was closed"))
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        reader, asked = self._reader, self._asked
+        reader.feed(data)
+        try:
+            while asked and (reply := reader.gets()) is not False:
+                if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(TAKES_NO_WRITES):
+                    return self._fail(redis.ReadOnlyError(str(reply)))
+                first = asked[0]
+                first.replies.append(reply)
+                if len(first.replies) == first.expected:
+                    asked.popleft()
+                    self.is_new = False
+                    first.request.switch(first.replies)
+        except hiredis.HiredisError as error:
+            self._fail(error)
+        return None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(error or ConnectionResetError("Redis closed the connection"))
+
+    def _send(self) -> None:
+        packed, self._unsent = b"".join(self._unsent), []
+        if not self.is_closed:
+            self._transport.write(packed)
+
+    def _look(self, missed: _Asked | None = None) -> None:
+        """One timer for all, set again for the first that still waits. `missed` was late at the look before: where the
+        loop itself was, its replies may have been there unread."""
+        self._timer = None
+        if not self._asked:
+            return
+        first = self._asked[0]
+        left = first.deadline - time.monotonic()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        elif first is missed:
+            self._fail(TimeoutError(_LATE))
+        else:
+            self._timer = self._loop.call_later(_READ_SECONDS, self._look, first)
+
+    def _fail(self, error: Exception) -> None:
+        """Every request that waits gets the error: their replies could not be attributed any more."""
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+        asked, self._asked = self._asked, deque()
+        for each in asked:
+            self._loop.call_soon(each.request.switch, error)

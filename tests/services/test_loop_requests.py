@@ -1,0 +1,273 @@
+"""Requests on the event loop: each has connections of its own, gives the loop to others while it waits, and goes to a
+thread where it would wait otherwise."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import uvloop
+from django.db import connections, transaction
+
+from platform_site.concurrency import loop_requests, server_hints
+from platform_site.concurrency.loop_requests import LoopRequest
+from platform_site.http.errors import Unavailable
+from platform_site.postgres import libpq, loop_connections, prepared
+from platform_site.redis import client as redis_client
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+REGION = "us-east-1"
+
+
+class Loop:
+    """An event loop, and requests that run on it."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self.outcomes: dict[str, Any] = {}
+
+    def start(self, name: str, work: Callable[[], Any]) -> LoopRequest:
+        def run() -> None:
+            here = loop_requests.current()
+            assert here is not None
+            try:
+                self.outcomes[name] = work()
+            except BaseException as error:
+                self.outcomes[name] = error
+            finally:
+                loop_connections.give_back(here)
+
+        request = LoopRequest(self.loop, run)
+        self.loop.call_soon(request.switch)
+        return request
+
+    def run(self, *works: Callable[[], Any], seconds: float = 20.0) -> list[Any]:
+        """What each returned or raised."""
+        self.outcomes = {}
+        for number, work in enumerate(works):
+            self.start(str(number), work)
+
+        async def all_ended() -> None:
+            while len(self.outcomes) < len(works):
+                await asyncio.sleep(0.002)
+
+        self.loop.run_until_complete(asyncio.wait_for(all_ended(), seconds))
+        return [self.outcomes[str(number)] for number in range(len(works))]
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    before = connections._connections, connections.create_connection  # type: ignore[attr-defined]
+    loop_connections.install()
+    made = Loop()
+    yield made
+    loop_connections.close_all()
+    loop_connections._pools.clear()
+    redis_client.current()._forget()
+    made.loop.close()
+    connections._connections, connections.create_connection = before  # type: ignore[attr-defined, method-assign]
+
+
+def ask(sql: bytes, *values: bytes) -> Callable[[], Any]:
+    return lambda: prepared.retry_if_lost(connections[REGION], sql, values)
+
+
+def backend() -> int:
+    return int(prepared.run(REGION, b"SELECT pg_backend_pid()", ())[0][0] or 0)
+
+
+def test_requests_wait_side_by_side(loop: Loop) -> None:
+    began = time.monotonic()
+    outcomes = loop.run(*[ask(b"SELECT pg_sleep(0.5)::text, $1::text", b"%d" % number) for number in range(6)])
+    assert [rows[0][1] for rows in outcomes] == [b"%d" % number for number in range(6)]
+    assert time.monotonic() - began < 2.5
+
+
+def test_each_has_a_connection_of_its_own_and_it_is_used_again(loop: Loop) -> None:
+    def two_in_turn() -> tuple[int, int]:
+        first = backend()
+        prepared.run(REGION, b"SELECT pg_sleep(0.05)::text", ())
+        return first, backend()
+
+    pairs = loop.run(two_in_turn, two_in_turn, two_in_turn)
+    assert all(first == second for first, second in pairs)
+    assert len({first for first, _ in pairs}) == 3
+    assert loop.run(backend)[0] in {first for first, _ in pairs}
+
+
+def test_a_transaction_goes_to_a_thread_and_nothing_of_it_was_sent(loop: Loop) -> None:
+    """So no statement of another request can become part of one."""
+
+    def begin() -> None:
+        prepared.run(REGION, b"SELECT 1", ())
+        with transaction.atomic(using=REGION):
+            prepared.run(REGION, b"SELECT 1", ())
+
+    def state() -> Any:
+        return connections[REGION].connection.pgconn.transaction_status
+
+    [outcome, other] = loop.run(begin, ask(b"SELECT 1"))
+    assert isinstance(outcome, server_hints.Parked)
+    assert other == [(b"1",)]
+    [idle] = loop.run(lambda: (prepared.run(REGION, b"SELECT 1", ()), state())[1])
+    assert idle == psycopg.pq.TransactionStatus.IDLE
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda: connections[REGION].cursor(),
+        lambda: connections["default"].cursor(),
+        loop_requests.must_not_wait,
+    ],
+)
+def test_what_would_stop_the_loop_goes_to_a_thread(loop: Loop, wait: Callable[[], Any]) -> None:
+    assert isinstance(loop.run(wait)[0], server_hints.Parked)
+
+
+def test_a_request_that_has_written_is_not_repeated(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+    def write_and_wait() -> str:
+        loop_requests.will_write()
+        with connections[REGION].cursor() as cursor:
+            cursor.execute("SELECT 'done'")
+            return str(cursor.fetchone()[0])
+
+    assert loop.run(write_and_wait) == ["done"]
+    assert "waits after it wrote" in caplog.text
+
+
+def test_a_lost_connection_is_replaced_and_its_descriptor_let_go(loop: Loop) -> None:
+    [pid] = loop.run(backend)
+
+    def end_it() -> None:
+        with psycopg.connect(**_parameters()) as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    threading.Thread(target=end_it).start()
+    for _ in range(5):
+        [rows] = loop.run(ask(b"SELECT 'again'"))
+        assert rows == [(b"again",)]
+        time.sleep(0.1)
+    assert loop.run(backend)[0] != pid
+
+    def cut_in_the_middle() -> Any:
+        mine = backend()
+        killer = threading.Thread(target=_terminate, args=(mine,))
+        killer.start()
+        return prepared.run(REGION, b"SELECT pg_sleep(5)::text", ())
+
+    [error] = loop.run(cut_in_the_middle)
+    assert isinstance(error, Exception)
+    assert loop.run(ask(b"SELECT 1")) == [[(b"1",)]]
+
+
+def _terminate(pid: int) -> None:
+    time.sleep(0.2)
+    with psycopg.connect(**_parameters()) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+
+def _parameters() -> dict[str, Any]:
+    made = connections[REGION].get_connection_params()
+    return {name: value for name, value in made.items() if name in {"dbname", "user", "password", "host", "port"}}
+
+
+def test_who_finds_no_connection_in_time_is_refused(loop: Loop, settings: Any) -> None:
+    settings.LANE_THREADS, settings.LANE_LONGEST_WAIT = 2, 0.2
+    slow = ask(b"SELECT pg_sleep(0.8)::text")
+    outcomes = loop.run(slow, slow, slow)
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Unavailable", "list", "list"]
+    assert any(isinstance(outcome, Unavailable) for outcome in outcomes)
+    assert loop.run(ask(b"SELECT 1"), ask(b"SELECT 1")) == [[(b"1",)], [(b"1",)]]
+
+
+def test_who_waits_for_a_connection_gets_it(loop: Loop, settings: Any) -> None:
+    settings.LANE_THREADS = 2
+    began = time.monotonic()
+    outcomes = loop.run(*[ask(b"SELECT pg_sleep(0.1)::text, $1::text", b"%d" % number) for number in range(8)])
+    assert [rows[0][1] for rows in outcomes] == [b"%d" % number for number in range(8)]
+    assert time.monotonic() - began > 0.3
+
+
+def test_prepared_statements_errors_and_large_values_are_as_in_a_thread(loop: Loop) -> None:
+    def work() -> list[Any]:
+        found: list[Any] = [prepared.run(REGION, b"SELECT $1::int + 1", (b"1",)) for _ in range(3)]
+        try:
+            prepared.run(REGION, b"SELECT 1 / $1::int", (b"0",))
+        except Exception as error:
+            found.append(type(error.__cause__).__name__)
+        large = b"x" * 3_000_000
+        found.append(
+            prepared.run(REGION, b"SELECT length($1::text)::text, $1::text", (large,)) == [(b"3000000", large)]
+        )
+        return found
+
+    assert loop.run(work) == [[[(b"2",)], [(b"2",)], [(b"2",)], "DivisionByZero", True]]
+    assert libpq.PREPARED_PER_CONNECTION > 0
+
+
+def test_one_write_to_redis_serves_all_of_one_turn(loop: Loop) -> None:
+    store = redis_client.current()
+
+    def count(number: int) -> Callable[[], Any]:
+        def work() -> Any:
+            trip = store.trip()
+            counted, kept = trip.count(f"loop-test:{number}", 60), trip.get(f"loop-test:{number}")
+            trip.run()
+            return counted.value, kept.value
+
+        return work
+
+    loop.run(count(99))
+    connection = store._of_loop
+    assert connection is not None
+    written: list[bytes] = []
+    transport = connection._transport
+
+    class Spy:
+        def write(self, data: bytes) -> None:
+            written.append(data)
+            transport.write(data)
+
+        def abort(self) -> None:
+            transport.abort()
+
+    connection._transport = Spy()
+    outcomes = loop.run(*[count(number) for number in range(10)])
+    assert outcomes == [(1, b"1")] * 10
+    assert len(written) == 1
+
+
+def test_redis_that_closes_the_connection_is_asked_again(loop: Loop) -> None:
+    store = redis_client.current()
+    assert loop.run(lambda: store.put({"loop-test:a": b"1"}, 60)) == [True]
+    connection = store._of_loop
+    assert connection is not None
+    connection.close()
+    assert loop.run(lambda: store.put({"loop-test:a": b"2"}, 60)) == [True]
+    assert not store.is_away
+
+
+def test_redis_that_is_silent_opens_the_breaker_within_its_budget(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    store = redis_client.current()
+    assert loop.run(lambda: store.put({"loop-test:a": b"1"}, 60)) == [True]
+    connection = store._of_loop
+    assert connection is not None
+    monkeypatch.setattr(connection, "_send", lambda: None)
+    began = time.monotonic()
+    trips = [store.trip() for _ in range(3)]
+    for trip in trips:
+        trip.get("loop-test:a")
+    assert loop.run(*[trip.run for trip in trips]) == [False, False, False]
+    assert time.monotonic() - began < 1.5
+    assert store.is_away
+    time.sleep(1.1)
+    assert loop.run(lambda: store.put({"loop-test:a": b"2"}, 60)) == [True]
+    assert not store.is_away
