@@ -30,6 +30,7 @@ class _Stream:
     def __init__(self, message: Message, head: tuple[int, list[tuple[str, str]]], queue: MessageQueue) -> None:
         self._connection, self._queue = message.connection, queue
         self._pieces = message.respond_in_pieces(*head)
+        message.release()
 
     def send(self) -> None:
         """Send what waits, as far as the client takes it. On the loop."""

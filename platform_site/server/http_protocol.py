@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 HEAD_SECONDS: Final = 10.0
 HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 100
+MAX_PIPELINED: Final = 64
+"""Requests that wait for the response to the one before."""
 BODY_SECONDS: Final = 15.0
 DRAIN_BYTES: Final = 8 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
@@ -80,6 +82,10 @@ class Message:
         """Why it cannot be answered otherwise."""
         self.is_last = False
         """The connection is closed after its response."""
+
+    def release(self) -> None:
+        """Let go of what was asked, for a response that lasts."""
+        self.meta, self.headers, self.body = {}, [], b""
 
     # ── the response: once, from any thread ──────────────────────────────────────────────────────────────────────────
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
@@ -173,6 +179,8 @@ class HttpServer:
     ) -> None:
         self.loop, self.check, self.begin, self._most = loop, check, begin, most
         self._thread = threading.get_ident()
+        self.writing = threading.Lock()
+        """Held while a thread writes to a descriptor, and until a lost connection is known as lost."""
         self.connections: set[HttpConnection] = set()
         self.leaving = False
         """This process ends soon: every response asks its client to come again by another connection."""
@@ -268,7 +276,8 @@ class HttpConnection(asyncio.Protocol):
             transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.is_gone = True
+        with self._server.writing:
+            self.is_gone = True
         self._state = "done"
         self.deadline = _NEVER
         self._server.connections.discard(self)
@@ -278,8 +287,12 @@ class HttpConnection(asyncio.Protocol):
             self.on_change()
 
     def eof_received(self) -> bool:
-        """A client that only sends no more still gets what it has asked for."""
-        if self._state in ("head", "body", "drain") or (self._in_hand is None and not self._waiting):
+        """A client that only sends no more still gets what it has asked for, but for a stream."""
+        if (
+            self.on_change is not None
+            or self._state in ("head", "body", "drain")
+            or (self._in_hand is None and not self._waiting)
+        ):
             return False
         self._state = "done"
         return True
@@ -340,6 +353,8 @@ class HttpConnection(asyncio.Protocol):
 
     # ── what the parser says ─────────────────────────────────────────────────────────────────────────────────────────
     def on_message_begin(self) -> None:
+        if len(self._waiting) >= MAX_PIPELINED:
+            raise _Refused(errors.InvalidRequest("Too many requests were sent before the first was answered."))
         self._current = Message(self)
         self._state = "head"
         self._url = b""
@@ -481,10 +496,13 @@ class HttpConnection(asyncio.Protocol):
 
     def _write_now(self, data: bytes) -> bool:
         """Write a whole response in this thread, which saves waking the loop. False if that failed before it began."""
-        try:
-            written = os.write(self._descriptor, data)
-        except OSError:
-            return False
+        with self._server.writing:  # or its descriptor could be closed now, and be that of another connection
+            if self.is_gone:
+                return False
+            try:
+                written = os.write(self._descriptor, data)
+            except OSError:
+                return False
         loop = self._server.loop
         if written < len(data):
             loop.call_soon_threadsafe(self._finish, data[written:], False)
