@@ -25,6 +25,7 @@ from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.models import SigningKey
+from platform_site.concurrency import loop_requests
 from platform_site.security import keyring
 
 PURPOSE: Final = "accounts.signing_key"
@@ -88,6 +89,7 @@ def _load() -> Keys:
 def _reload(older_than: float) -> Keys:
     """The table, read again unless another thread did so within the last `older_than` seconds."""
     global _keys
+    loop_requests.must_not_wait()  # neither for the table nor for another thread that reads it
     with _lock:
         if time.monotonic() - _keys.loaded_at >= older_than:
             _keys = _load()
