@@ -514,6 +514,7 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def _finish(self, data: bytes, is_last: bool) -> None:
+        is_refused = self._in_hand is not None and self._in_hand.refusal is not None
         self._in_hand = None
         if self.is_gone:
             return
@@ -522,8 +523,13 @@ class HttpConnection(asyncio.Protocol):
         if is_last or self._server.leaving:
             self._state = "done"
             self._waiting.clear()
-            self._transport.close()
-            self.deadline = self._server.loop.time() + WRITE_SECONDS
+            if is_refused and self._transport.can_write_eof():
+                # What the client still sends is dropped for a moment: a reset would take the response from it.
+                self._transport.write_eof()
+                self.deadline = self._server.loop.time() + DRAIN_SECONDS
+            else:
+                self._transport.close()
+                self.deadline = self._server.loop.time() + WRITE_SECONDS
             return
         self._go_on()
 

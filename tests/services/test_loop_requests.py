@@ -68,6 +68,9 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     yield made
     loop_connections.close_all()
     loop_connections._pools.clear()
+    if loop_requests._threads is not None:
+        loop_requests._threads.shutdown()
+        loop_requests._threads = None
     redis_client.current()._forget()
     made.loop.close()
     connections._connections, connections.create_connection = before  # type: ignore[attr-defined, method-assign]
