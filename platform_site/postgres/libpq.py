@@ -75,11 +75,11 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
     if wrapper.in_atomic_block:
         _begin(wrapper, libpq)
         if wrapper.alias == DEFAULT_DB_ALIAS:  # after a DEALLOCATE ALL the transaction would be lost
-            return checked(wrapper, libpq, _exec_params(libpq, prepared, sql, values))
+            return checked(wrapper, libpq, _exec(libpq, prepared, None, sql, values))
     name = prepared.names.get(sql)
     if name is not None:
         prepared.names.move_to_end(sql)
-        result = _exec_prepared(libpq, prepared, name, values)
+        result = _exec(libpq, prepared, name, sql, values)
         if result.status in _DONE:
             return result
         if result.error_field(pq.DiagnosticField.SQLSTATE) != _NAME_GONE:
@@ -89,26 +89,20 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
             return checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
     if libpq.transaction_status in _TAKES_ONE_MORE and _comes_again(wrapper, prepared, sql):
         name = _prepare(wrapper, libpq, prepared, sql)
-        return checked(wrapper, libpq, _exec_prepared(libpq, prepared, name, values))
-    return checked(wrapper, libpq, _exec_params(libpq, prepared, sql, values))
+        return checked(wrapper, libpq, _exec(libpq, prepared, name, sql, values))
+    return checked(wrapper, libpq, _exec(libpq, prepared, None, sql, values))
 
 
-def _exec_prepared(libpq: Any, prepared: _Prepared, name: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
+def _exec(
+    libpq: Any, prepared: _Prepared, name: bytes | None, sql: bytes, values: Sequence[bytes | None]
+) -> pq.abc.PGresult:  # fmt: skip
+    """The result of one statement: by its `name` where it is prepared, else by its text."""
     request = loop_requests.current()
-    if request is None:
-        result: pq.abc.PGresult = libpq.exec_prepared(name, values)
-        return result
-    libpq.send_query_prepared(name, values)
-    return _result_on_loop(libpq, prepared, request)
-
-
-def _exec_params(libpq: Any, prepared: _Prepared, sql: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
-    request = loop_requests.current()
-    if request is None:
-        result: pq.abc.PGresult = libpq.exec_params(sql, values)
-        return result
-    libpq.send_query_params(sql, values)
-    return _result_on_loop(libpq, prepared, request)
+    if request is not None:
+        _send(libpq, name, sql, values)
+        return _result_on_loop(libpq, prepared, request)
+    result: pq.abc.PGresult = libpq.exec_params(sql, values) if name is None else libpq.exec_prepared(name, values)
+    return result
 
 
 def _result_on_loop(libpq: Any, prepared: _Prepared, request: LoopRequest) -> pq.abc.PGresult:
@@ -330,8 +324,8 @@ def _receive(
 
 
 def prepared_on(connection: "psycopg.Connection[Any]") -> _Prepared:
-    found: _Prepared = connection.__dict__.setdefault("_rows_prepared", _Prepared())
-    return found
+    found: _Prepared | None = connection.__dict__.get("_rows_prepared")
+    return connection.__dict__.setdefault("_rows_prepared", _Prepared()) if found is None else found
 
 
 def note_tables(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> None:
