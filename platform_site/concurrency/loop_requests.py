@@ -20,7 +20,6 @@ from platform_site.concurrency import server_hints
 Result = TypeVar("Result")
 
 _getcurrent: Final = greenlet.getcurrent
-_CONNECT_THREADS: Final = 8
 _LATE: Final = object()
 
 logger = logging.getLogger(__name__)
@@ -33,8 +32,8 @@ class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         super().__init__(work)
         self.loop = loop
         self.connections: dict[str, Any] = {}
-        self.has_effect = False
-        """Whether a round trip to Redis may have counted it."""
+        self.may_be_counted = False
+        """Whether a round trip to Redis was begun, which counts the request for its limits."""
         self.has_written = False
         """Whether it may have changed something, so that it cannot be repeated."""
 
@@ -48,7 +47,7 @@ class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         self.wait()
 
     def in_thread(self, call: Callable[[], Result]) -> Result:
-        """What `call()` returns or raises, in a thread of its own."""
+        """What `call()` returns or raises, in another thread."""
         future = _executor().submit(call)
         future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self.switch))
         self.wait()
@@ -140,12 +139,20 @@ class Readiness:
 
 
 _threads: ThreadPoolExecutor | None = None
+_most = 32
+
+
+def serve_by(threads: int) -> None:
+    """As `availability.serve_by`. Twice as many open connections, so that those that wait for a silent database leave
+    some for the others."""
+    global _most
+    _most = 2 * threads
 
 
 def _executor() -> ThreadPoolExecutor:
     global _threads
     if _threads is None:
-        _threads = ThreadPoolExecutor(_CONNECT_THREADS, thread_name_prefix="loop-helper")
+        _threads = ThreadPoolExecutor(_most, thread_name_prefix="loop-helper")
     return _threads
 
 

@@ -23,6 +23,7 @@ redis-py makes the connections (URL, TLS, authentication); the round trip itself
 redis-py's pipeline takes 60.
 """
 
+import asyncio
 import logging
 import os
 import threading
@@ -37,7 +38,6 @@ from django.conf import settings
 from django.core.signals import setting_changed
 
 from platform_site.concurrency import loop_requests
-from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
 from platform_site.redis.connection import Connection, NoConnection
 from platform_site.redis.loop_connection import LoopConnection
@@ -74,6 +74,7 @@ class Store:
         self._writer: threading.Thread | None = None
         self._in_vain_until = 0.0
         self._of_loop: LoopConnection | None = None
+        self._sharing: asyncio.Task[None] | None = None
 
     @property
     def is_away(self) -> bool:
@@ -168,57 +169,35 @@ class Store:
         request = loop_requests.current()
         if request is None:
             return self._exchange_in_thread(packed, expected)
-        request.has_effect = True
-        return self._exchange_on_loop(request, packed, expected)
-
-    def _exchange_on_loop(self, request: LoopRequest, packed: bytes, expected: int) -> list[Any]:
-        deadline = time.monotonic() + self._budget
-        try:
-            connection = self._of_loop
-            if connection is None or connection.is_closed:
-                connection = self._connect_on_loop(request)
-                if connection is None:
-                    return request.in_thread(lambda: self._exchange_in_thread(packed, expected))
-            try:
-                replies = connection.exchange(request, packed, expected, deadline)
-            except TimeoutError:
-                raise
-            except OSError:
-                if connection.is_new:  # as in a thread
-                    raise
-                connection = self._connect_on_loop(request)
-                if connection is None:
-                    raise
-                replies = connection.exchange(request, packed, expected, deadline)
-        except (OSError, redis.RedisError, hiredis.HiredisError) as error:
-            self._open(error)
-            raise Unavailable(str(error)) from error
-        if self._open_until:
-            self._close_breaker()
-        return replies
-
-    def _connect_on_loop(self, request: LoopRequest) -> LoopConnection | None:
-        """The connection that all requests on the loop share; made by the first, while others may make another. None
-        over TLS, which the loop's transports cannot take over."""
-        loop = request.loop
-        made = request.in_thread(lambda: Connection(self._url))
+        request.may_be_counted = True
         shared = self._of_loop
         if shared is not None and not shared.is_closed:
-            made.close()
-            return shared
-        taken = made.detach()
-        if taken is None:
-            made.close()
-            return None
-        connection = LoopConnection(loop)
-        connection.keeps = made
-        taken.setblocking(False)
-        task = loop.create_task(loop.create_connection(lambda: connection, sock=taken))
-        task.add_done_callback(lambda _: request.switch())
-        request.wait()
-        task.result()
-        self._of_loop = connection
-        return connection
+            try:
+                replies = shared.exchange(request, packed, expected, time.monotonic() + self._budget)
+            except (OSError, redis.RedisError, hiredis.HiredisError) as error:
+                was_cut = isinstance(error, OSError) and not isinstance(error, TimeoutError)
+                if shared.is_new or not was_cut:  # else as in a thread: Redis was restarted
+                    self._open(error)
+                    raise Unavailable(str(error)) from error
+            else:
+                if self._open_until:
+                    self._close_breaker()
+                return replies
+        self._share_one(request.loop)
+        return request.in_thread(lambda: self._exchange_in_thread(packed, expected))
+
+    def _share_one(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to make the connection that all requests on the loop share. Until it is there they go by threads, where
+        connecting counts towards the budget; so they always do over TLS, which the loop cannot take over."""
+        if (self._sharing is None or self._sharing.done()) and not self._url.startswith("rediss:"):
+            self._sharing = loop.create_task(self._connect_on_loop(loop))
+
+    async def _connect_on_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            made = await loop.run_in_executor(None, Connection, self._url)
+            _, self._of_loop = await loop.create_connection(lambda: LoopConnection(loop, made), sock=made.detach())
+        except (OSError, redis.RedisError):
+            logger.debug("no connection to Redis for the event loop", exc_info=True)  # the breaker says so to people
 
     def _exchange_in_thread(self, packed: bytes, expected: int) -> list[Any]:
         deadline = time.monotonic() + self._budget

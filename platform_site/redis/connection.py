@@ -87,9 +87,10 @@ class Connection:
         else:
             self._socket.settimeout(left)
 
-    def detach(self) -> socket.socket | None:
-        """The socket, for a user who waits otherwise; None where it is more than a socket (TLS)."""
-        return self._socket if self._kernel_waits else None
+    def detach(self) -> socket.socket:
+        """The socket, for a user who waits otherwise. It is open as long as this object. Not over TLS."""
+        self._socket.setblocking(False)
+        return self._socket
 
     def close(self) -> None:
         self._connection.disconnect()

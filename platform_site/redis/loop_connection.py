@@ -9,7 +9,7 @@ import hiredis
 import redis
 
 from platform_site.concurrency.loop_requests import LoopRequest
-from platform_site.redis.connection import TAKES_NO_WRITES
+from platform_site.redis.connection import TAKES_NO_WRITES, Connection
 
 _LATE: Final = "Redis is late"
 _READ_SECONDS: Final = 0.002
@@ -29,8 +29,8 @@ class _Asked:
 class LoopConnection(asyncio.Protocol):
     """Used on the loop only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, made: Connection) -> None:
+        self._loop, self._made = loop, made  # which would close the socket
         self._transport: Any = None
         self._reader = hiredis.Reader()
         self._asked: deque[_Asked] = deque()
@@ -39,8 +39,6 @@ class LoopConnection(asyncio.Protocol):
         self.is_new = True
         """Whether nothing was answered on it yet."""
         self.is_closed = False
-        self.keeps: Any = None
-        """The object whose socket it uses, and which would close it."""
 
     def exchange(self, request: LoopRequest, packed: bytes, expected: int, deadline: float) -> list[Any]:
         """Send, and return `expected` replies (errors among them as hiredis.ReplyError). Raises OSError, or
@@ -58,9 +56,6 @@ class LoopConnection(asyncio.Protocol):
             raise outcome
         replies: list[Any] = outcome
         return replies
-
-    def close(self) -> None:
-        self._fail(ConnectionResetError("the connection was closed"))
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport

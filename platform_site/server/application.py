@@ -28,7 +28,7 @@ from platform_site.http.event_streams import EventStreamResponse
 from platform_site.http.requests import close_request, current_request_id, open_request
 from platform_site.identity import ids
 from platform_site.server.elastic_pool import ElasticThreadPool
-from platform_site.server.event_streams import start
+from platform_site.server.event_streams import start_stream
 from platform_site.server.http_protocol import Message, Peer
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, mark_unreadable
 from platform_site.server.outgoing import headers_of, send
@@ -67,11 +67,10 @@ class Application:
         self._front: Callable[[Any], Any]
         self._is_for_machines: Callable[[str], bool]
         self._look_after: Callable[[], None]
-        self._give_back: Callable[[LoopRequest], None]
+        self._loop_connections: Any
         self._loop: asyncio.AbstractEventLoop
+        self._has_replicas = False
         self._forwarding = Forwarding(())
-        self.leaving = False
-        """This process ends soon: every answer asks its client to come again by another connection."""
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────────
     def load(self) -> None:
@@ -110,8 +109,7 @@ class Application:
 
         from platform_site.postgres import availability, loop_connections
 
-        self._give_back = loop_connections.give_back
-
+        self._loop_connections = loop_connections
         of_the_loop = threading.get_ident()
 
         def later(delay: float, call: Callable[[], None]) -> None:
@@ -122,6 +120,8 @@ class Application:
 
         self._loop = loop
         availability.serve_by(settings.LANE_THREADS)
+        loop_requests.serve_by(settings.LANE_THREADS)
+        self._has_replicas = bool(settings.REPLICAS)
         self._lane = ElasticThreadPool(
             work=self._work,
             refuse=self._refuse,
@@ -144,6 +144,7 @@ class Application:
     def stop(self) -> None:
         """End the threads, and with them their database connections. No request is in hand any more."""
         self._lane.stop()
+        self._loop_connections.close_all()
         for handler in logging.getLogger("platform.access").handlers:
             handler.flush()  # a process of multiprocessing ends without logging's own farewell
 
@@ -179,10 +180,17 @@ class Application:
             _send_health(message)
             return
         exchange = Exchange.of(message)
-        if path.startswith("/v1/rows/"):
+        if path.startswith("/v1/rows/") and not self._needs_thread(message):
             LoopRequest(self._loop, partial(self._work_on_loop, exchange)).switch()
         else:
             self._lane.submit(exchange)
+
+    def _needs_thread(self, message: Message) -> bool:
+        """Whether a request for rows would only come as far as its transaction on the loop: with an idempotency key,
+        for several rows, or where a write leaves a mark for replicas."""
+        if message.meta["REQUEST_METHOD"] in {"GET", "HEAD"}:
+            return False
+        return self._has_replicas or "HTTP_IDEMPOTENCY_KEY" in message.meta or message.body.startswith(b"[")
 
     def _work_on_loop(self, exchange: Exchange) -> None:
         """The whole of a greenlet: it must not raise, for that would end in the callback of another request."""
@@ -192,14 +200,14 @@ class Application:
             self._answer(exchange, exchange.request)
         except server_hints.Parked:
             again = Exchange.of(exchange.message)
-            if here is not None and here.has_effect:
+            if here is not None and here.may_be_counted:
                 again.request.__dict__[server_hints.REPEATED] = True
             self._lane.submit(again)
         except BaseException:
             logger.exception("a request on the loop failed")
         finally:
             if here is not None and here.connections:
-                self._give_back(here)
+                self._loop_connections.give_back(here)
 
     def _refuse(self, exchange: Exchange) -> None:
         """The lane is stuck and the line too long: say so rather than let the client wait."""
@@ -231,7 +239,7 @@ class Application:
                 self._begin_stream(exchange, response)
                 goes_on = True
             else:
-                send(exchange.message, response, last=self.leaving)
+                send(exchange.message, response)
         except server_hints.Parked:
             goes_on = True
             raise
@@ -253,7 +261,9 @@ class Application:
         message, parked = exchange.message, exchange.parked
         if parked is not None:
             parked.give_up()
-        self._loop.call_soon_threadsafe(partial(start, self._loop, message, head, queue), context=contextvars.Context())
+        self._loop.call_soon_threadsafe(
+            partial(start_stream, self._loop, message, head, queue), context=contextvars.Context()
+        )
 
 
 def _walk(resolver: Any) -> None:

@@ -13,7 +13,7 @@ from platform_site.http.event_streams import MessageQueue
 from platform_site.server.http_protocol import Message
 
 
-def start(
+def start_stream(
     loop: asyncio.AbstractEventLoop, message: Message, head: tuple[int, list[tuple[str, str]]], queue: MessageQueue
 ) -> None:
     """On the loop: answer `message` with the messages of `queue` until one side ends it. `head` is the status and the

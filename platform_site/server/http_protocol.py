@@ -31,6 +31,8 @@ HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 100
 MAX_PIPELINED: Final = 64
 """Requests that wait for the response to the one before."""
+_PAUSE_AT: Final = 8
+"""With so many waiting nothing more is read; what one reading brings may be more."""
 BODY_SECONDS: Final = 15.0
 DRAIN_BYTES: Final = 8 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
@@ -51,7 +53,7 @@ Peer = tuple[str, str, int]
 
 
 class RequestTimeout(errors.ApiError):
-    """The head or the body did not arrive in time."""
+    """The body did not arrive in time."""
 
     status, code, message = 408, "invalid_request", f"The request body did not arrive within {BODY_SECONDS:g} seconds."
 
@@ -90,16 +92,14 @@ class Message:
     # ── the response: once, from any thread ──────────────────────────────────────────────────────────────────────────
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole response. Ignored if one was sent before."""
-        connection, is_last = self.connection, self.is_last
+        connection = self.connection
         if not connection.take_turn(self):
             return
-        lines, is_last = _head(status, headers, is_last)
+        lines, is_last = _head(status, headers, self.is_last or connection.is_leaving)
         if status >= 200 and status not in (204, 304):
             if b"Content-Length: " not in lines[1]:
                 lines.append(b"content-length: %d\r\n" % len(body))
-            lines.append(b"\r\n")
-        else:
-            lines.append(b"\r\n")
+        lines.append(b"\r\n")
         if body and self.meta.get("REQUEST_METHOD") != "HEAD":
             lines.append(body)
         connection.finish(b"".join(lines), is_last)
@@ -112,7 +112,7 @@ class Message:
         chunked = self.meta.get("SERVER_PROTOCOL") == "HTTP/1.1" and not any(
             name.lower() == "content-length" for name, _ in headers
         )
-        lines, is_last = _head(status, headers, self.is_last or not chunked)
+        lines, is_last = _head(status, headers, self.is_last or connection.is_leaving or not chunked)
         lines.append(b"transfer-encoding: chunked\r\n\r\n" if chunked else b"\r\n")
         connection.write(b"".join(lines))
         silent = self.meta.get("REQUEST_METHOD") == "HEAD"
@@ -265,6 +265,10 @@ class HttpConnection(asyncio.Protocol):
         self.is_paused = False
         """The client does not take what was written."""
 
+    @property
+    def is_leaving(self) -> bool:
+        return self._server.leaving
+
     # ── what the transport says ──────────────────────────────────────────────────────────────────────────────────────
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -310,7 +314,7 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state == "done":
             return
-        if self._in_hand is not None and len(self._waiting) >= 8:
+        if self._in_hand is not None and len(self._waiting) >= _PAUSE_AT:
             self._is_reading_paused = True
             self._transport.pause_reading()
         if self._state == "idle":
@@ -386,7 +390,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._first_line(message)
         meta = message.meta
-        message.is_last = self._server.leaving or not self._parser.should_keep_alive()
+        message.is_last = not self._parser.should_keep_alive()
         message.refusal = self._server.check(message, self._peer)
         stated = meta.get("CONTENT_LENGTH")
         self._state = "body"

@@ -75,7 +75,7 @@ class Incoming(HttpRequest):
 
 
 def meta_name(header: str) -> str | None:
-    """The META name of a header (given in lower case, as RSGI does), or None for one that must not pass."""
+    """The META name of a header (given in lower case), or None for one that must not pass."""
     if "_" in header or header in _FORWARDING:
         return None
     name = header.upper().replace("-", "_")
@@ -106,8 +106,7 @@ def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> fr
 _NONE: Final[frozenset[str]] = frozenset()
 
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
-"""In the place of a value with bytes above 0x7F. No header may have it, so whatever
-reads the header refuses it."""
+"""In the place of a value with bytes above 0x7F. No header may have it, so whatever reads the header refuses it."""
 _READ: Final = frozenset(
     {
         "authorization",
@@ -186,7 +185,3 @@ def host_of(endpoint: str) -> str:
     if endpoint.count(":") == 1:
         return endpoint.partition(":")[0]
     return endpoint
-
-
-host_of_socket: Final = lru_cache(maxsize=2048)(host_of)
-"""`host_of` for what the socket says, which is short; a forwarding header may say anything."""

@@ -39,11 +39,9 @@ def headers_of(response: HttpResponseBase) -> list[tuple[str, str]]:
     return kept
 
 
-def send(message: Message, response: HttpResponseBase, *, last: bool = False) -> None:
-    """Send `response`; `last`: on this connection. Streams are pulled here, in a thread."""
+def send(message: Message, response: HttpResponseBase) -> None:
+    """Send `response`. Streams are pulled here, in a thread."""
     headers = headers_of(response)
-    if last:
-        headers.append(("Connection", "close"))
     if isinstance(response, HttpResponse):
         message.respond(response.status_code, headers, response.content)
         return

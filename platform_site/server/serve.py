@@ -26,8 +26,7 @@ import time
 from typing import Any, Final
 
 from granian._granian import SocketHolder
-from granian.constants import HTTPModes, Interfaces, Loops, RuntimeModes
-from granian.http import HTTP1Settings
+from granian.constants import Interfaces, Loops
 from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
@@ -183,7 +182,7 @@ class _NoEventLoop(dict[int, float]):
 
 
 class _Load:
-    """Runs in each worker, before it serves. Returns the bridge."""
+    """Runs in each worker, before it serves. Returns the application."""
 
     def __init__(self) -> None:
         self._main = os.getpid()
@@ -257,14 +256,9 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
         listeners,
         load,
         interface=Interfaces.RSGI,
-        runtime_mode=RuntimeModes.st,
         loop=Loops.uvloop,
-        http=HTTPModes.http1,
-        websockets=False,
         backlog=BACKLOG,
         backpressure=_allow_connections(),
-        # Reliability, section 3: headers within 10 s and 64 KB.
-        http1_settings=HTTP1Settings(header_read_timeout=10_000, max_buffer_size=65_536),
         respawn_failed_workers=True,
         respawn_interval=1,  # only tells a reload from the death of a worker; see _respawn_workers
         workers_kill_timeout=STOP_SECONDS,

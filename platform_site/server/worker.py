@@ -73,8 +73,7 @@ async def _serve(
     def leave() -> None:
         """Refuse new connections first, and close busy ones by their own response: a client whose request is on its way
         when its idle connection is closed gets none."""
-        if not application.leaving:
-            application.leaving = True
+        if not server.leaving:
             for end in server_hints.when_leaving:
                 end()
             server.leave()

@@ -2,6 +2,7 @@
 thread where it would wait otherwise."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.http.errors import Unavailable
 from platform_site.postgres import libpq, loop_connections, prepared
 from platform_site.redis import client as redis_client
+from platform_site.redis.loop_connection import LoopConnection
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -68,6 +70,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     yield made
     loop_connections.close_all()
     loop_connections._pools.clear()
+    loop_requests.serve_by(16)
     if loop_requests._threads is not None:
         loop_requests._threads.shutdown()
         loop_requests._threads = None
@@ -78,6 +81,15 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
 
 def ask(sql: bytes, *values: bytes) -> Callable[[], Any]:
     return lambda: prepared.retry_if_lost(connections[REGION], sql, values)
+
+
+def shared_connection(loop: Loop, store: redis_client.Store) -> LoopConnection:
+    """The connection to Redis of all requests on the loop, once it is made."""
+    deadline = time.monotonic() + 10
+    while store._of_loop is None or store._of_loop.is_closed:
+        assert time.monotonic() < deadline
+        assert loop.run(lambda: store.put({"loop-test:made": b"1"}, 60)) == [True]
+    return store._of_loop
 
 
 def backend() -> int:
@@ -226,9 +238,7 @@ def test_one_write_to_redis_serves_all_of_one_turn(loop: Loop) -> None:
 
         return work
 
-    loop.run(count(99))
-    connection = store._of_loop
-    assert connection is not None
+    connection = shared_connection(loop, store)
     written: list[bytes] = []
     transport = connection._transport
 
@@ -248,10 +258,7 @@ def test_one_write_to_redis_serves_all_of_one_turn(loop: Loop) -> None:
 
 def test_redis_that_closes_the_connection_is_asked_again(loop: Loop) -> None:
     store = redis_client.current()
-    assert loop.run(lambda: store.put({"loop-test:a": b"1"}, 60)) == [True]
-    connection = store._of_loop
-    assert connection is not None
-    connection.close()
+    shared_connection(loop, store)._transport.abort()
     assert loop.run(lambda: store.put({"loop-test:a": b"2"}, 60)) == [True]
     assert not store.is_away
 
@@ -260,9 +267,7 @@ def test_redis_that_is_silent_opens_the_breaker_within_its_budget(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     store = redis_client.current()
-    assert loop.run(lambda: store.put({"loop-test:a": b"1"}, 60)) == [True]
-    connection = store._of_loop
-    assert connection is not None
+    connection = shared_connection(loop, store)
     monkeypatch.setattr(connection, "_send", lambda: None)
     began = time.monotonic()
     trips = [store.trip() for _ in range(3)]
@@ -274,3 +279,35 @@ def test_redis_that_is_silent_opens_the_breaker_within_its_budget(
     time.sleep(1.1)
     assert loop.run(lambda: store.put({"loop-test:a": b"2"}, 60)) == [True]
     assert not store.is_away
+
+
+def test_connecting_to_redis_counts_towards_the_budget(loop: Loop) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = redis_client.Store(f"redis://:secret@127.0.0.1:{silent.getsockname()[1]}/0", 0.2)
+        trip = store.trip()
+        trip.get("loop-test:a")
+        began = time.monotonic()
+        assert loop.run(trip.run) == [False]
+        assert time.monotonic() - began < 1.5
+        assert store.is_away
+
+
+def test_those_who_wait_for_a_silent_database_leave_threads_for_others(loop: Loop) -> None:
+    loop_requests.serve_by(4)
+    release = threading.Event()
+
+    def stuck() -> Any:
+        here = loop_requests.current()
+        assert here is not None
+        return here.in_thread(lambda: release.wait(20))
+
+    def quick() -> Any:
+        here = loop_requests.current()
+        assert here is not None
+        answer = here.in_thread(lambda: "quick")
+        release.set()
+        return answer
+
+    began = time.monotonic()
+    assert loop.run(stuck, stuck, stuck, stuck, quick)[-1] == "quick"
+    assert time.monotonic() - began < 15
