@@ -2,7 +2,7 @@
 
 `begin()`: the rest of the request is mostly waiting, and the next request starts at once; without it, the lane finds
 out by the clock (`platform_site.server.elastic_pool`). `Parked`: the request cannot begin its work yet. It gives its
-thread back and is repeated later. The server's bridge implements both; in tests, workers and commands `begin` does
+thread back and is repeated later. The server implements both; in tests, workers and commands `begin` does
 nothing, and no request can be repeated.
 """
 

@@ -5,7 +5,7 @@ from csp.constants import NONCE
 from platform_site import env
 from platform_site.settings.base import PRODUCTION
 
-# ── The server bridge (platform_site.server) ──────────────────────────────────────────────────────────────────────────
+# ── The server (platform_site.server) ─────────────────────────────────────────────────────────────────────────────────
 LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1, maximum=1000)
 """At most so many threads of one web process; all but one are there because the others wait for something."""
 LANE_PATIENCE = env.number("LANE_PATIENCE_MS", 10, minimum=1, maximum=60_000) / 1000

@@ -1,4 +1,4 @@
-"""A view that does nothing, by the bridge and by WSGI; and one that waits, as if for a lock."""
+"""A view that does nothing, by our server and by WSGI; and one that waits, as if for a lock."""
 
 import time
 

@@ -43,7 +43,7 @@ def test_f1_the_same_worker_may_die_again_and_again(battered: Up, token: str) ->
     with Load(battered, token, only=frozenset({"list"}), clients=2) as load:
         for _ in range(3):  # Granian by itself would give up at the second
             youngest = max(battered.web_workers(), key=lambda worker: worker.create_time())
-            wait_for("it serves: Granian's threads are there", lambda: youngest.num_threads() > 2)  # noqa: B023
+            wait_for("it serves: its threads are there", lambda: youngest.num_threads() > 2)  # noqa: B023
             youngest.kill()
             wait_for("it is back", lambda: not youngest.is_running() and len(battered.web_workers()) >= 2)  # noqa: B023
     assert not [one for one in load.outcomes if one.status not in (200, None)], load.counts()
@@ -120,7 +120,7 @@ def test_code_that_does_not_start_replaces_no_worker(battered: Up, tmp_path: Pat
         def workers() -> set[psutil.Process]:
             return set(there.named("spawn_main", parent=main.pid))
 
-        # Granian's threads are there once a worker serves.
+        # Its threads are there once a worker serves.
         wait_for("both serve", lambda: [worker.num_threads() > 2 for worker in workers()] == [True, True])
         before = workers()
         (release / "rest_framework_simplejwt.py").write_text("raise ImportError('a bad release')")

@@ -1,6 +1,6 @@
 """`/healthz`: this process answers. `/readyz`: it can serve requests, with the state of each dependency.
 
-`/healthz` touches nothing (the bridge answers it on the event loop, before Django, even while every thread waits).
+`/healthz` touches nothing (the server answers it on the event loop, before Django, even while every thread waits).
 `/readyz` is 503 only if this process can serve no request: the control database or every region is unavailable. A
 dependency that all hosts share and that requests can do without (workers, Redis, one region) makes it `degraded`, not
 503: otherwise a load balancer would remove every host at once. Monitors ask with `?require=workers`, which is 503
@@ -146,6 +146,6 @@ def can_serve(found: Mapping[str, str]) -> bool:
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
-    """`{"status": "ok"}`. Behind the bridge this view is not reached; it serves other servers and the tests."""
+    """`{"status": "ok"}`. Behind our server this view is not reached; it serves other servers and the tests."""
     reads_only(request)
     return respond({"status": "ok"}, headers={"Cache-Control": "no-store"})
