@@ -1,4 +1,4 @@
-"""Users by their ids, as far as rows may embed them. Called by `rows.query.embedded_users`."""
+"""Users by their ids, as far as rows may name or embed them. Called by `rows.query` and `rows.write`."""
 
 from collections.abc import Collection, Sequence
 from functools import cache

@@ -6,12 +6,10 @@ it says only what this principal may know of.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from django.db import DatabaseError, IntegrityError
 
-from accounts.models import User
-from platform_site.fastpath.compiled_queryset import Compiled
+from accounts.directory import user_lookup
 from platform_site.http.errors import (
     ApiError,
     Conflict,
@@ -243,18 +241,16 @@ def _taken(table: Table, name: str, known: set[str]) -> ApiError:
 
 
 def unknown_users(asking: QueryContext, table: Table, cells: body_parsing.Cells) -> list[FieldError]:
-    """Errors for user columns in `cells` that name no user of the environment. One query for each except the caller
-    itself."""
+    """Errors for user columns in `cells` that name no user of the environment. One query, unless they only name the
+    caller itself."""
     own = asking.principal.user_id if asking.principal.kind == "user" else None
-    named = {column: cell.decode() for column in table.user_columns if (cell := cells.get(column)) is not None}
-    if not named:
+    named = {column: cell for column in table.user_columns if (cell := cells.get(column)) is not None}
+    others = {user for user in named.values() if user.decode() != own}
+    if not others:
         return []
-    unknown = {user for user in set(named.values()) - {own} if _USER.first(asking.place.pool_id, user) is None}
+    unknown = others - user_lookup.find_users(asking.place.pool_id, others, ("id",)).keys()
     missing = column_values.missing_user()
     return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
-
-
-_USER: Final = Compiled(lambda pool_id, pk: User.objects.in_pool(pool_id).filter(pk=pk).values_list("pk"))
 
 
 def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFailed:
