@@ -35,6 +35,7 @@ from platform_site.server.outgoing import headers_of, send
 from platform_site.server.request_checks import check_host, check_request
 
 logger = logging.getLogger(__name__)
+_SLASHES_OF_TABLE: Final = "/v1/rows/tasks".count("/")
 _HEALTHY: Final = b'{"status":"ok"}'
 
 
@@ -186,11 +187,15 @@ class Application:
             self._lane.submit(exchange)
 
     def _needs_thread(self, message: Message) -> bool:
-        """Whether a request for rows would only come as far as its transaction on the loop: with an idempotency key,
-        for several rows, or where a write leaves a mark for replicas."""
-        if message.meta["REQUEST_METHOD"] in {"GET", "HEAD"}:
+        """Whether a request for rows would only come as far as its transaction on the loop: an upsert, one for several
+        rows, most deletions (which look at the rows that refer to theirs), any with an idempotency key, and a write
+        that leaves a mark for replicas."""
+        meta, method = message.meta, message.meta["REQUEST_METHOD"]
+        if method in {"GET", "HEAD"}:
             return False
-        return self._has_replicas or "HTTP_IDEMPOTENCY_KEY" in message.meta or message.body.startswith(b"[")
+        is_bulk = message.body.startswith(b"[") or (method == "PATCH" and message.path.count("/") == _SLASHES_OF_TABLE)
+        is_plain = method != "DELETE" and not is_bulk and "on_conflict" not in meta["QUERY_STRING"]
+        return self._has_replicas or not is_plain or "HTTP_IDEMPOTENCY_KEY" in meta
 
     def _work_on_loop(self, exchange: Exchange) -> None:
         """The whole of a greenlet: it must not raise, for that would end in the callback of another request."""

@@ -11,9 +11,11 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
+from django.db import connections
 from django.db.models import Subquery
 
 from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres import prepared
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox.models import ANY, EventInterest
 from rows.query.role_view import RoleView, open_operand
@@ -134,10 +136,11 @@ def _drop(environment_id: str) -> None:
 
 def is_current(known: CompiledSchema) -> bool:
     """Whether the environment still is at the version that is known of it. One query."""
-    current = (
-        CurrentVersion.objects.using(known.alias).filter(environment_id=known.id).values_list("version", flat=True)
-    )
-    return (current.first() or 0) == known.version
+    found = prepared.retry_if_lost(connections[known.alias], _VERSION, [known.id.encode()])
+    return int(found[0][0] or 0 if found else 0) == known.version
+
+
+_VERSION: Final = b"SELECT version FROM platform.rows_currentversion WHERE environment_id = $1"
 
 
 def _load(place: EnvironmentRef) -> CompiledSchema:

@@ -13,12 +13,15 @@ import pytest
 import uvloop
 from django.db import connections, transaction
 
+from accounts.directory import user_lookup
 from platform_site.concurrency import loop_requests, server_hints
 from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.http.errors import Unavailable
 from platform_site.postgres import libpq, loop_connections, prepared
 from platform_site.redis import client as redis_client
 from platform_site.redis.loop_connection import LoopConnection
+from rows.query import schema_cache
+from rows.schema.model import EMPTY
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -311,3 +314,10 @@ def test_those_who_wait_for_a_silent_database_leave_threads_for_others(loop: Loo
     began = time.monotonic()
     assert loop.run(stuck, stuck, stuck, stuck, quick)[-1] == "quick"
     assert time.monotonic() - began < 15
+
+
+def test_what_most_requests_for_rows_ask_stays_on_the_loop(loop: Loop) -> None:
+    """Else each would be begun twice: one that names a user, and one that finds nothing."""
+    assert loop.run(lambda: user_lookup.find_users("env_x", [b"usr_x", b"usr_y"], ("id",))) == [{}]
+    unknown = schema_cache.CompiledSchema("env_x", REGION, 0, EMPTY, set())
+    assert loop.run(lambda: schema_cache.is_current(unknown)) == [True]
