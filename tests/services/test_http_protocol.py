@@ -64,7 +64,7 @@ def test_a_thread_answers_without_the_loop(served: Served) -> None:
         assert len(served.begun) == 2
 
 
-def test_a_late_answer_does_not_reach_the_connection_that_has_its_descriptor_now(served: Served) -> None:
+def test_a_late_answer_does_not_reach_the_next_connection_of_its_number(served: Served) -> None:
     client = served.client()
     client.sendall(REQUEST)
     served.run()
@@ -87,7 +87,7 @@ def test_a_late_answer_does_not_reach_the_connection_that_has_its_descriptor_now
             os.close(descriptor)
 
 
-def test_answers_to_pipelined_requests_keep_their_order_whoever_writes_them(served: Served) -> None:
+def test_pipelined_requests_are_answered_in_order_whoever_writes(served: Served) -> None:
     with served.client() as client:
         client.sendall(REQUEST * 4)
         served.run()
