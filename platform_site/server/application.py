@@ -29,7 +29,8 @@ from platform_site.http.requests import close_request, current_request_id, open_
 from platform_site.identity import ids
 from platform_site.server.elastic_pool import ElasticThreadPool
 from platform_site.server.event_streams import start_stream
-from platform_site.server.http_protocol import Message, Peer
+from platform_site.server.http_message import Message
+from platform_site.server.http_protocol import Peer
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, mark_unreadable
 from platform_site.server.outgoing import headers_of, send
 from platform_site.server.request_checks import check_host, check_request

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Final
 
 from platform_site.http.event_streams import MessageQueue
-from platform_site.server.http_protocol import Message
+from platform_site.server.http_message import Message
 
 
 def start_stream(

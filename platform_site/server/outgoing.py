@@ -11,7 +11,7 @@ from typing import Final
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
-from platform_site.server.http_protocol import Message
+from platform_site.server.http_message import Message
 
 logger = logging.getLogger(__name__)
 

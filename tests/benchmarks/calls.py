@@ -42,7 +42,8 @@ def answers() -> Answer:
     import asyncio
 
     from platform_site.server.application import Application, Exchange
-    from platform_site.server.http_protocol import HttpConnection, HttpServer, Message
+    from platform_site.server.http_message import Message
+    from platform_site.server.http_protocol import HttpConnection, HttpServer
 
     application = Application()
     application.load()

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
-from platform_site.server.http_protocol import MAX_PIPELINED, HttpServer, Message
+from platform_site.server.http_message import Message
+from platform_site.server.http_parser import MAX_PIPELINED
+from platform_site.server.http_protocol import HttpServer
 
 REQUEST = b"GET /v1/rows/tasks HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

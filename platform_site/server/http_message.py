@@ -1,0 +1,148 @@
+"""A request as it arrived, and the response to it, which any thread may send once."""
+
+import email.utils
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
+
+from platform_site.http import errors
+
+Headers = list[tuple[str, str]]
+
+
+class Connection:
+    """What a message uses of the connection it came by."""
+
+    __slots__ = ("is_gone", "is_paused", "on_change")
+
+    is_gone: bool
+    is_paused: bool
+    """The client does not take what was written."""
+    on_change: Callable[[], None] | None
+    """Called when the client is gone, and when it has taken what was written."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """No more requests are read after this response."""
+        raise NotImplementedError
+
+    def take_turn(self, message: "Message") -> bool:
+        raise NotImplementedError
+
+    def write(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def finish(self, data: bytes, is_last: bool) -> None:
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        raise NotImplementedError
+
+
+class Message:
+    """One request as it arrived. `meta` is WSGI's environment without the `wsgi.` entries."""
+
+    __slots__ = (
+        "authority", "body", "connection", "headers", "is_last", "meta", "path", "refusal", "repeated", "scheme",
+        "unreadable",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.meta: dict[str, Any] = {}
+        self.path = ""
+        self.authority: str | None = None
+        """The host that the first line names, which counts before the header (RFC 9112, 3.2.2)."""
+        self.headers: list[tuple[str, str]] = []
+        """Names in lower case, and values of ASCII."""
+        self.repeated: frozenset[str] = frozenset()
+        """Names, in lower case, of headers that came more than once."""
+        self.scheme = "http"
+        self.unreadable: set[str] = set()
+        """Names of headers whose value has bytes outside ASCII."""
+        self.body: bytes = b""
+        self.refusal: errors.ApiError | None = None
+        """Why it cannot be answered otherwise."""
+        self.is_last = False
+        """The connection is closed after its response."""
+
+    def release(self) -> None:
+        """Let go of what was asked, for a response that lasts."""
+        self.meta, self.headers, self.body = {}, [], b""
+
+    # ── the response: once, from any thread ──────────────────────────────────────────────────────────────────────────
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole response. Ignored if one was sent before."""
+        connection = self.connection
+        if not connection.take_turn(self):
+            return
+        lines, is_last = _head(status, headers, self.is_last or connection.is_leaving)
+        if status >= 200 and status not in (204, 304):
+            if b"Content-Length: " not in lines[1]:
+                lines.append(b"content-length: %d\r\n" % len(body))
+        lines.append(b"\r\n")
+        if body and self.meta.get("REQUEST_METHOD") != "HEAD":
+            lines.append(body)
+        connection.finish(b"".join(lines), is_last)
+
+    def respond_in_pieces(self, status: int, headers: Headers) -> "ResponseStream":
+        """Begin a response of unknown length."""
+        connection = self.connection
+        if not connection.take_turn(self):
+            return ResponseStream(connection, chunked=False, silent=True, is_last=True)
+        chunked = self.meta.get("SERVER_PROTOCOL") == "HTTP/1.1" and not any(
+            name.lower() == "content-length" for name, _ in headers
+        )
+        lines, is_last = _head(status, headers, self.is_last or connection.is_leaving or not chunked)
+        lines.append(b"transfer-encoding: chunked\r\n\r\n" if chunked else b"\r\n")
+        connection.write(b"".join(lines))
+        silent = self.meta.get("REQUEST_METHOD") == "HEAD"
+        return ResponseStream(connection, chunked=chunked and not silent, silent=silent, is_last=is_last)
+
+
+class ResponseStream:
+    """A response that is sent in pieces, from any thread."""
+
+    __slots__ = ("_chunked", "_connection", "_is_last", "_silent")
+
+    def __init__(self, connection: Connection, *, chunked: bool, silent: bool, is_last: bool) -> None:
+        self._connection, self._chunked, self._silent, self._is_last = connection, chunked, silent, is_last
+
+    def send(self, data: bytes) -> None:
+        """Raises ConnectionError once the client is gone."""
+        if self._connection.is_gone:
+            raise ConnectionResetError("the client is gone")
+        if data and not self._silent:
+            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self) -> None:
+        self._connection.finish(b"0\r\n\r\n" if self._chunked else b"", self._is_last)
+
+    def abort(self) -> None:
+        """The client must not take what it has for the whole."""
+        self._connection.abort()
+
+
+def _head(status: int, headers: Headers, is_last: bool) -> tuple[list[bytes], bool]:
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1", "replace")
+    if not is_last and ("Connection", "close") in headers:
+        is_last = True
+    elif is_last and ("Connection", "close") not in headers:
+        text += b"connection: close\r\n"
+    return [_status_line(status), text, _date(int(time.time()))], is_last
+
+
+@lru_cache(maxsize=64)
+def _status_line(status: int) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return f"date: {email.utils.formatdate(second, usegmt=True)}\r\n".encode()

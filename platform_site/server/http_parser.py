@@ -1,0 +1,179 @@
+"""The requests of one connection, read by httptools' parser: RFC 9112, with limits on heads and bodies."""
+
+import asyncio
+import logging
+import re
+from collections import deque
+from typing import Final
+from urllib.parse import unquote
+
+import httptools
+
+from platform_site.http import errors
+from platform_site.server.http_message import Connection, Message
+from platform_site.server.request_checks import BODY_LIMIT
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES: Final = 64 * 1024
+MAX_HEADERS: Final = 100
+MAX_PIPELINED: Final = 64
+"""Requests that wait for the response to the one before."""
+DRAIN_BYTES: Final = 8 * 1024 * 1024
+"""An oversized body is read and dropped up to here, so that the client is still listening when the 413 arrives."""
+_ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")
+_FIRST_LINE: Final = re.compile(rb"[A-Za-z]{1,16} /")
+_NOT_HTTP: Final = "This is not a request by HTTP/1.1."
+_TRAILERS: Final = "The request body broke off, or has trailers."
+
+
+class Refused(Exception):
+    """Raised through the parser: nothing more is read."""
+
+    def __init__(self, error: errors.ApiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class _HeadTooLarge(errors.ApiError):
+    status, code, message = 431, "invalid_request", f"The head of a request has at most {HEAD_BYTES >> 10} KB."
+
+
+class RequestParser(Connection, asyncio.Protocol):
+    """Makes messages of what `feed` is given. What happens to them is the subclass's to say."""
+
+    __slots__ = ("_current", "_head_bytes", "_parser", "_pieces", "_size", "_state", "_url", "_waiting")
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._state = "idle"
+        """What the client is at: idle, head, body, drain (a body that is too large), done (nothing more is read)."""
+        self._current: Message | None = None
+        """The request that arrives now."""
+        self._url = b""
+        self._head_bytes = 0
+        self._pieces: list[bytes] = []
+        """Of its body."""
+        self._size = 0
+        """Of its body so far."""
+        self._waiting: deque[Message] = deque()
+        """Whole requests whose turn has not come."""
+
+    def _check_head(self, message: Message) -> None:
+        """Called before the body is read. Raises Refused."""
+        raise NotImplementedError
+
+    def _queue(self, message: Message) -> None:
+        """Called with a whole request."""
+        raise NotImplementedError
+
+    def _refuse(self, error: errors.ApiError) -> None:
+        """Called when nothing more can be read."""
+        raise NotImplementedError
+
+    def feed(self, data: bytes) -> None:
+        if self._state == "idle":
+            self._state = "head"
+            self._head_bytes = 0
+        if self._state == "head":
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:  # which nobody takes up: the connection goes on as it was
+            self._parser = httptools.HttpRequestParser(self)
+            rest = data[upgrade.args[0] :]
+            if rest:
+                self.data_received(rest)
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            if not isinstance(cause, Refused):
+                logger.error("a request could not be read", exc_info=error)
+            self._refuse(cause.error if isinstance(cause, Refused) else errors.Internal())
+        except httptools.HttpParserInvalidMethodError:
+            is_word = _FIRST_LINE.match(data) is not None
+            self._refuse(errors.MethodNotAllowed() if is_word else errors.InvalidRequest(_NOT_HTTP))
+        except httptools.HttpParserError:
+            self._refuse(errors.InvalidRequest(_NOT_HTTP))
+        else:
+            if self._state == "head" and self._head_bytes > HEAD_BYTES:
+                self._refuse(_HeadTooLarge())
+            elif self._state == "drain" and self._size > DRAIN_BYTES:
+                self._refuse(errors.PayloadTooLarge())
+
+    # ── what the parser calls, in this order ─────────────────────────────────────────────────────────────────────────
+    def on_message_begin(self) -> None:
+        if len(self._waiting) >= MAX_PIPELINED:
+            raise Refused(errors.InvalidRequest("Too many requests were sent before the first was answered."))
+        self._current = Message(self)
+        self._state = "head"
+        self._url = b""
+        self._pieces = []
+        self._size = 0
+
+    def on_url(self, part: bytes) -> None:
+        self._url += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        message = self._current
+        if message is None:
+            return
+        if self._state != "head":
+            raise Refused(errors.InvalidRequest(_TRAILERS))
+        if len(message.headers) >= MAX_HEADERS:
+            raise Refused(_HeadTooLarge())
+        header = name.decode().lower()
+        if not value.isascii():
+            message.unreadable.add(header)
+        elif (text := value.decode()).isprintable() or text.replace("\t", " ").isprintable():
+            message.headers.append((header, text))
+        else:
+            raise Refused(errors.InvalidRequest("A header has a control character."))
+
+    def on_headers_complete(self) -> None:
+        message = self._current
+        if message is None:
+            return
+        try:
+            url = self._url.decode("ascii")
+        except UnicodeDecodeError:
+            raise Refused(errors.InvalidRequest("The request target has bytes outside ASCII.")) from None
+        if not url.startswith("/") and (absolute := _ABSOLUTE.match(url)):
+            message.authority, url = absolute[1], "/" + absolute[2].removeprefix("/")
+        path, _, query = url.partition("#")[0].partition("?")
+        message.path = unquote(path, errors="replace") if "%" in path else path
+        message.is_last = not self._parser.should_keep_alive()
+        meta = message.meta
+        meta["REQUEST_METHOD"] = self._parser.get_method().decode()
+        meta["SCRIPT_NAME"] = ""
+        meta["PATH_INFO"] = message.path
+        meta["QUERY_STRING"] = query
+        meta["SERVER_PROTOCOL"] = f"HTTP/{self._parser.get_http_version()}"
+        self._state = "body"
+        self._check_head(message)
+
+    def _drain(self) -> None:
+        self._state = "drain"
+        self._pieces = []
+
+    def on_body(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._state == "body":
+            if self._size <= BODY_LIMIT:
+                self._pieces.append(part)
+            else:
+                self._drain()
+
+    def on_message_complete(self) -> None:
+        message = self._current
+        if message is None:
+            return
+        self._current = None
+        is_too_long, self._state = self._state == "drain", "idle"
+        self._head_bytes = 0
+        if is_too_long:
+            raise Refused(errors.PayloadTooLarge())
+        message.body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces = []
+        if message.meta.pop("HTTP_TRANSFER_ENCODING", None) is not None:
+            message.meta["CONTENT_LENGTH"] = str(len(message.body))
+        self._queue(message)
