@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""The operator's door: `python manage.py up` starts everything, `python manage.py help` lists the rest."""
+"""The operator's commands: `python manage.py up` starts everything, `python manage.py help` lists the rest."""
 
 import gc
 import os
 import sys
 
 SIGINT, SIGPIPE = 130, 141
-"""Exit codes, as a shell says them of who was ended by these signals."""
+"""Exit codes of processes that these signals ended, as shells report them."""
 
 
 def main() -> None:

@@ -5,9 +5,11 @@ class AccountsConfig(AppConfig):
     name = "accounts"
 
     def ready(self) -> None:
-        from accounts import signal_handlers
+        from accounts import (
+            checks,  # noqa: F401 - importing it registers them
+            signal_handlers,
+        )
         from accounts.console import admin  # noqa: F401 - registers the pages of the console
-        from accounts.registration import checks  # noqa: F401 - importing it registers them
         from accounts.tokens import signing_keys
         from platform_site.security.keyring import register_sealed_field
 

@@ -1,7 +1,7 @@
-"""What can go wrong in `projects`, in its own words, and what each means to a client (registered in
-`projects.apps`)."""
+"""The errors of `projects`, and their answers in HTTP (registered in `projects.apps`)."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from platform_site.http import errors, exception_handler
 from platform_site.identity.callers import ProjectRole
@@ -111,69 +111,44 @@ class LastOwner(ProjectsError):
     """The change would leave a live project without an owner."""
 
 
+_ANSWERS: Final[dict[type[Exception], Callable[[Any], errors.ApiError]]] = {
+    NoSuchProject: lambda error: errors.NotFound(),
+    NoSuchEnvironment: lambda error: errors.NotFound(),
+    NoSuchMember: lambda error: errors.NotFound(),
+    NoSuchInvitation: lambda error: errors.NotFound(),
+    RoleNeeded: lambda error: errors.Forbidden(
+        "Only owners of the project may do this." if error.role == "owner" else "Viewers of the project may only read."
+    ),
+    ProjectsQuotaReached: lambda error: errors.QuotaExceeded(
+        f"An account may have {error.limit} projects on this plan."
+    ),
+    MembersQuotaReached: lambda error: errors.QuotaExceeded(
+        f"A project may have {error.limit} members on this plan, open invitations counted."
+    ),
+    BranchesQuotaReached: lambda error: errors.QuotaExceeded(
+        f"A project may have {error.limit} preview branches on this plan."
+    ),
+    NameTaken: lambda error: errors.ValidationFailed.of(
+        "name", "taken", "The project has an environment of this name."
+    ),
+    NoSuchSource: lambda error: errors.ValidationFailed.of("from", "unknown", "The project has no such environment."),
+    SourceNotReady: lambda error: errors.Conflict("The environment to branch from is not ready."),
+    NotResettable: lambda error: errors.Conflict("The branch or its parent is deleted or not ready."),
+    TablesInUse: lambda error: errors.Unavailable("The tables of the branch are in use. Nothing was changed."),
+    NotABranch: lambda error: errors.Conflict(
+        "This is for preview branches. Development and production are deleted with their project."
+    ),
+    NoSuchAccount: lambda error: errors.ValidationFailed.of(
+        "email", "unknown", "No account has this email. Ask them to sign up first, or ask the operator to invite them."
+    ),
+    NotAnOrigin: lambda error: errors.ValidationFailed.of("allowed_origins", "not_an_origin", str(error)),
+    AlreadyMember: lambda error: errors.Conflict("The account is a member of this project already."),
+    SchemaLost: lambda error: errors.Conflict(SchemaLost.EXPLANATION),
+    LastOwner: lambda error: errors.Conflict("A project keeps at least one owner."),
+}
+
+
 def register_answers() -> None:
-    """Tell the kernel's handler what these mean in HTTP."""
-    for gone in (NoSuchProject, NoSuchEnvironment, NoSuchMember, NoSuchInvitation):
-        exception_handler.register(gone, lambda error: errors.NotFound())
-    exception_handler.register(
-        RoleNeeded,
-        lambda error: errors.Forbidden(
-            "Only owners of the project may do this."
-            if error.role == "owner"
-            else "Viewers of the project may only read."
-        ),
-    )
-    exception_handler.register(
-        ProjectsQuotaReached,
-        lambda error: errors.QuotaExceeded(f"An account may have {error.limit} projects on this plan."),
-    )
-    exception_handler.register(
-        MembersQuotaReached,
-        lambda error: errors.QuotaExceeded(
-            f"A project may have {error.limit} members on this plan, open invitations counted."
-        ),
-    )
-    exception_handler.register(
-        BranchesQuotaReached,
-        lambda error: errors.QuotaExceeded(f"A project may have {error.limit} preview branches on this plan."),
-    )
-    exception_handler.register(
-        NameTaken,
-        lambda error: errors.ValidationFailed.of("name", "taken", "The project has an environment of this name."),
-    )
-    exception_handler.register(
-        NoSuchSource,
-        lambda error: errors.ValidationFailed.of("from", "unknown", "The project has no such environment."),
-    )
-    exception_handler.register(
-        SourceNotReady, lambda error: errors.Conflict("The environment to branch from is not ready.")
-    )
-    exception_handler.register(
-        NotResettable, lambda error: errors.Conflict("The branch or its parent is deleted or not ready.")
-    )
-    exception_handler.register(
-        TablesInUse, lambda error: errors.Unavailable("The tables of the branch are in use. Nothing was changed.")
-    )
-    exception_handler.register(
-        NotABranch,
-        lambda error: errors.Conflict(
-            "This is for preview branches. Development and production are deleted with their project."
-        ),
-    )
-    exception_handler.register(
-        NoSuchAccount,
-        lambda error: errors.ValidationFailed.of(
-            "email",
-            "unknown",
-            "No account has this email. Ask them to sign up first, or ask the operator to invite them.",
-        ),
-    )
-    exception_handler.register(
-        NotAnOrigin,
-        lambda error: errors.ValidationFailed.of("allowed_origins", "not_an_origin", str(error)),
-    )
-    exception_handler.register(
-        AlreadyMember, lambda error: errors.Conflict("The account is a member of this project already.")
-    )
-    exception_handler.register(SchemaLost, lambda error: errors.Conflict(SchemaLost.EXPLANATION))
-    exception_handler.register(LastOwner, lambda error: errors.Conflict("A project keeps at least one owner."))
+    """Tell the exception handler what these mean in HTTP."""
+    for error, answer in _ANSWERS.items():
+        exception_handler.register(error, answer)

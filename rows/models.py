@@ -94,7 +94,7 @@ class SchemaVersion(models.Model):
 
 class PendingUserReferences(models.Model):
     """Imported rows were committed while users may have been deleted: their user columns must be checked
-    (`rows.write.deleted_users`)."""
+    (`rows.write.references.deleted_users`)."""
 
     environment_id = models.CharField(max_length=30)
     since = models.DateTimeField()
@@ -106,7 +106,7 @@ class PendingUserReferences(models.Model):
 
 class PendingUserDeletion(models.Model):
     """A pending user deletion: the user's rows are deleted or detached, and the control database has not committed yet
-    (`rows.write.user_deletion`). It has the actor and the request for the audit log."""
+    (`rows.write.references.user_deletion`). It has the actor and the request for the audit log."""
 
     user_id = models.CharField(primary_key=True, max_length=30)
     environment_id = models.CharField(max_length=30)

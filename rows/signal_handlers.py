@@ -15,7 +15,7 @@ from rows.changes import feed, wake_ups
 from rows.models import CurrentVersion, EventInterest, PendingUserReferences, SchemaVersion, WatchedTable
 from rows.query import schema_cache
 from rows.transfer import branch_copy, branch_reset
-from rows.write import deleted_users, user_deletion
+from rows.write.references import deleted_users, user_deletion
 
 
 def connect() -> None:

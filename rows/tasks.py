@@ -19,7 +19,7 @@ from rows.changes import watched_tables
 from rows.migrate import concurrent_indexes, concurrent_unique_indexes
 from rows.models import CurrentVersion, PendingUserDeletion, PendingUserReferences
 from rows.outbox import audit as audit_outbox
-from rows.write import deleted_users, user_deletion
+from rows.write.references import deleted_users, user_deletion
 
 log = logging.getLogger("platform.rows")
 

@@ -10,7 +10,7 @@ from platform_site.background.periodic import after_commit
 from platform_site.http.errors import FieldError
 from platform_site.identity import call_depth, signals
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres.planner_hints import by_index
+from platform_site.postgres.transaction_settings import by_index
 from projects import control_events
 from projects.models import Environment
 from rows.migrate.old_names import OldNames

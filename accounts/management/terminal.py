@@ -1,4 +1,4 @@
-"""What the commands of `accounts` share: errors as sentences, answers as text or JSON, passwords asked for twice.
+"""Shared by the commands of `accounts`: errors as messages, results as text or JSON, password prompts.
 
 A secret goes to standard output, once; everything else a person reads goes to standard error, so that
 `issue_key … > file` leaves nothing but the secret in the file.
@@ -44,7 +44,7 @@ class Command(BaseCommand):
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Turn what a service refuses into a CommandError that names each field."""
+    """Turn an error of a service into a CommandError that names each field."""
     try:
         yield
     except ApiError as error:
@@ -53,7 +53,7 @@ def sentences() -> Iterator[None]:
 
 
 def add_password_arguments(parser: ArgumentParser, *, optional: bool = True) -> None:
-    """`--password-stdin`, `--password` and, where it is optional, `--no-password`: at most one; none of them asks."""
+    """`--password-stdin`, `--password` and, if `optional`, `--no-password`: at most one. Without any: a prompt."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     source.add_argument("--password", help="the password itself (other users of this machine can see it in `ps`)")
@@ -64,7 +64,7 @@ def add_password_arguments(parser: ArgumentParser, *, optional: bool = True) -> 
 
 
 def read_password(options: dict[str, Any]) -> str | None:
-    """The password that the options tell to take, or one typed twice; None for none. Raises CommandError."""
+    """The password of the options, or typed twice; None for `--no-password`. Raises CommandError."""
     if options.get("no_password"):
         return None
     if options["password"] is not None:
@@ -81,7 +81,7 @@ def read_password(options: dict[str, Any]) -> str | None:
 
 
 def validated(serializer: type[Serializer], values: dict[str, Any]) -> dict[str, Any]:
-    """`values` held to the same form as in the API. Raises ValidationFailed."""
+    """`values`, validated as in the API. Raises ValidationFailed."""
     checked = serializer(data=values)
     if not checked.is_valid():
         raise failed(checked.errors)
@@ -114,7 +114,7 @@ def place_named(text: str) -> EnvironmentRef:
     """The place of `env_…` or of `prj_…/name`. Raises CommandError."""
     place = environment_directory.directory().place_named(text)
     if place is None:
-        raise CommandError(f'There is no environment "{text}". `manage.py list_projects` shows those that there are.')
+        raise CommandError(f'There is no environment "{text}". `manage.py list_projects` lists all of them.')
     return place
 
 

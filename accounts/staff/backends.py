@@ -1,4 +1,4 @@
-"""The console's sign-in: platform staff only, counted and hashed as every other sign-in is."""
+"""Authentication backend of the admin: platform staff only, with the limits and the hashing of every sign-in."""
 
 import logging
 from typing import Any

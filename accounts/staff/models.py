@@ -1,4 +1,4 @@
-"""What the console knows of its people beyond their accounts: rights that are no model's, and second factors."""
+"""Tables of staff: permissions that belong to no model, and second factors."""
 
 import math
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""How long a console session lasts, and what it must have shown: checked with every click.
+"""How long an admin session lasts, and which factors it must have passed: checked with every request.
 
 It ends after CONSOLE_IDLE_SECONDS without a click and CONSOLE_SESSION_SECONDS after signing in, whatever happens in
 between; and at once where an account has a second factor that this session did not show (it was turned on elsewhere).

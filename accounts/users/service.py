@@ -1,4 +1,4 @@
-"""The verbs of users and server keys. Each changes the world once, in one transaction, with its audit entry.
+"""Services of users and server keys. Each makes one change in one transaction, with its audit entry.
 
 Called by the API, the console and the commands alike; whether the caller may is decided by `accounts.keys.permissions`
 (keys) and by the scope of the view. Sessions have their own verbs in `accounts.users.sessions`.
@@ -268,7 +268,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
         _delete_what_is_theirs(locked)
         # As late as possible: the user's rows are deleted with the commit of their region, and after an error here a
-        # periodic job completes the deletion (`rows.write.user_deletion`). But before the user's own row, with which
+        # periodic job completes the deletion (`rows.write.references`). But before the user's own row, with which
         # the pool's size is locked: other sign-ups would wait for thousands of rows. And before the audit entry, by
         # whose time an import or a restore knows which users were deleted while it ran.
         signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id, actor=actor)

@@ -1,4 +1,5 @@
-"""What the commands of `functions` share: refusals as sentences, and tenants' text that drives no terminal."""
+"""Shared by the commands of `functions`: errors of services as messages, and tenants' text without control
+characters."""
 
 import re
 from collections.abc import Iterator

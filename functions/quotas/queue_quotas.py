@@ -30,7 +30,7 @@ from cachetools import LRUCache, TTLCache
 from functions.errors import TooManyQueued
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres.planner_hints import by_index
+from platform_site.postgres.transaction_settings import by_index
 
 SHARE: Final = 8
 """One user has this part of the users' budget, and one endpoint this part of the second half of the endpoints'

@@ -15,7 +15,7 @@ from django.db import connections
 from functions.models import Function
 from platform_site.identity import ids
 from platform_site.identity.plans import PLANS, plan_limits
-from platform_site.postgres.planner_hints import by_index
+from platform_site.postgres.transaction_settings import by_index
 from projects.provisioning.suspension import plans_of_active
 
 logger = logging.getLogger("platform.functions")

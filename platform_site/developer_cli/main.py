@@ -7,16 +7,8 @@ import typer
 from typer._click.exceptions import UsageError  # Typer does not export it
 from typer.core import TyperGroup
 
-from platform_site.developer_cli import (
-    account_commands,
-    backend_commands,
-    dev_command,
-    environment_commands,
-    merge_command,
-    operate_commands,
-    output,
-    store,
-)
+from platform_site.developer_cli import output, store
+from platform_site.developer_cli.commands import account, backend, dev, environment, merge, operate
 from platform_site.developer_cli.failures import Exit, Failure
 
 
@@ -68,20 +60,20 @@ def _options(
     pass
 
 
-app.command()(account_commands.login)
-app.command()(account_commands.logout)
-app.command()(account_commands.init)
-app.command()(account_commands.link)
-app.command("open")(account_commands.open_page)
-app.command()(backend_commands.pull)
-app.command()(backend_commands.plan)
-app.command()(backend_commands.push)
-app.command()(merge_command.merge)
-app.command()(dev_command.dev)
-app.command()(environment_commands.types)
-app.command()(environment_commands.invoke)
-app.add_typer(environment_commands.keys, name="keys")
-app.add_typer(environment_commands.users, name="users")
-app.add_typer(operate_commands.secrets, name="secrets")
-app.command()(operate_commands.logs)
-app.add_typer(operate_commands.branch, name="branch")
+app.command()(account.login)
+app.command()(account.logout)
+app.command()(account.init)
+app.command()(account.link)
+app.command("open")(account.open_page)
+app.command()(backend.pull)
+app.command()(backend.plan)
+app.command()(backend.push)
+app.command()(merge.merge)
+app.command()(dev.dev)
+app.command()(environment.types)
+app.command()(environment.invoke)
+app.add_typer(environment.keys, name="keys")
+app.add_typer(environment.users, name="users")
+app.add_typer(operate.secrets, name="secrets")
+app.command()(operate.logs)
+app.add_typer(operate.branch, name="branch")

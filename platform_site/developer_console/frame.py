@@ -12,8 +12,9 @@ from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
-from platform_site.developer_console import session, staff
+from platform_site.developer_console import session
 from platform_site.developer_console.api_calls import Answer, ApiClient, Refused
+from platform_site.developer_console.staff import grants as staff
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 from functions.models import Run
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import SECTIONS, Console, page
-from platform_site.developer_console.tables import schema_tables
+from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.identity import ids
 from projects.directory.environments import place_of
 from webhooks.models import Delivery

@@ -2,18 +2,7 @@
 
 from django.urls import path
 
-from platform_site.developer_console import (
-    command_line,
-    frame,
-    home,
-    logs,
-    search,
-    settings,
-    staff_pages,
-    table_files,
-    table_live,
-    tables,
-)
+from platform_site.developer_console import command_line, frame, home, logs, search, settings
 from platform_site.developer_console import sign_in as member_sign_in
 from platform_site.developer_console.auth import providers, sign_up, users
 from platform_site.developer_console.branches import merging
@@ -23,6 +12,10 @@ from platform_site.developer_console.functions import runs as function_runs
 from platform_site.developer_console.functions import settings as function_settings
 from platform_site.developer_console.schema import diagram
 from platform_site.developer_console.schema import pages as schema
+from platform_site.developer_console.staff import pages as staff_pages
+from platform_site.developer_console.tables import files as table_files
+from platform_site.developer_console.tables import live as table_live
+from platform_site.developer_console.tables import pages as tables
 from platform_site.developer_console.webhooks import deliveries as webhook_deliveries
 from platform_site.developer_console.webhooks import pages as webhooks
 

@@ -1,4 +1,4 @@
-"""Who and where live in the control database, what and then in the region of the environment at hand.
+"""Database router: accounts and projects are in the control database; rows, webhooks and functions in their region.
 
 A region's models are never reached without naming a database: `Model.objects.using(place.cluster)`. So a query that
 forgot its region raises instead of looking in the wrong place.
@@ -10,10 +10,10 @@ from django.conf import settings
 from django.db.models import Model
 
 REGION_APPS = frozenset({"rows", "webhooks", "functions", "config", "tenant"})
-"""`tenant` is no installed app: it labels the models that `rows` makes from schema documents."""
+"""`tenant` labels the models that `rows` makes from schema documents. It is no installed app."""
 EVERYWHERE_APPS = frozenset({"api", "request_log"})
-"""The kernel's own tables. Idempotency records exist beside each effect, so that both share its transaction; entries of
-the request log exist in the region of their environment."""
+"""Tables in every database: idempotency records share the transaction of their effect, and the request log is in the
+region of its environment."""
 
 
 class RegionNotNamed(RuntimeError):

@@ -11,7 +11,7 @@ from psycopg import sql
 from platform_site.http import cursors
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres.planner_hints import by_index
+from platform_site.postgres.transaction_settings import by_index
 from platform_site.request_log.models import ERROR
 
 MAX_SCANNED: Final = 50_000

@@ -30,7 +30,7 @@ from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import limits, sqlstates
+from platform_site.postgres import sqlstates, transaction_settings
 from projects.directory import environment_cache
 from projects.directory import locks as environment_locks
 from projects.errors import TablesInUse
@@ -139,7 +139,7 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
     Raises SchemaBusy, DatabaseError."""
     with transaction.atomic(using=cluster):
         with connections[cluster].cursor() as cursor:
-            limits.lift(cursor)
+            transaction_settings.lift_limits(cursor)
             schemas.claim_schema(cursor, environment_id)
             schemas.create_schema(cursor, environment_id)
         yield
@@ -152,7 +152,7 @@ def _one_snapshot(using: str, *, patient: bool) -> Generator[None]:
         with connections[using].cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             if patient:
-                limits.lift(cursor)
+                transaction_settings.lift_limits(cursor)
         yield
 
 

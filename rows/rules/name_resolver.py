@@ -5,12 +5,15 @@ and a hidden one take the same way to the same bytes.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import Any, Literal, NoReturn, Protocol
 
 from rows.rules.conditions import Hop
 from rows.rules.operators import COMBINATORS
 from rows.schema.identifiers import did_you_mean
-from rows.schema.model import Column
+from rows.schema.model import Column, Relation, Schema, Table
+
+_tokens = count(1)
 
 
 class InvalidCondition(Exception):
@@ -48,6 +51,46 @@ class NameResolver(Protocol):
     @property
     def user_fields(self) -> tuple[str, ...]:
         """The fields of users that this caller may embed; none unless the document opens them."""
+
+
+class SchemaNames:
+    """The names of a whole schema."""
+
+    user_fields: tuple[str, ...] = ()
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.token = next(_tokens)
+
+    def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
+        return self.schema.tables[table].conditions.get(name)
+
+
+class AuthorNames(SchemaNames):
+    """A NameResolver of all names, for the author of the rules."""
+
+    def column(self, table: str, name: str) -> Column | None:
+        return self.schema.tables[table].all_columns.get(name)
+
+    def relation(self, table: str, name: str) -> Hop | None:
+        relation = self.schema.tables[table].relations.get(name)
+        return hop_of(relation) if relation else None
+
+    def names(self, table: str) -> Iterable[str]:
+        known = self.schema.tables[table]
+        return [*known.all_columns, *known.relations]
+
+    def searchable(self, table: str) -> tuple[str, ...]:
+        return text_columns(self.schema.tables[table], self.schema.tables[table].columns)
+
+
+def hop_of(relation: Relation) -> Hop:
+    return Hop(relation.name, relation.target, relation.column, relation.many)
+
+
+def text_columns(table: Table, readable: Iterable[str]) -> tuple[str, ...]:
+    shown = frozenset(readable)
+    return tuple(name for name, column in table.columns.items() if column.type == "text" and name in shown)
 
 
 Use = Literal["filter", "rule", "check", "record"]

@@ -9,9 +9,8 @@ from platform_site.http.errors import FieldError
 from rows.rules.access import Access, Clause, Grant, ReadRule, WriteRule
 from rows.rules.conditions import FALSE, TRUE, Condition, Constant, Operand, Present, Variable, all_of, any_of, guarded
 from rows.rules.grammar import read_rule
-from rows.rules.name_resolver import InvalidCondition, Use
+from rows.rules.name_resolver import AuthorNames, InvalidCondition, Use
 from rows.rules.principal import MEMBER, SERVER
-from rows.rules.schema_names import AuthorNames
 from rows.rules.variables import read_literal, read_variable
 from rows.schema import identifiers
 from rows.schema.column_values import read_cell

@@ -19,10 +19,9 @@ from rows.rules import checks
 from rows.rules.access import Access, Grant, ReadRule, WriteRule
 from rows.rules.conditions import TRUE, Hop
 from rows.rules.grammar import read_rule
-from rows.rules.name_resolver import InvalidCondition
+from rows.rules.name_resolver import AuthorNames, InvalidCondition, SchemaNames, hop_of, text_columns
 from rows.rules.principal import ALL, ANONYMOUS, MEMBER, SERVER, USER, VIEWER, Principal, RoleKey
 from rows.rules.rule_compiler import RuleCompiler
-from rows.rules.schema_names import AuthorNames, SchemaNames, hop_of, text_columns
 from rows.schema.model import ID, Column, Errors, Schema, Table
 from rows.schema.user_fields import visible_to
 

@@ -22,7 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import limits
+from platform_site.postgres import transaction_settings
 from platform_site.postgres.row_access import row_access
 from rows.migrate import apply, stored_values
 from rows.migrate import service as schema_service
@@ -40,7 +40,7 @@ from rows.transfer.backup_content import (
     registered_parts,
 )
 from rows.transfer.backup_file import Archive, DamagedArchive, Writer
-from rows.write import deleted_users
+from rows.write.references import deleted_users
 
 
 class NotRestorable(Exception):
@@ -118,7 +118,7 @@ def _snapshot(place: EnvironmentRef) -> Iterator[datetime]:
     with transaction.atomic(using=place.cluster):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            limits.lift(cursor)
+            transaction_settings.lift_limits(cursor)
         branch_copy.hold_version(connection, place.environment_id)
         branch_copy.lock_against_deletion(connection, place.environment_id, schema_service.current(place).schema)
         yield taken_at

@@ -26,7 +26,7 @@ from rows.migrate.apply import LockNotWon
 from rows.outbox import audit as audit_outbox
 from rows.schema.model import Schema
 from rows.transfer import branch_copy
-from rows.write import deleted_users
+from rows.write.references import deleted_users
 
 
 def follow_reset(

@@ -11,7 +11,7 @@ from django.db import connections, transaction
 from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import limits
+from platform_site.postgres import transaction_settings
 from platform_site.postgres.row_access import row_access
 from rows.migrate import service as schema_service
 from rows.query.sql import json_rendering
@@ -67,7 +67,7 @@ def export_rows(
     )
     connection = connections[place.cluster]
     with transaction.atomic(using=place.cluster), row_access(), connection.cursor() as cursor:
-        limits.lift(cursor)
+        transaction_settings.lift_limits(cursor)
         pending: Any = cursor
         with connection.wrap_database_errors, pending.copy(copy) as reading:
             header = form == "csv"

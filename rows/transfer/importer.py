@@ -19,7 +19,7 @@ from accounts.models import User
 from platform_site.background.periodic import log_failures
 from platform_site.http.requests import current_request_id
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import limits, replicas, sqlstates
+from platform_site.postgres import replicas, sqlstates, transaction_settings
 from platform_site.postgres.row_access import row_access
 from rows.changes import watched_tables
 from rows.migrate import service as schema_service
@@ -31,7 +31,7 @@ from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
 from rows.transfer.copy_lines import CHUNK, LineEncoder
 from rows.transfer.import_report import BadLine, BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
-from rows.write import deleted_users
+from rows.write.references import deleted_users
 
 _USERS_AT_ONCE: Final = 5000
 _LONG_LINE: Final = MAX_ROW_BYTES // 64
@@ -107,7 +107,7 @@ class _Import:
     def run(self, source: Source) -> Report:
         with self.connection.cursor() as cursor:
             self.cursor: Any = cursor
-            limits.lift(cursor)
+            transaction_settings.lift_limits(cursor)
             self._execute("SELECT set_config('work_mem', '64MB', true), statement_timestamp()")
             self.now: datetime = cursor.fetchone()[1]
             self._stage(source)

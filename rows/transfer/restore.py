@@ -14,7 +14,7 @@ from accounts.audit import Actor
 from platform_site.background.periodic import log_failures
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import limits, sqlstates
+from platform_site.postgres import sqlstates, transaction_settings
 from platform_site.postgres.row_access import row_access
 from projects import services as projects
 from rows.changes import watched_tables
@@ -35,7 +35,7 @@ from rows.transfer.backup_content import (
     version_of,
 )
 from rows.transfer.backup_file import Archive, DamagedArchive, Progress
-from rows.write import deleted_users
+from rows.write.references import deleted_users
 
 
 class NotEmpty(Exception):
@@ -98,7 +98,7 @@ def _restore_into(
     beside = f"restore_{ids.suffix()}"
     with transaction.atomic(using=place.cluster):
         with connection.cursor() as cursor:
-            limits.lift(cursor)
+            transaction_settings.lift_limits(cursor)
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
         if schema_service.current(place).schema.tables and not replace:
             raise NotEmpty

@@ -1,4 +1,4 @@
-"""Verbs that change all rows that a filter fits: an update, a deletion of many.
+"""Bulk operations: update or delete all rows that match a filter.
 
 The rows are found and locked first, in the order of their ids, under the filter as their caller may read it and the
 rule of the action; then they are written, and each has its event. One transaction: all or none. docs/reference/rows.md.
@@ -21,10 +21,11 @@ from rows.query.sql.statement import LIMIT, After, Cell
 from rows.rules.access import Access
 from rows.rules.principal import Principal
 from rows.schema.model import Table
-from rows.write import body_parsing, inserts, referential_actions
+from rows.write import body_parsing, inserts
 from rows.write import service as write_service
 from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
 from rows.write.pending_write import PendingWrite, announce
+from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import BulkShape, ChosenShape, UpdateShape
 

@@ -2,8 +2,8 @@
 
 A statement that returns no row wrote nothing. Then `rows.write.errors` finds the reason: 404 for a row that does not
 exist for this principal, 412 for another `If-Match`, 422 for a reference or value that the rules refuse. If there is no
-reason any more because of a concurrent change, the write is tried again. `rows.write.referential_actions` handles what
-else a deletion changes. Contract section 4.8.
+reason any more because of a concurrent change, the write is tried again. `rows.write.references` handles what else a
+deletion changes. Contract section 4.8.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,12 @@ from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.principal import Principal
 from rows.schema import column_values, values
-from rows.write import body_parsing, referential_actions
+from rows.write import body_parsing
 from rows.write.attempts import persist, read_back
 from rows.write.errors import WriteRefused, error_after_write, error_of, probed, unknown_users, unseen_references
 from rows.write.inserts import insert, insert_many, is_large
 from rows.write.pending_write import Named, PendingWrite, answer_of
+from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
 from rows.write.statements.shapes import ETAGS, DeleteShape, LockShape, OldCell, UpdateShape
 

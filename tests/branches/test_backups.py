@@ -24,7 +24,7 @@ from accounts.models import AuditEntry, User
 from accounts.users import service as accounts
 from functions.models import Function, Secret, Version
 from platform_site.identity import plans
-from platform_site.postgres import limits
+from platform_site.postgres import transaction_settings
 from platform_site.security import keyring
 from projects import tasks
 from projects.directory.environments import place_of
@@ -659,7 +659,7 @@ def test_periodic_job_marks_a_filled_branch_ready(tracker: Tracker, file: Path) 
 def test_what_others_hold_keeps_a_restore_from_anything(
     tracker: Tracker, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "LOCK_TIMEOUT_MS", 200)
+    monkeypatch.setattr(transaction_settings, "LOCK_TIMEOUT_MS", 200)
     run("backup", tracker.environment_id, "--to", str(file))
     before = rows(tracker, "tasks", tracker.environment_id)
     url = settings.LAYOUT.postgres_url(str(connections[REGION].settings_dict["NAME"]))

@@ -46,8 +46,12 @@ def _copy(folder: Path) -> Path:
     """What a build reads. Building in the checkout would leave files there."""
     source = folder / "source"
     package = source / "platform_site" / "developer_cli"
-    package.mkdir(parents=True)
-    for file in [*(ROOT / "platform_site" / "developer_cli").glob("*.py"), ROOT / "pyproject.toml", ROOT / "README.md"]:
+    (package / "commands").mkdir(parents=True)
+    for file in [
+        *(ROOT / "platform_site" / "developer_cli").rglob("*.py"),
+        ROOT / "pyproject.toml",
+        ROOT / "README.md",
+    ]:
         (source / file.relative_to(ROOT)).write_bytes(file.read_bytes())
     return source
 

@@ -16,9 +16,9 @@ from accounts.models import AuditEntry, User
 from accounts.staff import roles, second_factor
 from accounts.staff.roles import StaffRole
 from accounts.users import service as user_service
-from platform_site.developer_console import staff
 from platform_site.developer_console.api_calls import ApiClient, Refused
 from platform_site.developer_console.session import SignedIn
+from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import NotFound, Unauthorized
 from projects import services, staff_access
 from projects.models import StaffGrant

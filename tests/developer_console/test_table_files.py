@@ -56,7 +56,7 @@ def test_a_file_that_is_none_imports_nothing(tracker: Tracker, desk: Desk, conte
 
 
 def test_rows_are_exported_in_parts(tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform_site.developer_console.table_files._OF_A_PART", 100)
+    monkeypatch.setattr("platform_site.developer_console.tables.files._OF_A_PART", 100)
     rows = [{"title": f"task {index:03}"} for index in range(150)]
     for at in (0, 100):
         assert tracker.post("owner", "/rows/tasks", rows[at : at + 100]).status in (200, 201)

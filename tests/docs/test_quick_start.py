@@ -51,8 +51,8 @@ class Application:
 def checkout(folder: Path) -> Path:
     """What the installation reads, and a virtual environment whose dependencies are those of this one: no network."""
     package = folder / "platform_site" / "developer_cli"
-    package.mkdir(parents=True)
-    for file in [*(ROOT / "platform_site/developer_cli").glob("*.py"), ROOT / "pyproject.toml", ROOT / "README.md"]:
+    (package / "commands").mkdir(parents=True)
+    for file in [*(ROOT / "platform_site/developer_cli").rglob("*.py"), ROOT / "pyproject.toml", ROOT / "README.md"]:
         shutil.copy(file, folder / file.relative_to(ROOT))
     venv.create(folder / ".venv", with_pip=False)
     packages = sysconfig.get_path("purelib", vars={"base": str(folder / ".venv")})

@@ -15,7 +15,7 @@ from rows.changes import watched_tables
 from rows.models import EventInterest, OutboxEvent, WatchedTable
 from rows.outbox import subscriptions
 from rows.outbox.models import record
-from rows.write import referential_actions
+from rows.write.references import referential_actions
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
 from tests.support.tracker import DOCUMENT
 

@@ -28,7 +28,7 @@ from accounts.users import service as accounts
 from platform_site.cli import errors as command_errors
 from platform_site.identity import ids
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import limits
+from platform_site.postgres import transaction_settings
 from projects.directory.environments import place_of
 from projects.provisioning import schemas as provisioning_schemas
 from rows import tasks as rows_tasks
@@ -40,7 +40,7 @@ from rows.schema.values import InvalidValue
 from rows.transfer import copy_lines, csv_reader, import_report, importer
 from rows.transfer.csv_reader import EndlessRecord, InvalidRecord
 from rows.transfer.file_formats import RecordFile
-from rows.write import deleted_users
+from rows.write.references import deleted_users
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
 from tests.support import catalog
@@ -523,7 +523,7 @@ class TestAmongOthers:
     def test_a_key_that_somebody_goes_on_holding_ends_the_import_in_a_sentence(
         self, place: EnvironmentRef, write: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(limits, "LOCK_TIMEOUT_MS", 200)
+        monkeypatch.setattr(transaction_settings, "LOCK_TIMEOUT_MS", 200)
         file = write("id,title,list\na,A,l1\nb,B,l1\n")
         other = another_who_writes(place)
         assert "is still at it. Nothing was imported; try again" in refused(place, file)
@@ -559,7 +559,7 @@ class TestAmongOthers:
     def test_a_table_that_somebody_holds_ends_an_export_in_a_sentence(
         self, place: EnvironmentRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(limits, "LOCK_TIMEOUT_MS", 200)
+        monkeypatch.setattr(transaction_settings, "LOCK_TIMEOUT_MS", 200)
         with another(place) as other:
             other.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(Error) as caught:

@@ -30,7 +30,7 @@ from rows.rules.rules import Ruleset
 from rows.schema.column_values import encode_cell
 from rows.schema.model import SQL_TYPES, InvalidDocument, Schema
 from rows.schema.parser import parse
-from rows.write import referential_actions
+from rows.write.references import referential_actions
 from tests.rows.conftest import Tracker
 from tests.support import catalog, random_documents
 from tests.support.catalog import change, make, run

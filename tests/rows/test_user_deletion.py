@@ -1,6 +1,6 @@
 """Deleting a user is in two databases, and whatever becomes of it in between, it is done or it is not.
 
-Rows go first, in their region (`rows.write.user_deletion`); the user goes with the commit of the control database.
+Rows go first, in their region (`rows.write.references.user_deletion`); the user goes with the commit of the control database.
 """
 
 import threading
@@ -15,8 +15,8 @@ from accounts.models import AuditEntry, User
 from platform_site.identity import signals
 from rows import tasks
 from rows.models import PendingUserDeletion
-from rows.write import referential_actions
-from rows.write.user_deletion import finish
+from rows.write.references import referential_actions
+from rows.write.references.user_deletion import finish
 from tests.projects.conftest import token_of
 from tests.rows.conftest import Tracker
 from tests.support.tenants import REGION

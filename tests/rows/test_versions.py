@@ -12,7 +12,7 @@ from django.db import connections
 from platform_site.http.errors import NotFound, Unavailable, ValidationFailed
 from rows import services
 from rows.query import context, schema_cache
-from rows.write import referential_actions
+from rows.write.references import referential_actions
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant

@@ -1,4 +1,4 @@
-"""A new database that hears what was recorded (`platform_site.postgres.schema_snapshot`) is what migrating one
+"""A new database that hears what was recorded (`platform_site.postgres.snapshot.schema_snapshot`) is what migrating one
 makes."""
 
 import subprocess
@@ -20,7 +20,7 @@ from psycopg import sql
 
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.management.commands.migrate import apply_migrations
-from platform_site.postgres import schema_snapshot
+from platform_site.postgres.snapshot import schema_snapshot
 
 ALIASES = ["default", *settings.REGION_DATABASES]
 FIRST = settings.REGION_DATABASES[0]

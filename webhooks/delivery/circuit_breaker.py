@@ -1,11 +1,10 @@
-"""What one worker knows of each receiver: how many attempts it may have in flight, and whether to leave it alone.
+"""A circuit breaker per receiver, in one worker: limits attempts in flight and pauses receivers that hang.
 
 A receiver starts with little concurrency, earns more by quick answers, and falls back to one attempt at a time when it
 hangs. After a row of timeouts its circuit opens: nothing of it is claimed until a pause is over, then one attempt
 probes it. So hanging receivers hold a few threads, never all of them, and the others' latency stays what it was; and
 however many there are (each port counts as one), those that have earned no concurrency hold no more than some of the
 threads together. Deliveries that wait for a circuit keep their attempts. Pure computation; the clock is an argument.
-F14, F15.
 """
 
 from collections import OrderedDict

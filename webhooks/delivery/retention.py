@@ -1,4 +1,4 @@
-"""What ends by itself, in bounded batches: held events after 7 days, deliveries and relayed events after their time.
+"""Deletes expired data in bounded batches: held events after 7 days, deliveries and relayed events after their time.
 
 Time counts neither for what a suspended project holds, nor for the record of what was sent late because of it.
 """
@@ -11,7 +11,7 @@ from django.db import connections
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.identity import ids
 from platform_site.postgres import sql_files
-from platform_site.postgres.planner_hints import by_index
+from platform_site.postgres.transaction_settings import by_index
 from projects.provisioning.suspension import not_suspended
 
 BATCH: Final = 1000

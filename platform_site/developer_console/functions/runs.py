@@ -5,11 +5,12 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from functions.execution import calls
-from platform_site.developer_console import forms, staff
+from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.functions.common import path_of, render
 from platform_site.developer_console.functions.pages import shown_run
+from platform_site.developer_console.staff import grants as staff
 
 STATUSES: Final = ("succeeded", "failed", "running")
 TRIGGERS: Final = ("call", "schedule", "event", "inbound")

@@ -6,11 +6,12 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from functions.deploy import service as deploy_service
-from platform_site.developer_console import forms, staff
+from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.developer_console.functions.common import path_of, render
+from platform_site.developer_console.staff import grants as staff
 
 _LIMITS: Final = (
     Field("timeout_ms", "Timeout (ms)", "number"),

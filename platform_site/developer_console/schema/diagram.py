@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
 from platform_site.developer_console.frame import Console, page
-from platform_site.developer_console.tables import schema_tables
+from platform_site.developer_console.tables.pages import schema_tables
 
 _CHARACTER: Final = 7.3
 """The width of a character of the diagram's font."""

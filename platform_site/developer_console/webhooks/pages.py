@@ -7,11 +7,12 @@ from urllib.parse import quote
 from django.http import HttpResponse
 from django.utils.http import urlencode
 
-from platform_site.developer_console import forms, staff
+from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
-from platform_site.developer_console.tables import schema_tables
+from platform_site.developer_console.staff import grants as staff
+from platform_site.developer_console.tables.pages import schema_tables
 from webhooks.subscriptions import service as webhook_service
 
 _NEW: Final = (

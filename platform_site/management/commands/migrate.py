@@ -20,7 +20,8 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from platform_site.fastpath import libpq
-from platform_site.postgres import schema_snapshot, sqlstates
+from platform_site.postgres import sqlstates
+from platform_site.postgres.snapshot import schema_snapshot
 
 _LOCK: Final = 0x6D69_6772_6174_65  # "migrate", the key of the advisory lock
 _BEGUN: Final = "COMMENT ON TABLE django_migrations IS 'migrate has begun, and not come to its end'"
@@ -80,7 +81,7 @@ def apply_migrations(stdout: OutputWrapper) -> None:
     """Migrate the databases that are behind this release or whose migration was cut off; for one that is neither, the
     cost is two queries.
 
-    A new one hears what was recorded of the migrations, where that fits (`platform_site.postgres.schema_snapshot`).
+    A new database runs the recorded SQL of the migrations, if it fits (`platform_site.postgres.snapshot`).
     """
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
         executor = MigrationExecutor(connections[alias])

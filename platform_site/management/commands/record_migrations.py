@@ -1,7 +1,7 @@
-"""`manage.py record_migrations`: write down what the migrations say to a new database.
+"""`manage.py record_migrations`: writes the SQL of all migrations to files, for a new database.
 
-For whoever changes a migration; `platform_site.postgres.schema_snapshot` says what it is good for. They are asked with
-an embedded PostgreSQL of the command's own, which is gone afterwards.
+To be called after a migration is added or changed (`platform_site.postgres.snapshot`). It runs the migrations against
+an embedded PostgreSQL of its own.
 """
 
 import signal
@@ -16,7 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from platform_site import env
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import Layout, region_database
-from platform_site.postgres import schema_snapshot
+from platform_site.postgres.snapshot import schema_snapshot
 
 
 class Command(BaseCommand):

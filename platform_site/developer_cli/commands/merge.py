@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from platform_site.developer_cli import output, session, store
-from platform_site.developer_cli.environment_commands import confirm
+from platform_site.developer_cli.commands.environment import confirm
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods
 
 from platform_site.developer_console.api_calls import Refused, answer_of
 from platform_site.developer_console.frame import Console, page
-from platform_site.developer_console.table_columns import LONGEST_CELL, Column, columns_of, text_of
+from platform_site.developer_console.tables.columns import LONGEST_CELL, Column, columns_of, text_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError
 from projects.directory.environments import place_of

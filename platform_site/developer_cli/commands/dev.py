@@ -8,8 +8,8 @@ from typing import Any
 
 from platform_site.developer_cli import backend_files, output, planning, session, store
 from platform_site.developer_cli.api import Api
-from platform_site.developer_cli.backend_commands import Folder, backend_folder
 from platform_site.developer_cli.backend_files import Backend
+from platform_site.developer_cli.commands.backend import Folder, backend_folder
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment

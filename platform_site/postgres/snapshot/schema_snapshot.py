@@ -1,4 +1,4 @@
-"""What this release's migrations say to an empty database, written down: `control.sql` and `region.sql` beside this.
+"""The SQL of this version's migrations for an empty database, recorded in `control.sql` and `region.sql`.
 
 Most of the time of a migration is Django's working out what to say, and to an empty database it always says the same.
 `manage.py record_migrations` asks the migrations and writes the files; `migrate.bring_up_to_date` says what is in them

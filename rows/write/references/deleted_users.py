@@ -15,7 +15,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import clock
 from projects.provisioning import branching, failpoints
 from rows.models import PendingUserReferences
-from rows.write import referential_actions
+from rows.write.references import referential_actions
 
 
 def now() -> datetime:

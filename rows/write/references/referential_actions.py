@@ -159,9 +159,9 @@ def apply_user_deletion(
     each a transaction with its events. `depth` counts the webhooks and functions that led to it.
     may run twice.
 
-    `leaving` is put down with each batch, of a user who is about to be no more (`rows.write.user_deletion`); where a
-    row may not go because another refers to it, that raises Conflict, and batches before that one stay done. None: the
-    user is gone already, and such a row stays as it is.
+    `leaving` is recorded with each batch, for a user whose deletion is pending (`user_deletion`). Raises Conflict for
+    a row that another one refers to and that may not be deleted; batches before it stay done. None: the user is deleted
+    already, and such a row stays as it is.
     """
     run(place, _OPERATOR, lambda asking: _apply_user_deletion(asking, user_id, leaving, depth))
 

@@ -13,8 +13,8 @@ from django.views.decorators.http import require_POST, require_safe
 
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
-from platform_site.developer_console.table_columns import Column, csv_cell, from_csv
-from platform_site.developer_console.tables import chosen_table, grid
+from platform_site.developer_console.tables.columns import Column, csv_cell, from_csv
+from platform_site.developer_console.tables.pages import chosen_table, grid
 from platform_site.http import exact_json
 from rows.transfer import csv_reader
 from rows.transfer.csv_reader import InvalidRecord

@@ -21,7 +21,7 @@ from platform_site.http.requests import close_request, current_request_id, open_
 from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.models import PendingUserDeletion
-from rows.write import referential_actions
+from rows.write.references import referential_actions
 
 
 def begin(places: Collection[EnvironmentRef], user_id: str, *, pool_id: str, actor: Caller | Actor) -> None:

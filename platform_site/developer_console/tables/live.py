@@ -7,8 +7,8 @@ from django.views.decorators.http import require_POST, require_safe
 
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
-from platform_site.developer_console.table_columns import Column, columns_of, text_of
-from platform_site.developer_console.tables import chosen_table
+from platform_site.developer_console.tables.columns import Column, columns_of, text_of
+from platform_site.developer_console.tables.pages import chosen_table
 from platform_site.http import exact_json
 from platform_site.http.views import encode
 from rows.schema.column_values import ROW_ID

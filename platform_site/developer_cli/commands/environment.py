@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from platform_site.developer_cli import output, session, store
-from platform_site.developer_cli.account_commands import secret_input
 from platform_site.developer_cli.api import path_part
+from platform_site.developer_cli.commands.account import secret_input
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Json
 from platform_site.developer_cli.session import Environment

@@ -8,10 +8,10 @@ from django.shortcuts import redirect, render
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff.roles import OPERATE
-from platform_site.developer_console import staff
 from platform_site.developer_console.api_calls import ApiClient, Refused
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import signed_in_page
+from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError
 from projects import staff_access
 from projects.models import StaffGrant
@@ -54,7 +54,7 @@ def _ask(user: User, request: HttpRequest) -> StaffGrant:
 
 
 def _end(user: User, grant_id: str) -> None:
-    """Operators end everybody's."""
+    """Operators end those of all staff."""
     mine = staff_access.active().filter(pk=grant_id, user=user).exists()
     if mine or user.has_perm(OPERATE):
         staff_access.revoke(grant_id, actor=Actor.staff(user))

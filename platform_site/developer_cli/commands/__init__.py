@@ -1,0 +1,1 @@
+"""The commands, in modules by subject. `main` registers them."""

@@ -1,0 +1,33 @@
+"""Settings of PostgreSQL for one transaction: its time limits, and how its statements are planned."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from django.db import connections, transaction
+from django.db.backends.utils import CursorWrapper
+
+LOCK_TIMEOUT_MS: Final = 10_000
+_SET: Final = "SELECT set_config('enable_sort', %s, true), set_config('enable_seqscan', %s, true)"
+
+
+def lift_limits(cursor: Any) -> None:
+    """For a transaction that takes as long as its data are large: an import, a copy, a restore.
+
+    Its statements have no limit. Its waits for locks have one, because what it holds meanwhile blocks others.
+    """
+    cursor.execute(
+        "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', %s, true),"
+        " set_config('idle_in_transaction_session_timeout', '0', true)",
+        [f"{LOCK_TIMEOUT_MS}"],
+    )
+
+
+@contextmanager
+def by_index(using: str) -> Iterator[CursorWrapper]:
+    """A cursor for a page in the order of an index: its statements neither sort nor read a whole table if there is
+    another way. With old statistics the planner would do both for every page. Costs two statements."""
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute(_SET, ["off", "off"])
+        yield cursor
+        cursor.execute(_SET, ["on", "on"])
