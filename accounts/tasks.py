@@ -1,4 +1,4 @@
-"""E-mails that are due, and housekeeping: what ended long ago is deleted, in batches, once an hour."""
+"""Celery tasks and periodic jobs of `accounts`: due emails, and the hourly deletion of expired records in batches."""
 
 import logging
 from typing import Final

@@ -1,5 +1,4 @@
-"""What `manage.py check` says of the runtime: whether there is one, and which sandbox_layers this host does not
-give."""
+"""System checks of the function runtime: whether it is installed, and which sandbox layers this host lacks."""
 
 import subprocess
 from typing import Any, Final

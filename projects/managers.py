@@ -1,5 +1,4 @@
-"""Named filters over projects and environments: which are alive, which an account may see, and what a place is made
-of."""
+"""Querysets of projects and environments: live ones, those that an account may see, and the fields of a place."""
 
 from typing import TYPE_CHECKING, Any, Final
 

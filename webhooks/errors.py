@@ -1,4 +1,4 @@
-"""What can go wrong with subscriptions. They know nothing of HTTP but what `platform_site.http.errors` maps."""
+"""The errors of webhook subscriptions. `platform_site.http.errors` has their bases."""
 
 from datetime import datetime
 

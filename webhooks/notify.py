@@ -1,4 +1,4 @@
-"""Who tells a worker that there is something to deliver, after a commit."""
+"""Notifies a worker of events to deliver, after the commit."""
 
 from functools import partial
 from typing import Final

@@ -1,4 +1,4 @@
-"""The bodies of `accounts`: which members they have and of which form. What they mean is for the services.
+"""Request and response bodies of `accounts`.
 
 And how users, sessions and keys look in answers. Contract 4.5.
 """

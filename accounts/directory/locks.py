@@ -1,4 +1,4 @@
-"""Locks by name, for what no row stands for: counting before adding, "the newest only". PostgreSQL's advisory locks."""
+"""Advisory locks by name, where there is no row to lock: counting before adding, keeping only the newest."""
 
 from django.db import connection
 

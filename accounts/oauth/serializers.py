@@ -1,4 +1,4 @@
-"""The bodies and answers of sign-in by other providers. What they mean is for `providers` and `redirects`."""
+"""Request and response bodies of sign-in with identity providers."""
 
 from typing import Any
 

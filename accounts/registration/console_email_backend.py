@@ -1,4 +1,4 @@
-"""E-mails where there is no mail server, in development: printed by the process that would send them.
+"""The email backend of development: prints emails if no mail server is configured.
 
 Django's backend for a terminal prints what would travel, headers and HTML and all; people at a terminal want the text
 and its link.

@@ -1,5 +1,5 @@
-"""A forgotten password: asking for a link, and choosing a new one by it. Also how people who came through a provider
-get their first password."""
+"""Password reset: requests a link, and sets a new password with it. Also sets the first password of users who signed up
+with a provider."""
 
 from django.db import transaction
 

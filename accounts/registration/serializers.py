@@ -1,4 +1,4 @@
-"""The bodies of sign-up and e-mail flows, and how invitations and settings look in answers."""
+"""Request and response bodies of sign-up and email flows."""
 
 from typing import Any
 

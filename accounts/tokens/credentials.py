@@ -1,4 +1,4 @@
-"""What a request shows: an access token or a key, read from the `Authorization` header without the database.
+"""Reads an access token or an API key from the `Authorization` header, without the database.
 
 The first step of `projects.api.authentication`. `read` refuses what cannot be a credential (by form, checksum or
 signature) and names the cache entry under which the record of the rest is kept. Contract section 5.1-5.3.

@@ -75,10 +75,10 @@ Made = TypeVar("Made")
 
 
 class _Hashing:
-    """AT_ONCE threads that do nothing but hash.
+    """AT_ONCE threads that only hash.
 
-    On the threads that serve requests, the allocator would keep the 19 MiB of a hash for each of them: under a storm of
-    sign-ins a process of 16 threads grew by 235 MB instead of 40.
+    On the threads of requests, the allocator would keep the 19 MiB of a hash for each thread: under many sign-ins a
+    process of 16 threads grew by 235 MB instead of 40.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ _dummy: str | None = None
 
 
 def _dummy_hash() -> str:
-    """A hash that nothing matches, made with the parameters of all others."""
+    """A hash that no password matches, made with the current parameters."""
     global _dummy
     if _dummy is None:
         _dummy = make_password("a password without an owner")
@@ -118,7 +118,7 @@ def _dummy_hash() -> str:
 
 
 def is_right(password: str, encoded: str | None) -> bool:
-    """Whether `password` belongs to `encoded`. Takes as long where there is none (None, or an unusable one).
+    """Whether `password` matches `encoded`. Takes as long without one (None, or unusable).
 
     Raises RateLimited if no slot came free in WAIT_SECONDS. Hold no transaction and no lock while calling it.
     """
@@ -126,7 +126,7 @@ def is_right(password: str, encoded: str | None) -> bool:
         return False
 
     def check() -> bool:
-        dummy = _dummy_hash()  # made whoever asks first, else the first unknown user would take twice as long
+        dummy = _dummy_hash()  # for known users too: else the first unknown one would take twice as long
         if not encoded or not is_password_usable(encoded):
             check_password(password, dummy)
             return False
@@ -136,7 +136,7 @@ def is_right(password: str, encoded: str | None) -> bool:
 
 
 def hashed(password: str) -> str:
-    """What is stored of a password. Raises RateLimited if no slot came free in WAIT_SECONDS."""
+    """The hash of a password, to store. Raises RateLimited if no slot came free in WAIT_SECONDS."""
     return _hashing.run(lambda: make_password(password))
 
 

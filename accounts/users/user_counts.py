@@ -1,4 +1,4 @@
-"""How many users a pool has, without counting them: a row for each pool, which triggers of the database keep.
+"""The number of users of a pool, without counting: one row for each pool, maintained by database triggers.
 
 The triggers (migration 0009) change the row in the transaction that makes or deletes users, whoever does it: this
 release, the one before, a shell. So whoever holds the row knows that no other transaction has made or deleted users of

@@ -1,4 +1,4 @@
-"""The bodies that `functions` reads and the shapes that it answers. Contract sections 2, 4.11, 4.12; design 10."""
+"""Request and response bodies of `functions`. Contract sections 2, 4.11, 4.12."""
 
 import re
 from datetime import UTC, datetime

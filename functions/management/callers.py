@@ -1,4 +1,4 @@
-"""Whom a command acts as: an app user, a member or a key, named by id and looked up as for a queued run."""
+"""The caller that a command acts as: an app user, a member or a key, named by id and looked up as for a queued run."""
 
 from django.core.management.base import CommandError
 

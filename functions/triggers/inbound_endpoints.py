@@ -37,11 +37,11 @@ class CachedEndpoint:
     runs_as_kind: str
     runs_as_id: str
     plan: str
-    """The environment's when it was looked up: for the rate, before anything else is asked."""
+    """The plan of the environment at the lookup, for the rate limit."""
 
 
 VERIFIED: Final = b"+"
-_PROOF_TTL: Final = 90 * 86_400
+_VERIFICATION_TTL: Final = 90 * 86_400
 """Seconds. Each lookup and each periodic run renews them."""
 _AT_ONCE: Final = 1000
 _TYPES: Final = (str, str, bool, str, str, str)
@@ -62,13 +62,13 @@ def names_of(token_hash: bytes) -> list[str]:
 
 def verify(*token_hashes: bytes) -> None:
     """Store verification entries. One round trip; never raises."""
-    redis_client.put({verification_key(each): VERIFIED for each in token_hashes}, _PROOF_TTL)
+    redis_client.put({verification_key(each): VERIFIED for each in token_hashes}, _VERIFICATION_TTL)
 
 
 def verify_all(using: str) -> None:
-    """Remember it of all that the region has, whatever Redis has lost or was not told. Reads all of them."""
-    addresses, last = InboundEndpoint.objects.using(using).order_by("pk").values_list("pk", "token_hash"), ""
-    while page := list(addresses.filter(pk__gt=last)[:_AT_ONCE]):
+    """Store the verification entries of all endpoints of a region, which Redis may have lost."""
+    endpoints, last = InboundEndpoint.objects.using(using).order_by("pk").values_list("pk", "token_hash"), ""
+    while page := list(endpoints.filter(pk__gt=last)[:_AT_ONCE]):
         verify(*(bytes(token_hash) for _, token_hash in page))
         last = page[-1][0]
 
@@ -87,11 +87,11 @@ def from_bytes(data: bytes | None) -> CachedEndpoint | None:
     if data is None or data == revocation.UNCACHED:
         return None
     try:
-        members = orjson.loads(data)
+        values = orjson.loads(data)
     except ValueError:
         return None
-    is_ours = isinstance(members, list) and len(members) == len(_TYPES) and all(map(isinstance, members, _TYPES))
-    return CachedEndpoint(*members) if is_ours and members[-1] in PLANS else None
+    is_ours = isinstance(values, list) and len(values) == len(_TYPES) and all(map(isinstance, values, _TYPES))
+    return CachedEndpoint(*values) if is_ours and values[-1] in PLANS else None
 
 
 _LOOK_UP: Final = """
@@ -115,7 +115,7 @@ def look_up(place: EnvironmentRef, token_hash: bytes) -> CachedEndpoint | None:
     return record
 
 
-# In one statement with the setting: that it was used is no news that a request has to wait on the disk for.
+# The setting is part of the statement: the request does not wait for the disk to record its use.
 _USED: Final = """
 UPDATE platform.functions_inboundendpoint SET uses = uses + 1, last_used_at = statement_timestamp()
   FROM (SELECT set_config('synchronous_commit', 'off', true)) setting
@@ -124,7 +124,7 @@ UPDATE platform.functions_inboundendpoint SET uses = uses + 1, last_used_at = st
 
 
 def note_use(place: EnvironmentRef, address_id: str) -> None:
-    """Count a request that it took. One statement."""
+    """Count one request. One statement."""
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(_USED, [address_id])
 
@@ -132,8 +132,8 @@ def note_use(place: EnvironmentRef, address_id: str) -> None:
 def activated(function: Function, using: str, *, by: Caller | None) -> None:
     """Another version becomes active: its endpoints run as `by` from now on (`trigger_kind`); unchanged if `by` is
     None, for staff and commands. In the transaction that holds the function's lock. Raises ValidationFailed."""
-    addresses = _of(function, using)
-    hashes = list(addresses.values_list("token_hash", flat=True))
+    endpoints = _of(function, using)
+    hashes = list(endpoints.values_list("token_hash", flat=True))
     if not hashes:
         return
     if function.invoke == "user":
@@ -141,7 +141,7 @@ def activated(function: Function, using: str, *, by: Caller | None) -> None:
         raise ValidationFailed.of("invoke", "has_addresses", message)
     if by is None:
         return
-    addresses.update(runs_as_kind=by.kind, runs_as_id=by.id)
+    endpoints.update(runs_as_kind=by.kind, runs_as_id=by.id)
     revocation.mark_uncached(cache_key(bytes(each)) for each in hashes)
 
 
@@ -158,7 +158,7 @@ def _of(function: Function, using: str) -> QuerySet[InboundEndpoint]:
 
 def delete_all(using: str, function_id: str) -> None:
     """Delete all endpoints of the function, from the commit of the current transaction on."""
-    addresses = InboundEndpoint.objects.using(using).filter(function_id=function_id)
-    hashes = addresses.values_list("token_hash", flat=True)
+    endpoints = InboundEndpoint.objects.using(using).filter(function_id=function_id)
+    hashes = endpoints.values_list("token_hash", flat=True)
     revocation.revoke([name for each in hashes for name in names_of(bytes(each))], using=using)
-    addresses.delete()
+    endpoints.delete()

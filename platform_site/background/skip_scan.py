@@ -1,4 +1,4 @@
-"""From one webhook with something waiting to the next: the part of a statement that all who look at the queue share.
+"""A skip scan: SQL that steps from one webhook with pending work to the next, for all statements on the queue.
 
 What waits is found webhook by webhook, in leaps through a partial index, never by reading it in one line: the backlog
 of one webhook, slow, paused or disabled, would lie before all others', and every look would walk over it. A leap costs

@@ -1,4 +1,4 @@
-"""A queryset that Django puts together once, for questions that are asked all the time with other values.
+"""A queryset that is compiled once and executed with different values.
 
 To compile a queryset takes Django longer than PostgreSQL to answer it. The text is kept for as long as the process
 lives; psycopg prepares it, as everything that recurs (settings).

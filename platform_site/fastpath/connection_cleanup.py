@@ -1,4 +1,4 @@
-"""The connections of a thread, looked after once a request instead of four times.
+"""Cleans up the database connections of a thread once per request instead of four times.
 
 Django's own receivers walk through every database and cache that settings name, at the start and at the end of each
 request, and look each up for the thread at hand: 25 µs for a request that uses none of them.

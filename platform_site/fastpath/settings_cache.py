@@ -1,4 +1,4 @@
-"""The settings that each request asks for, kept as plain attributes.
+"""Settings that every request reads, as plain attributes.
 
 Django's `settings` runs Python for every look (`LazyObject.__getattribute__`): a microsecond each, five to seven times
 a request. Here the first look asks it, and a change that Django signals (`override_settings`) is forgotten at once.

@@ -1,4 +1,4 @@
-"""What `manage.py check` says of the kernel's settings, before a request meets the mistake."""
+"""System checks of settings: outbound networks, replicas, and the servers of production."""
 
 import ipaddress
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Cursors: the place where a page ended, as text that only this service can read or make.
+"""Cursors: the position where a page ended, as text that only this service can create and read.
 
 Values of the last row, encrypted and authenticated in one step with AES-SIV (RFC 5297) under a key derived from
 SECRET_KEY. Encrypted, not only signed, since an order may run over a column that the holder of the cursor must not see.

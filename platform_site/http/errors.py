@@ -1,4 +1,4 @@
-"""The errors of the API: one class per code, and the one shape in which all of them travel.
+"""The errors of the API: one class per code, and their JSON envelope.
 
 Domain errors of the apps subclass these only where they mean the same thing; an app's own errors know nothing of HTTP
 and are mapped by `platform_site.http.exception_handler`. Contract section 7.

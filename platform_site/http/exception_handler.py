@@ -1,4 +1,4 @@
-"""Where every exception becomes an answer: `to_api_error` says which, `respond` writes the one envelope.
+"""Turns every exception into an error response: `to_api_error` chooses the error, `respond` writes the envelope.
 
 In: whatever a view, a service, DRF, Django or psycopg raised. Out: JSON `{"error": {code, message, fields?,
 request_id}}` with its status and headers. Domain errors of the apps know nothing of HTTP; an app registers what they

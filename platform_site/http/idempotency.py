@@ -1,4 +1,4 @@
-"""Idempotency-Key: a request that is sent again has its effect once and its answer twice.
+"""Idempotency-Key: a repeated request has its effect once and gets the same response.
 
 A record for each (caller, environment, method, path, key) lives 24 h in the database of the effect and commits with it:
 there is no moment at which one is there without the other. Killed before the commit, nothing happened; killed after it,

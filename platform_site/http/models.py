@@ -1,5 +1,5 @@
-"""The kernel's own table, which exists in every database, so that a record shares the transaction of its effect; and
-the form of all tables' public ids."""
+"""Idempotency records, which exist in every database so that each shares the transaction of its effect; and the primary
+key of tables with public ids."""
 
 from functools import partial
 from typing import ClassVar

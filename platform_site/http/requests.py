@@ -1,5 +1,4 @@
-"""What is true of the request at hand, for code that is not handed the request: its id, and headers its answer must
-carry.
+"""The current request, for code that does not receive it as an argument: its id, and headers of its response.
 
 The front (`platform_site.http.middleware.api`) opens a request and closes it; Celery's hooks
 (`platform_site.observability.logs`) do the same for a task, so that an id given by a client is found again in each log

@@ -32,26 +32,26 @@ class MetricsFile(mmap_dict.MmapedDict):
         super()._init_value(key)  # type: ignore[no-untyped-call]
 
     def _move_to_memory(self) -> None:
-        memory = open(os.memfd_create("figures"), "r+b", buffering=0)
+        memory = open(os.memfd_create("metrics"), "r+b", buffering=0)
         memory.write(self._m[: self._capacity])
         self._f.close()
         self._f, self._m = memory, mmap.mmap(memory.fileno(), self._capacity)
 
 
 def _with_room(filename: str) -> str:
-    """The file's name once it has blocks, or that of a file in memory."""
+    """Allocates the blocks of the file. Returns its name, or that of a file in memory if the disk is full."""
     try:
         with open(filename, "ab") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 os.posix_fallocate(file.fileno(), 0, mmap_dict._INITIAL_MMAP_SIZE)
     except OSError:
         with suppress(OSError):
-            os.unlink(filename)  # scrapes would stumble over an empty one
-        return f"/proc/self/fd/{os.memfd_create('figures')}"
+            os.unlink(filename)  # scrapes fail on an empty file
+        return f"/proc/self/fd/{os.memfd_create('metrics')}"
     return filename
 
 
 def use() -> None:
-    """Let every metric that is made from now on have such a file. Where blocks cannot be asked for, nothing changes."""
+    """Use such files for all metrics created from now on, on Linux."""
     if sys.platform == "linux":
         values.MmapedDict = MetricsFile  # type: ignore[attr-defined]  # which it does not export

@@ -1,4 +1,4 @@
-"""The time by a database's own clock: what is compared with its rows is never a process' own."""
+"""The current time of a database. Rows are compared with it, never with the clock of a process."""
 
 from datetime import datetime
 

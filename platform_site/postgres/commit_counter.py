@@ -1,4 +1,4 @@
-"""How many transactions this thread has committed: what tells a request that may run again from one that must not.
+"""Counts the commits of each thread, so that a failed request is repeated only if it has committed nothing.
 
 `DatabaseWrapper._commit` counts; `platform_site.http.views` compares. Statements outside a transaction are not counted:
 a service that changes something does so inside `atomic()`.

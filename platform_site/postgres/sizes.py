@@ -1,4 +1,4 @@
-"""How large a text is, asked of PostgreSQL without reading it."""
+"""The size of a text column, determined by PostgreSQL without reading the text."""
 
 from django.db.models import Func, IntegerField
 

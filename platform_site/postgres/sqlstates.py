@@ -1,4 +1,4 @@
-"""What a database error means to a client: one table from SQLSTATE to answer, so that no text of PostgreSQL's travels.
+"""Maps each SQLSTATE to an API error, so that no message of PostgreSQL reaches a client.
 
 A message, a detail or a hint of PostgreSQL names constraints, tables and other tenants' values; the log gets them, the
 client gets one of a few sentences. Reliability section 3, "SQLSTATE map".

@@ -1,4 +1,4 @@
-"""Bringing every sealed value under the first platform key, row by row, while the service runs.
+"""Encrypts every sealed value again with the first platform key, row by row, while the service runs.
 
 Each value is replaced by itself under the new key only where it is still the one that was read, so a row that changes
 meanwhile keeps its change. What is done is recognised by the key id in front of the value: a run that was cut off

@@ -1,4 +1,4 @@
-"""From a request as the connection has it to Django, and back.
+"""Passes requests from connections to Django, and its responses back.
 
 `/healthz` is answered at once, requests for rows run on the event loop (`platform_site.concurrency.loop_requests`), and
 all else runs in a pool of threads. So a client that stalls costs no thread, and `/healthz` tells the truth about this

@@ -79,7 +79,7 @@ class RequestParser(Connection, asyncio.Protocol):
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:  # which nobody takes up: the connection goes on as it was
+        except httptools.HttpParserUpgrade as upgrade:  # not supported: the connection stays HTTP/1.1
             self._parser = httptools.HttpRequestParser(self)
             rest = data[upgrade.args[0] :]
             if rest:

@@ -1,4 +1,4 @@
-"""Django's answer on its way out: small ones as bytes in one piece, files and long streams as such.
+"""Sends responses of Django: small ones in one piece, files and long streams in parts.
 
 A response may be sent from any thread.
 """

@@ -1,4 +1,4 @@
-"""What a request must be before Django sees it: one host, one length, a method and a path."""
+"""Checks a request before Django sees it: one host, one length, a method and a path."""
 
 import re
 from functools import lru_cache

@@ -5,7 +5,7 @@ leave Granian's own ways, and why:
 
 - **The sockets are ours.** There is one for each worker (SO_REUSEPORT), for with a single one the worker that wakes
   first takes all: 16 clients of 16. But Granian opens them in the workers, and what waits in the queue of a worker that
-  dies is reset. Here the main process, or `up` above it, holds them open: clients wait for the next worker (F1, F20).
+  dies is reset. Here the main process, or `up` above it, holds them open: clients wait for the next worker.
 - **Workers come back.** Granian ends when the same worker dies twice within 5.5 seconds. Here it ends only if workers
   die five times in a row before they serve, or as soon as they do.
 - **A reload cuts nothing off.** Granian has one time for stop and reload, after which it kills. Here a worker that was
@@ -204,7 +204,7 @@ class _Load:
 
 
 def _let_workers_end_from_the_first() -> None:
-    """A worker that is told to end before it serves does so.
+    """A worker that has to end before it serves does so.
 
     With the signal handler inherited from the main process it would only note the signal and serve on, and the service
     would wait for it in vain while stopping; and Python drops signals that arrive while it forks.

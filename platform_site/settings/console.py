@@ -17,7 +17,7 @@ UNFOLD = {
     "SITE_SYMBOL": "deployed_code",
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "platform_site.console.favicon"}],
     "SITE_URL": "/docs",
-    "SHOW_HISTORY": False,  # Django's own log of the console; the audit trail says more
+    "SHOW_HISTORY": False,  # Django's own log of the console; the audit log says more
     "SHOW_BACK_BUTTON": True,
     "DASHBOARD_CALLBACK": "platform_site.console.dashboard",
     "COLORS": {

@@ -1,4 +1,4 @@
-"""The list that every client begins with, its statement compiled once: contract section 4.2.
+"""The list of projects, the first request of every client, as one compiled statement. Contract section 4.2.
 
 The manager's queryset says what is visible; here it becomes text a single time for each shape (who asks, first page or
 a later one, how many), with marks in the places of what differs from call to call. Compiling it anew took more than

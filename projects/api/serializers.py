@@ -1,4 +1,4 @@
-"""The bodies that `projects` reads and the shapes that it answers. Contract sections 2 and 4.1-4.4."""
+"""Request and response bodies of `projects`. Contract sections 2 and 4.1-4.4."""
 
 from datetime import datetime, timedelta
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""May this caller do that to this project? 404 for what it may not see, then 403 for what its role does not allow.
+"""Checks access to a project: 404 if the caller may not see it, 403 if its role does not allow the action.
 
 The scope of a key was checked by the view; here it is about one project.
 """

@@ -1,4 +1,4 @@
-"""The caller that a member names to see rows as: a user of the environment, or a role that is no user's."""
+"""The principal that a member names to see rows as: a user of the environment, or a role."""
 
 from accounts.models import User
 from platform_site.http.errors import ValidationFailed

@@ -1,4 +1,4 @@
-"""Turns about events: what is made of several in one transaction, and how long all of that may compute.
+"""A time budget for processing events in one transaction, with a share for each environment.
 
 Steps bound one event (`rows.events.payloads`); a hundred that stay below that bound are a hundred times as much.
 PostgreSQL ends a transaction in which nothing is said for so long, and those who wait behind an environment's costly

@@ -1,4 +1,4 @@
-"""What the errors of a schema change mean to a client."""
+"""The API errors of schema changes."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Existing rows that a change of the schema would not fit: found before it, so that a dry run finds them, too.
+"""Finds existing rows that do not fit a schema change, before it runs and in a dry run.
 
 All questions are about the tables as they are, by their old names, in the schema chosen by `rows.migrate.apply.inside`.
 """

@@ -1,4 +1,4 @@
-"""What still names a table or column that a change renames or drops: warnings of higher apps, by a signal."""
+"""Finds uses of tables and columns that a change renames or drops: warnings of higher apps, by a signal."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Django's schema editor, made to keep its word inside one environment's PostgreSQL schema.
+"""Django's schema editor, restricted to the PostgreSQL schema of one environment.
 
 It runs in the caller's transaction, under a `search_path` that names the one schema (qualified names would make
 Django's introspection, and so every drop, miss its object without a word). It records each statement under the

@@ -1,4 +1,4 @@
-"""Which events there are, what a subscription's pattern matches, and what a delivery says. Pure computation.
+"""The event types, the patterns that match them, and the content of a delivery. Pure computation.
 
 Contract section 6.
 """

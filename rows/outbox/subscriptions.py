@@ -1,4 +1,4 @@
-"""Who wants events of an environment: the apps above say so here, and what a write asks is one look into a table.
+"""Which events of an environment have subscribers: higher apps register them here, and a write reads one table.
 
 `rows.outbox.models.EventInterest` is kept equal to what all of them want, in the transaction that changes a
 subscription and under one lock per environment: each app registers what its subscriptions are, and calls `refresh` when

@@ -1,4 +1,4 @@
-"""What the rules of one role compile to: the rows and columns of a table that it may read and write."""
+"""The compiled rules of one role: the rows and columns of a table that it may read and write."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

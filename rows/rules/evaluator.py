@@ -1,4 +1,4 @@
-"""Conditions decided in plain Python, over rows as the API shows them: what PostgreSQL would say, without asking it.
+"""Evaluates conditions in Python, over rows as the API shows them, with the same results as PostgreSQL.
 
 For webhooks' filters over `record` and `old_record`, and as the oracle that the property tests hold the statements
 against. No database and no clock: what a row does not hold itself comes through `Facts`, and so does what deciding may

@@ -1,4 +1,4 @@
-"""The operators of conditions: which fit a column of which type, and what becomes of their operands.
+"""The operators of conditions: which ones each column type takes, and the form of their operands.
 
 Pure tables and texts. `rows.rules.grammar` reads operators by them, `rows.rules.rules` shapes the values of variables
 when it binds them. docs/reference/filters.md has the table for users.

@@ -1,4 +1,4 @@
-"""The slots of a filter: the numbers of the values that are bound to its shape."""
+"""Renumbers the slots of a filter, which are the positions of its bound values."""
 
 from collections.abc import Mapping
 

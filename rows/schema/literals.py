@@ -1,4 +1,4 @@
-"""Values that stand in a schema document: defaults and backfills, checked as rows are and made ready for DDL."""
+"""Values in a schema document: defaults and backfills, validated like rows and converted for DDL."""
 
 from typing import Any, Final
 

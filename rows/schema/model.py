@@ -1,4 +1,4 @@
-"""The schema document, understood: frozen facts about tables, columns, relations, indexes and rules.
+"""The parsed schema document: immutable tables, columns, relations, indexes and rules.
 
 `rows.schema.parser.parse` makes a `Schema` from a developer's JSON or raises `InvalidDocument` with every error at
 once. Everything else in `rows` (DDL, dynamic models, rules, statements) reads these classes and never the JSON. Names

@@ -1,4 +1,4 @@
-r"""Values: JSON in, the text that PostgreSQL reads under a cast out, typed and checked on the way by the column's type.
+r"""Converts JSON values to the text that PostgreSQL casts, and validates them by the type of the column.
 
 `grammar` reads the operands of filters and rules here, `bodies` the columns of writes, and `rules` the values of
 variables, so that one type means one thing everywhere. Nothing that passed here makes PostgreSQL answer with a data

@@ -52,9 +52,9 @@ def follow_branch(
 
 
 def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
-    """Let the schema stand still until the end of the transaction. Its version; 0, and nothing held, if it has none.
+    """Lock the schema against changes until the end of the transaction. Returns its version, or 0 if it has none.
 
-    In a REPEATABLE READ transaction older than a change, PostgreSQL refuses (SQLSTATE 40001): begin again.
+    If the REPEATABLE READ transaction is older than a change, PostgreSQL raises SQLSTATE 40001: begin again.
     """
     with connection.cursor() as cursor:
         cursor.execute(_HOLD, [environment_id])
@@ -63,7 +63,7 @@ def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
 
 
 def lock_against_deletion(connection: BaseDatabaseWrapper, schema_name: str, schema: Schema) -> None:
-    """Let no table of an environment be dropped until the end of the transaction. Readers and writers go on."""
+    """Lock all tables against being dropped until the end of the transaction. Reads and writes continue."""
     if schema.tables:
         tables = sql.SQL(", ").join(sql.Identifier(schema_name, name) for name in sorted(schema.tables))
         with row_access(), connection.cursor() as cursor:
@@ -88,7 +88,7 @@ def copy_rows(
             failpoints.reach("branch.between_tables")
             branching.require_both(source, target)
         for table in schema.tables.values():
-            # Until autovacuum comes by, the planner would take each table for a few pages.
+            # Until autovacuum runs, the planner would expect a few pages.
             cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(into, table.name)))
 
 
@@ -100,7 +100,7 @@ def columns_of(table: Table) -> sql.Composed:
 def _copy_versions(
     connection: BaseDatabaseWrapper, source: EnvironmentRef, target: EnvironmentRef, version: int, *, indexes_due: bool
 ) -> None:
-    """The branch counts on from the source's versions, and can go back to each of them."""
+    """Copy the versions of the source: the branch continues their numbers, and can revert to each."""
     columns = sql.SQL(", ").join(sql.Identifier(name) for name in _MODEL_COLUMNS)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -110,7 +110,7 @@ def _copy_versions(
             ).format(columns, columns),
             [target.environment_id, source.environment_id, version],
         )
-    # Every index that can be was made with its table, also where the source still waits for some.
+    # The indexes were built with the tables, even those that the source still lacks.
     CurrentVersion.objects.using(connection.alias).create(
         environment_id=target.environment_id, version=version, indexes_due=indexes_due
     )

@@ -1,4 +1,4 @@
-"""Files of rows in the making: beside the name that they get once they are whole, for their owner alone."""
+"""Incomplete files of rows: written beside their final name, readable by their owner only."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs a write until it wrote a row, or a probe found the reason why it cannot; and reads the row back."""
+"""Repeats a write until it wrote a row or a probe found the reason for its refusal; reads the row back."""
 
 from collections.abc import Callable
 

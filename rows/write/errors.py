@@ -1,4 +1,4 @@
-"""Why a write came to nothing, or would: the answers that a caller gets instead of a row.
+"""Finds the error of a write that was refused, or would be.
 
 A statement that wrote nothing says no more than that. The probe (`rows.write.statements.probes.probe`) asks each of its
 conditions by itself, and its verdicts become 404, 412 or 422; what a constraint refused is read from its name. All of

@@ -1,7 +1,7 @@
 """Inserts several rows in one round trip, by libpq's pipeline mode.
 
-A pipeline has no place for a question between two statements. So it serves what usually happens, that every row is
-inserted; who gets NotInOneTrip undoes the transaction and inserts one row after the other, which finds the reason.
+A pipeline cannot decide anything between two statements, so it serves the usual case that every row is inserted. After
+NotInOneTrip the caller rolls the transaction back and inserts one row after the other, which finds the reason.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How large a write may make a row, so that no refusal tells its caller how long the cells are that it may not read.
+"""Limits the size of a row, without an error that reveals the length of cells which the caller may not read.
 
 In: the columns that a write sends, and how its caller sees the row. Out: whether the row stays small enough, as an
 expression for `rows.write.statements` (`fits`), which `rows.write.errors` asks again, and how the bytes are divided

@@ -1,4 +1,4 @@
-"""Cells that a write computes from what they were: `{"$inc": 1}`, `{"$append": ["a"]}`, `{"$add": ["a"]}` and the like.
+"""Update operators: compute a cell from its previous value (`{"$inc": 1}`, `{"$append": ["a"]}`, `{"$add": ["a"]}`).
 
 In: an operator and its operand as JSON, read by the column's type (`read`). Out: the values to bind (`Change`), and
 the expressions that `rows.write.statements` puts in the place of a new cell (`cell`): PostgreSQL computes it from the

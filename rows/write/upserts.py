@@ -1,4 +1,4 @@
-"""The verb that inserts rows, or updates those whose key is there already: an upsert.
+"""Upserts: insert rows, or update those whose key exists.
 
 A key is `id` or the columns of one of the table's uniques. Who asks updates only rows that it sees and may update: a
 key that a hidden row has is taken, as it is for an insert, and a value that it cannot read is not looked for. Each row

@@ -1,4 +1,4 @@
-"""The bodies that `webhooks` reads and the shapes that it answers. Contract sections 2, 4.9."""
+"""Request and response bodies of `webhooks`. Contract sections 2, 4.9."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""One attempt: sign, send through the guarded client, and say what its outcome means. No database here."""
+"""One delivery attempt: signs, sends through the guarded client, and classifies the outcome. No database."""
 
 import json
 import random

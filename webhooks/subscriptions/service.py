@@ -1,4 +1,4 @@
-"""The verbs of `webhooks`. Each changes the world once, in one transaction of the environment's region.
+"""Services of webhooks. Each makes one change in one transaction of the environment's region.
 
 Called by the API, the console and the commands alike. What is asked of the outbox is kept equal to the subscriptions
 in the transaction that changes them, under one lock per environment (`rows.outbox.subscriptions`).

@@ -21,7 +21,7 @@ POLICY: Final = (
 
 
 def is_wanted(request: Any) -> bool:
-    """Whether whoever asks is a browser showing a page."""
+    """Whether the client is a browser that shows a page."""
     accepted: str = request._request.META.get("HTTP_ACCEPT", "")
     return "text/html" in accepted
 

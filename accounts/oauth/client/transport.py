@@ -33,13 +33,13 @@ LIMIT: Final = 64 * 1024
 """Bytes of one answer."""
 IN_ALL: Final = 8
 PER_OWNER: Final = 4
-"""By application and not by provider: what one with several slow ones may have at most."""
+"""Maximum of one application, over all its providers."""
 FIRM: Final = 1.5
 """Seconds that a request may always take; up to PER_CALL if no other request waits."""
 WAIT: Final = 2.0
-"""Seconds for a place: longer than FIRM, so that one which is lent comes back in time."""
+"""Seconds that a request waits for a slot: longer than FIRM, after which a lent slot is returned."""
 WAITING: Final = 4
-"""So many wait at a time: a thread of the process waits with each of them."""
+"""Requests that wait for a slot at a time. Each blocks a thread."""
 INITIAL_COOLDOWN: Final = 3.0
 MAX_COOLDOWN: Final = 300.0
 """Seconds."""
@@ -50,7 +50,7 @@ log = logging.getLogger("platform.oauth")
 
 
 class Answer:
-    """An answer in the form in which Authlib reads it."""
+    """A response, with the interface that Authlib expects."""
 
     def __init__(self, status: int, body: bytes) -> None:
         self.status_code = status
@@ -66,29 +66,29 @@ class Answer:
 
 
 class _Cooldowns:
-    """Which providers are left alone for the moment."""
+    """Providers that are not called for the moment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: LRUCache[str, tuple[int, float]] = LRUCache(_MAX_COOLDOWNS)
-        """How often in a row, and until when."""
+        """The number of failures in a row, and the end of the cooldown."""
 
     def check(self, provider_id: str) -> None:
-        """Raises ProviderUnreachable while it rests."""
+        """Raises ProviderUnreachable during a cooldown."""
         with self._lock:
             _, until = self._known.get(provider_id, (0, 0.0))
         if time.monotonic() < until:
             raise ProviderUnreachable("it was too slow a moment ago")
 
     def begin(self, provider_id: str) -> None:
-        """It rests from now on, twice as long as the last time."""
+        """Begin a cooldown, twice as long as the last one."""
         with self._lock:
             times, _ = self._known.pop(provider_id, (0, 0.0))
             rest = min(MAX_COOLDOWN, INITIAL_COOLDOWN * float(2 ** min(times, 20)))
             self._known[provider_id] = times + 1, time.monotonic() + rest
 
     def forget(self, provider_id: str) -> None:
-        """It answered in good time."""
+        """End the series of failures: the provider answered in time."""
         with self._lock:
             self._known.pop(provider_id, None)
 
@@ -99,7 +99,7 @@ _cooldowns = _Cooldowns()
 
 @contextmanager
 def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
-    """A place for one call to the provider, and by what the call ends where others need it. Raises
+    """A slot for one call to the provider, and the interruption that ends the call if others need the slot. Raises
     ProviderUnreachable."""
     _cooldowns.check(provider.pk)
     ending = Interruption()
@@ -118,7 +118,7 @@ def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
 
 
 class Calls:
-    """The calls of one step of one sign-in: what Authlib takes for a session of `requests`."""
+    """The calls of one step of a sign-in, with the interface of a `requests` session for Authlib."""
 
     def __init__(self, provider: IdentityProvider) -> None:
         self.provider = provider
@@ -187,11 +187,11 @@ class Calls:
 
 
 def check_endpoint(url: Any) -> str:
-    """`url` if it may be called or a browser be sent there; https, but in development. Raises ProviderAnswerInvalid."""
+    """`url` if it is a valid endpoint, with https except in development. Raises ProviderAnswerInvalid."""
     try:
         target = parse_url(url if isinstance(url, str) else "")
     except BadUrl as error:
-        raise ProviderAnswerInvalid(f"an endpoint that is none: {error.code}") from None
+        raise ProviderAnswerInvalid(f"an invalid endpoint: {error.code}") from None
     if target.scheme != "https" and settings.PRODUCTION:
         raise ProviderAnswerInvalid("an endpoint without TLS")
     return str(url)
@@ -212,7 +212,7 @@ def oauth_client(calls: Calls, *, auth_method: str, **options: Any) -> OAuth2Cli
 
 
 def _basic(client: Any, method: str, uri: str, headers: dict[str, str], body: str) -> tuple[str, dict[str, str], str]:
-    """HTTP Basic with id and secret form-encoded first, as RFC 6749 2.3.1 has it; Authlib leaves that out."""
+    """HTTP Basic with id and secret form-encoded first (RFC 6749, 2.3.1), which Authlib omits."""
     pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret or '')}"
     headers["Authorization"] = "Basic " + b64encode(pair.encode()).decode()
     return uri, headers, body

@@ -213,7 +213,7 @@ class _Merging:
         return self.merger.value(at, *(each.get(key, MISSING) for each in (base, ours, theirs)))
 
     def _with_texts(self, conflict: Conflict) -> Conflict:
-        """Sources as texts: hashes tell nobody anything."""
+        """Sources as texts: hashes explain nothing."""
         if not conflict.path.startswith("functions.") or not conflict.path.endswith(".source"):
             return conflict
         texts = (self._text(each) for each in (conflict.base, conflict.ours, conflict.theirs))

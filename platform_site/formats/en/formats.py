@@ -1,4 +1,4 @@
-"""How the console writes moments: as logs and the API do (UTC), so that they can be compared and searched."""
+"""Formats of dates and times in the console: UTC, as in logs and the API."""
 
 DATETIME_FORMAT = r"Y-m-d H:i:s \U\T\C"
 DATE_FORMAT = "Y-m-d"

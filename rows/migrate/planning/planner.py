@@ -1,4 +1,4 @@
-"""From two schemas to the operations that turn one into the other: each with its name, and what it would destroy.
+"""Plans the operations between two schemas: the name of each, and the data that it would delete.
 
 Renames come first, by our own SQL (`rows.migrate.planning.renames`); the rest is what Django's autodetector finds. What
 Django does not see (rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here touches a

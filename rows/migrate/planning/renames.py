@@ -1,4 +1,4 @@
-"""What of the old schema lives on in the new one under another name, and the SQL that renames it.
+"""Renamed tables and columns: what they were in the old schema, and the SQL that renames them.
 
 Django's own renames lose data when anything else about the field changes with them, and leave constraints under their
 old names, in the way of later ones. So renames come first: `rename` gives the old schema *under the new names* and the

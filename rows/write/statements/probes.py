@@ -1,4 +1,4 @@
-"""Why a write came to nothing: the result of each of its conditions, asked one by one."""
+"""Finds out why a write was refused: evaluates each of its conditions separately."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The statements on the rows that refer to given rows: find, detach or delete them. No rule is asked."""
+"""Statements on the rows that refer to given rows: find, detach or delete them. They ignore rules."""
 
 from typing import TYPE_CHECKING
 
