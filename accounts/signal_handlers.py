@@ -33,7 +33,6 @@ _BATCH: Final = 500
 
 
 def connect() -> None:
-    """Called once at start."""
     signals.environment_deleting.connect(revoke_credentials, dispatch_uid="accounts.kill_credentials")
     signals.environment_deleted.connect(delete_pool, dispatch_uid="accounts.delete_pool")
 

@@ -17,7 +17,6 @@ from rows.migrate.old_names import OldNames
 
 
 def connect() -> None:
-    """Called once at start."""
     signals.environment_branched.connect(follow_branch, dispatch_uid="functions.follow_branch")
     signals.environment_reset.connect(follow_reset, dispatch_uid="functions.follow_reset")
     signals.names_changing.connect(warn_of_old_names, dispatch_uid="functions.warn_of_old_names")

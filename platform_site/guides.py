@@ -32,8 +32,6 @@ _SHELL: Final = re.compile(r"(cp|curl|docker|npm|pg_dump|pip|systemctl|manage\.p
 
 @dataclass(frozen=True)
 class Entry:
-    """A page in the navigation."""
-
     name: str
     title: str
 
@@ -142,7 +140,6 @@ def _outline(tokens: list[Token], name: str) -> tuple[str, str, tuple[Heading, .
 
 
 def _plain(token: Token) -> str:
-    """The text of a token without markup."""
     if token.children is None:
         return token.content
     return "".join(" " if each.type == "softbreak" else each.content for each in token.children)

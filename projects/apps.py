@@ -5,7 +5,6 @@ class ProjectsConfig(AppConfig):
     name = "projects"
 
     def ready(self) -> None:
-        """Register with the lower layers."""
         from accounts.directory.environments import set_directory
         from platform_site.http.middleware.cors import set_origins_lookup
         from platform_site.request_log.models import LogEntry, OmittedRequests

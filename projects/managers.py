@@ -49,7 +49,6 @@ class EnvironmentQuerySet(models.QuerySet["Environment"]):
         return self.live().filter(status__in=["ready", "migrating"])
 
     def suspended(self) -> "EnvironmentQuerySet":
-        """Of projects that operators have suspended."""
         return self.filter(project__suspended_at__isnull=False)
 
     def branches(self) -> "EnvironmentQuerySet":

@@ -9,7 +9,6 @@ from projects.models import Member, Project
 
 
 def connect() -> None:
-    """Called once at start."""
     signals.user_deleting.connect(keep_owners, dispatch_uid="projects.keep_owners")
 
 

@@ -19,7 +19,6 @@ from rows.write.references import deleted_users, user_deletion
 
 
 def connect() -> None:
-    """Called once at start."""
     signals.environment_ready.connect(apply_user_deletions_since, dispatch_uid="rows.let_go_of_users_since")
     signals.environment_branched.connect(branch_copy.follow_branch, dispatch_uid="rows.follow_branch")
     signals.environment_reset.connect(branch_reset.follow_reset, dispatch_uid="rows.follow_reset")

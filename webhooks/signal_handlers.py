@@ -23,7 +23,6 @@ from webhooks.subscriptions import service as webhook_service
 
 
 def connect() -> None:
-    """Called once at start."""
     signals.row_written.connect(notify_of_event, dispatch_uid="webhooks.wake_for_event")
     signals.schema_migrated.connect(record_migration_event, dispatch_uid="webhooks.tell_of_migration")
     signals.names_changing.connect(warn_of_old_names, dispatch_uid="webhooks.warn_of_old_names")

@@ -48,8 +48,6 @@ class LinkAndPassword(LinkInput):
 
 
 class ResetInput(LinkInput):
-    """A link, and the new password."""
-
     password = ChosenPasswordField()
 
 

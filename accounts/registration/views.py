@@ -139,8 +139,6 @@ class SignUpViewSet(_Public):
 
 
 class InvitationAcceptViewSet(_Public):
-    """`POST /v1/auth/invitation/accept`."""
-
     also_raises: ClassVar = {"accept": (InvalidGrant, NotFound, QuotaExceeded)}
     serializer_class = serializers.AcceptInput
 

@@ -207,7 +207,6 @@ class ChangePassword(PasswordChangeView):
 
 
 def change_password(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
-    """Called by the admin site for its URL."""
     return ChangePassword.as_view(extra_context=extra_context)(request)
 
 

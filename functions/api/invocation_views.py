@@ -37,8 +37,6 @@ _WAIT = re.compile(r"wait=(\d{1,4})", re.ASCII)
 
 
 class InvocationViewSet(NamedViewSet):
-    """`/v1/functions/{name}/invoke`."""
-
     required_scopes = {"invoke": "functions:invoke"}
     also_raises = {"invoke": (FunctionTimeout, RateLimited, Unavailable)}
     optional_bodies = frozenset({"invoke"})
@@ -87,7 +85,6 @@ class InvocationViewSet(NamedViewSet):
 
     @cached_property
     def _visit(self) -> AnonymousCall | None:
-        """The client network of an anonymous call."""
         if self.caller.kind != "anonymous":
             return None
         return client_networks.anonymous_call_of(self.place.environment_id, client_ip.site_of(self.request._request))
@@ -109,7 +106,6 @@ class InvocationViewSet(NamedViewSet):
         return body.get("input"), body.get("async", False)
 
     def _enqueue(self, name: str, input_text: str, depth: int) -> str:
-        """Queue a run, once per Idempotency-Key."""
         server_hints.will_block()
         ticket = idempotency.read_ticket(self.request._request, self.caller)
 

@@ -168,7 +168,6 @@ def _answer(started: Started, ended: CallResult) -> HttpResponse:
 
 
 def _worded(response: Response) -> HttpResponse:
-    """The function's own answer."""
     made = HttpResponse(response.body, status=response.status, headers={**response.headers})
     if "content-type" not in response.headers:
         del made.headers["Content-Type"]

@@ -158,8 +158,6 @@ class _Decision:
 
 @dataclass(frozen=True, slots=True)
 class _NewRun:
-    """A row to be, with the fields of `Run`."""
-
     id: str
     environment_id: str
     function_id: str

@@ -37,7 +37,6 @@ _DROP: Final = AdminAction(
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def orphaned_schemas(request: HttpRequest) -> HttpResponse:
-    """The page, and what its buttons do."""
     return _submitted(request) if request.method == "POST" else _listed(request)
 
 
@@ -83,7 +82,6 @@ def _submitted(request: HttpRequest) -> HttpResponse:
 
 
 def _confirmation(request: HttpRequest, environment_id: str, cluster: str) -> HttpResponse:
-    """The page that asks once more."""
     is_again = "confirmed" in request.POST
     context = _frame(request, f"{_DROP.label}?") | {
         "name": environment_id,

@@ -145,7 +145,6 @@ def _in_its_region(
 
 
 def _lists(environment: Environment) -> dict[str, str | None]:
-    """The ways to what an environment holds."""
     pk = environment.pk
     return {
         "schema": console_url(environment.project_id, pk, "schema"),

@@ -49,7 +49,6 @@ def credentials(url: str) -> store.Credentials:
 
 
 def account_api(url: str | None = None) -> Api:
-    """The API without an environment."""
     service = service_url(url)
     return Api(service, credentials(service))
 

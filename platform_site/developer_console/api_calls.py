@@ -109,7 +109,7 @@ class ApiClient:
             meta |= {"CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body))}
         for name, value in (headers or {}).items():
             meta[f"HTTP_{name.upper().replace('-', '_')}"] = value
-        inner = Incoming(path, meta, body, self.request.scheme or "http", frozenset())
+        inner = Incoming(path, meta, body, self.request.scheme or "http")
         try:
             match = routes.resolve(path)
         except Resolver404:  # an id from a form that is none

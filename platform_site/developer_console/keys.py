@@ -40,7 +40,6 @@ PRESETS: Final = (
 
 
 def panel(console: Console) -> dict[str, Any]:
-    """What `console/keys.html` shows."""
     try:
         found = console.api("GET", "/v1/keys", query={"limit": "100"}).data["data"]
     except Refused as refusal:

@@ -89,7 +89,6 @@ class Supervisor:
         return self._stops > 0
 
     def say(self, text: str) -> None:
-        """A line of our own."""
         self._write(f"{self._prefix('up')}{text}\n")
 
     def start(self, part: SupervisedProcess) -> None:
@@ -229,7 +228,6 @@ class Supervisor:
             self._write("".join(shown))
 
     def _drain(self, part: SupervisedProcess) -> None:
-        """Read what an ended part has still in its pipe."""
         for key in list(self._selector.get_map().values()):
             if key.data is part:
                 deadline = time.monotonic() + 0.2  # a grandchild may hold the pipe open
@@ -261,7 +259,6 @@ class Supervisor:
                 part.retry_at = None
 
     def signal(self, part: SupervisedProcess, number: signal.Signals) -> None:
-        """Send a part's process a signal, if it runs."""
         if part.process is not None and part.runs:
             with contextlib.suppress(ProcessLookupError):
                 part.process.send_signal(number)

@@ -40,7 +40,6 @@ class Batch(Generic[Thing]):
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """How many things wait."""
         return len(self._waiting)
 
     def put(self, thing: Thing) -> bool:

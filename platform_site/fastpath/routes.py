@@ -40,8 +40,6 @@ class _Route:
 
 
 class Routes:
-    """The table of one resolver."""
-
     def __init__(self, resolver: URLResolver) -> None:
         self._resolver = resolver
         self._routes: dict[tuple[_Head, int], list[_Route]] = {}

@@ -111,7 +111,6 @@ def report(error: Exception, answer: ApiError) -> None:
 
 
 def respond(answer: ApiError) -> HttpResponse:
-    """The HTTP answer of an error."""
     response = HttpResponse(
         orjson.dumps(answer.body(current_request_id())),
         status=answer.status,

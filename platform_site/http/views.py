@@ -95,14 +95,12 @@ def created(location: str, data: Any, headers: Mapping[str, str] | None = None) 
 
 
 def no_content() -> HttpResponse:
-    """204 with no body and no Content-Type."""
     response = HttpResponse(status=204)
     del response.headers["Content-Type"]
     return response
 
 
 def not_modified(headers: Mapping[str, str]) -> HttpResponse:
-    """304 with no body and no Content-Type."""
     response = HttpResponse(status=304, headers=headers)
     del response.headers["Content-Type"]
     return response

@@ -107,6 +107,5 @@ class Lag(Collector):
 
 
 def register() -> None:
-    """Called once, when Django is ready."""
     metrics.add_collector(Lag())
     health.register(WORKERS, ping_workers)

@@ -163,7 +163,6 @@ class Client:
         return self._exchange(made, key, method, message, limit, deadline, interruption)
 
     def close(self) -> None:
-        """Close what is idle."""
         with self._lock:
             idle, self._idle, self._kept = self._idle, {}, 0
         for connections in idle.values():

@@ -8,15 +8,20 @@ endless interim responses, headers, chunk extensions, trailers.
 import socket
 import ssl
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    _Socket = socket.socket
+else:
+    _Socket = object
 
 
 class ResponseTooLarge(OSError):
     """The peer sent more than it was to send."""
 
 
-class _Bounded:
-    """What the plain and the TLS socket share; `until` opens a new account for each request."""
+class _Bounded(_Socket):
+    """A mixin of plain and TLS sockets; `until` sets the limits of each request."""
 
     deadline = float("inf")
     allowance = 0
@@ -36,7 +41,9 @@ class _Bounded:
             raise TimeoutError("the deadline has passed")
         return left
 
-    def _take(self, received: int) -> int:
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        self.settimeout(self.left())
+        received: int = super().recv_into(*args, **kwargs)
         self.allowance -= received
         self.has_received = self.has_received or received > 0
         self.has_ended = received == 0
@@ -44,27 +51,17 @@ class _Bounded:
             raise ResponseTooLarge("the peer sends without end")
         return received
 
-
-class BoundedSocket(_Bounded, socket.socket):
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        self.settimeout(self.left())
-        return self._take(super().recv_into(*args, **kwargs))
-
     def sendall(self, *args: Any, **kwargs: Any) -> None:
         self.settimeout(self.left())
         super().sendall(*args, **kwargs)
+
+
+class BoundedSocket(_Bounded, socket.socket):
+    pass
 
 
 class BoundedTLSSocket(_Bounded, ssl.SSLSocket):
     """Made by an SSLContext whose `sslsocket_class` it is."""
-
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        self.settimeout(self.left())
-        return self._take(super().recv_into(*args, **kwargs))
-
-    def sendall(self, *args: Any, **kwargs: Any) -> None:
-        self.settimeout(self.left())
-        super().sendall(*args, **kwargs)
 
 
 Bounded = BoundedSocket | BoundedTLSSocket

@@ -75,7 +75,6 @@ class Target:
 
     @property
     def url(self) -> str:
-        """The URL in its canonical form."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
 

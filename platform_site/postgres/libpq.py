@@ -191,7 +191,6 @@ def _name_of(sql: bytes) -> bytes:
 
 
 def _keep(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> None:
-    """Note that the statement is prepared."""
     prepared.names[sql] = _name_of(sql)
     if len(prepared.names) > PREPARED_PER_CONNECTION:
         _, oldest = prepared.names.popitem(last=False)

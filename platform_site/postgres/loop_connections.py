@@ -161,6 +161,5 @@ def give_back(request: LoopRequest) -> None:
 
 
 def close_all() -> None:
-    """At the end of the process."""
     for pool in _pools.values():
         pool.close()

@@ -163,8 +163,6 @@ def template_of(route: str) -> str:
 
 
 class Writers:
-    """All writers of a process. Started after a fork."""
-
     def __init__(self) -> None:
         self._writers: list[Writer] = []
 

@@ -21,8 +21,6 @@ BATCH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One sealed column in one database."""
-
     sealed: SealedField
     model: type[Model]
     using: str

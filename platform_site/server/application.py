@@ -51,7 +51,7 @@ class Exchange:
 
     @classmethod
     def of(cls, message: Message) -> "Exchange":
-        return cls(Incoming(message.path, message.meta, message.body, message.scheme, message.repeated), message)
+        return cls(Incoming(message.path, message.meta, message.body, message.scheme), message)
 
     def end(self) -> None:
         """The client has its response: release what the request holds."""

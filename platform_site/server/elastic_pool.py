@@ -24,8 +24,6 @@ Job = TypeVar("Job")
 
 
 class CallLater(Protocol):
-    """`loop.call_later`."""
-
     def __call__(self, delay: float, callback: Callable[[], None], /) -> Any: ...
 
 

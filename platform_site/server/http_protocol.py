@@ -36,8 +36,6 @@ Peer = tuple[str, str, int]
 
 
 class RequestTimeout(errors.ApiError):
-    """The body did not arrive in time."""
-
     status, code, message = 408, "invalid_request", f"The request body did not arrive within {BODY_SECONDS:g} seconds."
 
 
@@ -104,8 +102,6 @@ class HttpServer:
 
 
 class HttpConnection(RequestParser):
-    """One connection of a client."""
-
     __slots__ = (
         "_descriptor", "_in_hand", "_is_all_written", "_is_answered", "_is_reading_paused", "_peer", "_server",
         "_transport", "_unwritten", "_written_at", "deadline",
@@ -320,7 +316,6 @@ class HttpConnection(RequestParser):
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def expire(self, now: float) -> None:
-        """The deadline has passed."""
         left = self._transport.get_write_buffer_size()
         if left:
             if left == self._unwritten:

@@ -2,8 +2,7 @@
 
 `Incoming` takes the place of WSGIRequest: the same META names, the body already read. Three deliberate differences:
 
-- a repeated header is joined by commas, as HTTP allows, but named in `repeated_headers`, so that two `Authorization`
-  headers are seen as two;
+- a repeated header is joined by commas, as HTTP allows;
 - a header whose name contains an underscore is dropped: `X_Forwarded_For` would otherwise pass for `X-Forwarded-For`;
 - forwarding headers never reach META. `X-Forwarded-For` and `-Proto` of a peer in `TRUSTED_PROXIES` become the client's
   address and the scheme; from other peers they are ignored.
@@ -29,14 +28,12 @@ _FORWARDING: Final = frozenset(
 class Incoming(HttpRequest):
     """One request, its body read. `meta` is WSGI's environment without the `wsgi.` entries."""
 
-    def __init__(self, path: str, meta: dict[str, Any], body: bytes, scheme: str, repeated: frozenset[str]) -> None:
+    def __init__(self, path: str, meta: dict[str, Any], body: bytes, scheme: str) -> None:
         # Django's own request classes do not call super().__init__ either: it would build what is lazy below.
         self.path = self.path_info = path
         self.META = meta
         self.method = meta["REQUEST_METHOD"]
         self.resolver_match = None
-        self.repeated_headers = repeated
-        """Names, in lower case, of headers that came more than once."""
         self._scheme = scheme
         self._read_started = False
         self._body = body  # Django would read it from the stream, and ask five times how much is allowed

@@ -122,8 +122,6 @@ def _lookup_of(credential: Credential, named: str | None, use: EnvironmentUse) -
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Both records of a request, read."""
-
     identity: Identity
     places: tuple[EnvironmentRef, ...]
     """None, one, or two where an account named no environment and has several projects."""

@@ -319,8 +319,6 @@ class MemberInvitationViewSet(ApiViewSet):
 
 
 class MemberInvitationAcceptViewSet(ApiViewSet):
-    """`POST /v1/auth/member-invitation/accept`."""
-
     public = True
     also_raises: ClassVar = {"accept": (InvalidGrant, Forbidden, QuotaExceeded)}
 

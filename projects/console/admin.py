@@ -203,7 +203,6 @@ class ProjectAdmin(ThroughServices):
         return self._asked(request, project, "suspend", title, verb="suspend", form=form)
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The page that asks whether to go on."""
         return self._explained(request, self._resume, object_id)
 
     def _resume(self, request: HttpRequest, object_id: str) -> HttpResponse:

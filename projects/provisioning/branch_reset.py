@@ -38,7 +38,6 @@ def reset_branch(environment_id: str, *, data: branching.Data, actor: Caller | A
 
 
 def _both(environment_id: str) -> tuple[Environment, Environment]:
-    """The branch, locked, and its parent."""
     live: Any = Environment.objects.live().select_related("project", "parent")
     branch: Environment | None = live.select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
     if branch is None:

@@ -59,7 +59,6 @@ export type RowWith<T extends TableName, W extends RelationPath<T>> = RowWithOf<
 
 
 def types_module(described: RoleTables) -> str:
-    """The module `types.ts`."""
     depths = _depths(described.tables)
     lines = [
         f'// Tables of {described.environment_id} as the role "{described.role}" may use them, '

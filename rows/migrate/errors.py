@@ -13,7 +13,6 @@ DOCUMENT: Final = "document"
 
 
 def register() -> None:
-    """Called once at start."""
     exception_handler.register(InvalidDocument, _invalid)
     exception_handler.register(schema_service.Unconfirmed, _unconfirmed)
     exception_handler.register(schema_service.VersionMoved, _moved)

@@ -54,8 +54,6 @@ class NameResolver(Protocol):
 
 
 class SchemaNames:
-    """The names of a whole schema."""
-
     user_fields: tuple[str, ...] = ()
 
     def __init__(self, schema: Schema) -> None:

@@ -232,7 +232,6 @@ class TableReader:
         return MappingProxyType(roles)
 
     def _conditions(self, word: str, most: int) -> Mapping[str, Mapping[str, Any]]:
-        """The `conditions` or `checks`, by name."""
         reader, path = self.reader, self.path / word
         declared = reader.mapping(path, self.raw.get(word, {}))
         if len(declared) > most:

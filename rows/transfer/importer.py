@@ -91,8 +91,6 @@ def _interference() -> Generator[None]:
 
 
 class _Import:
-    """One import, inside its transaction."""
-
     def __init__(
         self, place: EnvironmentRef, state: schema_service.State, table: Table, *, skip_bad: bool, events: bool
     ) -> None:

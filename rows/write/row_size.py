@@ -124,7 +124,6 @@ def _unless(may: Any, cell: Any) -> Any:
 
 
 def _size(cells: Iterable[Any]) -> Sql:
-    """Bytes of these cells together, as stored."""
     parts: list[Any] = ["(0"]
     for cell in cells:
         parts += [" + coalesce(octet_length((", cell, ")::text), 0)"]
@@ -132,5 +131,4 @@ def _size(cells: Iterable[Any]) -> Sql:
 
 
 def _in_units(size: Sql) -> list[Any]:
-    """The size, rounded up."""
     return ["(", size, f" + {_UNIT - 1}) / {_UNIT} * {_UNIT}"]

@@ -104,7 +104,7 @@ def request(body: bytes, content_type: str, query: str = "", method: str = "POST
         "HTTP_COOKIE": "a=1; b=2",
         "HTTP_X_THING": "yes",
     }
-    return Incoming("/a", meta, body, "https", frozenset())
+    return Incoming("/a", meta, body, "https")
 
 
 def test_django_reads_forms_files_queries_and_cookies_from_it() -> None:

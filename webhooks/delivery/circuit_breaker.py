@@ -1,10 +1,10 @@
 """A circuit breaker per receiver, in one worker: limits attempts in flight and pauses receivers that hang.
 
-A receiver starts with little concurrency, earns more by quick answers, and falls back to one attempt at a time when it
-hangs. After a row of timeouts its circuit opens: nothing of it is claimed until a pause is over, then one attempt
-probes it. So hanging receivers hold a few threads, never all of them, and the others' latency stays what it was; and
-however many there are (each port counts as one), those that have earned no concurrency hold no more than some of the
-threads together. Deliveries that wait for a circuit keep their attempts. Pure computation; the clock is an argument.
+A receiver (a host and port) starts with little concurrency, doubles it by quick answers, and falls back to one attempt
+at a time when it hangs. After some timeouts in a row its circuit opens: nothing is claimed for it during a cooldown,
+then one attempt probes it. So hanging receivers occupy a few threads each, and all receivers without earned concurrency
+together a bounded number; other receivers are not delayed. Deliveries that wait for a circuit use up no attempts. Pure
+computation; the clock is an argument.
 """
 
 from collections import OrderedDict
@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 INITIAL_CONCURRENCY: Final = 2
 MAX_CONCURRENCY: Final = 20
 PREFETCH_FACTOR: Final = 4
-"""How many times its concurrency a receiver may have claimed that has earned all the concurrency there is: while
-outcomes are booked and the next are claimed, the senders have something to send."""
+"""A receiver with MAX_CONCURRENCY may have this many times its concurrency claimed, so that its senders do not wait
+while outcomes are recorded."""
 MAX_IN_FLIGHT_UNPROVEN: Final = 64
-"""Of attempts in flight at receivers that have earned no concurrency, or lost it: from so many on no more are claimed.
-The last claim may go beyond by its length, which leaves a quarter of the threads to those that answer quickly."""
+"""Maximum attempts in flight, over all receivers without earned concurrency. The last claim may exceed it; a quarter of
+the threads is left to receivers that answer quickly."""
 PREFETCH_SECONDS: Final = 0.2
-"""Seconds. A receiver that responds more slowly gets no prefetched deliveries: they would start too late
+"""A receiver that responds more slowly gets no prefetched deliveries: they would start too late
 (`queue.START_WITHIN`)."""
 FAST_SECONDS: Final = 1.0
 FAILURE_THRESHOLD: Final = 3
@@ -31,7 +31,7 @@ MAX_RECEIVERS: Final = 10_000
 
 
 def host_of(url: str) -> str:
-    """`host:port` of a URL that was checked: the name of the receiver."""
+    """The receiver of a checked URL, as `host:port`."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"{(parts.hostname or '').lower()}:{port}"
@@ -39,13 +39,11 @@ def host_of(url: str) -> str:
 
 @dataclass(slots=True)
 class Receiver:
-    """One `host:port`."""
-
     concurrency: int = INITIAL_CONCURRENCY
     in_flight: int = 0
-    """Claimed by this worker, begun or not."""
+    """Attempts claimed by this worker, started or not."""
     hangs: int = 0
-    """Attempts in a row that brought no answer at all."""
+    """Attempts in a row without any response."""
     open_until: float = 0.0
     latest_seconds: float = 0.0
 
@@ -57,7 +55,7 @@ class Receiver:
 
 
 class Receivers:
-    """All receivers that this worker met lately. Used by one thread."""
+    """The receivers that this worker used recently. For one thread."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Receiver] = OrderedDict()
@@ -80,34 +78,33 @@ class Receivers:
 
     def limits(self, now: float) -> tuple[list[str], list[int], int]:
         """The receivers whose concurrency limit differs from the default, their limits (0: paused), and the default."""
-        strangers = sum(r.in_flight for r in self._known.values() if r.concurrency <= INITIAL_CONCURRENCY)
-        first = INITIAL_CONCURRENCY if strangers < MAX_IN_FLIGHT_UNPROVEN else 0
-        rooms = {
+        unproven = sum(r.in_flight for r in self._known.values() if r.concurrency <= INITIAL_CONCURRENCY)
+        first = INITIAL_CONCURRENCY if unproven < MAX_IN_FLIGHT_UNPROVEN else 0
+        limits = {
             host: r.free(now) if first or r.concurrency > INITIAL_CONCURRENCY else 0 for host, r in self._known.items()
         }
-        differing = [(host, free) for host, free in rooms.items() if free != first]
+        differing = [(host, free) for host, free in limits.items() if free != first]
         return [host for host, _ in differing], [free for _, free in differing], first
 
     def started(self, host: str) -> None:
         self._of(host).in_flight += 1
 
     def returned(self, host: str) -> None:
-        """A claim that never became an attempt."""
+        """A claim was released without an attempt."""
         receiver = self._of(host)
         receiver.in_flight = max(0, receiver.in_flight - 1)
 
     def forget_claims(self) -> None:
-        """Whoever counted them has ended. A claim that is never booked nor returned would take its concurrency for
-        good."""
+        """The dispatcher that counted the claims has ended. They would occupy concurrency for ever."""
         for receiver in self._known.values():
             receiver.in_flight = 0
 
     def room_of(self, host: str) -> int:
-        """How many attempts may be under way at the same time."""
+        """How many attempts may run at the same time."""
         return self._of(host).concurrency
 
     def ended(self, host: str, *, answered: bool, seconds: float, now: float) -> None:
-        """Book one attempt: `answered` with any status at all, or lost to a time-out or a dead connection."""
+        """Record one attempt: `answered` with any status, or failed by a timeout or a connection error."""
         receiver = self._of(host)
         receiver.in_flight = max(0, receiver.in_flight - 1)
         if answered:
@@ -122,6 +119,6 @@ class Receivers:
         receiver.hangs += 1
         receiver.concurrency = 1
         if receiver.hangs >= FAILURE_THRESHOLD:
-            # Bounded before it is multiplied: a power of a thousand hangs fits into no float.
+            # Bounded first: 2**1000 does not fit into a float.
             doublings = min(receiver.hangs - FAILURE_THRESHOLD, 20)
             receiver.open_until = now + min(MAX_COOLDOWN, INITIAL_COOLDOWN * 2**doublings)

@@ -24,8 +24,6 @@ _stopping: Final = threading.Event()
 
 
 class DispatcherThread(threading.Thread):
-    """The thread of one region."""
-
     def __init__(self, using: str) -> None:
         super().__init__(name=f"webhooks-{using}", daemon=True)
         self._using = using

@@ -213,8 +213,6 @@ def _only_the_tested(event: OutboxEvent, webhooks: Iterable[Webhook]) -> list[We
 
 @dataclass(slots=True)
 class NewDelivery:
-    """A row to be, with the fields of `Delivery`."""
-
     id: str
     environment_id: str
     webhook_id: str

@@ -121,7 +121,6 @@ def _delete(console: Console) -> None:
 
 
 def _confirmed(console: Console) -> str:
-    """The id of the branch whose name was typed."""
     found = _branch(console)
     if console.may_write and console.request.POST.get("confirm") != found["name"]:
         raise forms.invalid("confirm", "This is not the branch's name.")

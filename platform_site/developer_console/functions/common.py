@@ -21,6 +21,5 @@ def path_of(name: str, *rest: str) -> str:
 
 
 def render(console: Console, template: str, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    """A page of the function `name`, below its tabs."""
     tabs = [(console.url(url, name), title) for url, title in TABS]
     return console.render(template, {"name": name, "tabs": tabs, **context}, status)

@@ -54,7 +54,6 @@ def path_of(webhook_id: str, *rest: str) -> str:
 def render(
     console: Console, template: str, webhook: dict[str, Any], context: dict[str, Any], status: int = 200
 ) -> HttpResponse:
-    """A page of a webhook, below its tabs."""
     tabs = [(console.url(url, webhook["id"]), title) for url, title in TABS]
     return console.render(template, {"webhook": webhook, "tabs": tabs, **context}, status)
 

@@ -43,8 +43,6 @@ def is_api_path(path: str) -> bool:
 
 
 class ApiMiddleware:
-    """See the module. The first entry of MIDDLEWARE."""
-
     sync_capable = True
     async_capable = False
 

@@ -43,7 +43,6 @@ def serve(request: HttpRequest, name: str, cache_control: str) -> HttpResponse:
 
 @cache
 def _read(name: str) -> tuple[bytes, str]:
-    """The text of a file and its ETag."""
     text = (DIST / name).read_bytes()
     return text, f'"{sha256(text).hexdigest()[:32]}"'
 

@@ -119,7 +119,6 @@ def _was_cut_off(alias: str) -> bool:
 
 
 def _is_new(alias: str) -> bool:
-    """Whether nothing was ever migrated there."""
     return not MigrationRecorder(connections[alias]).has_table()
 
 

@@ -81,8 +81,6 @@ class ChosenShape:
 
 @dataclass(frozen=True, slots=True)
 class BulkShape:
-    """The same update for all of given rows."""
-
     write: UpdateShape
 
 
