@@ -23,8 +23,7 @@ _PLACE_COLUMNS: "Final[dict[str, str | ExpressionWrapper[Any]]]" = {
     "allowed_origins": "allowed_origins",
     "is_suspended": ExpressionWrapper(Q(project__suspended_at__isnull=False), models.BooleanField()),
 }
-"""The members of `platform_site.identity.callers.EnvironmentRef` by their columns; `role` is added where an account
-asks."""
+"""The columns of the fields of `platform_site.identity.callers.EnvironmentRef`; queries for accounts add `role`."""
 
 
 class ProjectQuerySet(models.QuerySet["Project"]):
@@ -33,7 +32,7 @@ class ProjectQuerySet(models.QuerySet["Project"]):
         return self.filter(deleted_at__isnull=True)
 
     def visible_to(self, caller: Caller) -> "ProjectQuerySet":
-        """The live projects whose existence `caller` may know: an account's by membership, else that of its place."""
+        """The live projects that `caller` may see: an account's by membership, else that of its environment."""
         if caller.account_id is not None:
             return self.live().filter(memberships__user_id=caller.account_id)
         return self.live().filter(pk=caller.place.project_id) if caller.place else self.none()
@@ -41,18 +40,18 @@ class ProjectQuerySet(models.QuerySet["Project"]):
 
 class EnvironmentQuerySet(models.QuerySet["Environment"]):
     def live(self) -> "EnvironmentQuerySet":
-        """Neither marked themselves nor in a marked project."""
+        """Neither they nor their project are marked for deletion."""
         return self.filter(~Q(status="deleting"), project__deleted_at__isnull=True)
 
     def reachable(self) -> "EnvironmentQuerySet":
-        """Live and usable: not still being made, and not failed at it."""
+        """Live and usable: their creation has succeeded."""
         return self.live().filter(status__in=["ready", "migrating"])
 
     def suspended(self) -> "EnvironmentQuerySet":
         return self.filter(project__suspended_at__isnull=False)
 
     def branches(self) -> "EnvironmentQuerySet":
-        """Preview branches, those whose parent is gone among them."""
+        """Preview branches, also those whose parent is deleted."""
         return self.exclude(pool_id=F("pk"))
 
     def of_account(self, account_id: "str | BaseExpression | Combinable") -> "EnvironmentQuerySet":

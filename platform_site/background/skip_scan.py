@@ -1,19 +1,19 @@
 """A skip scan: SQL that steps from one webhook with pending work to the next, for all statements on the queue.
 
-What waits is found webhook by webhook, in leaps through a partial index, never by reading it in one line: the backlog
-of one webhook, slow, paused or disabled, would lie before all others', and every look would walk over it. A leap costs
-the same however much there is at the webhook that it leaps over.
+Reading pending deliveries in the order of an index would walk over the whole backlog of a slow, paused or disabled
+webhook each time. Instead, the statement jumps from webhook to webhook in a partial index; a jump costs the same for
+any backlog.
 """
 
 from typing import Literal
 
 
 def first_of_each(name: str, status: Literal["pending", "held"], order: str) -> str:
-    """A recursive CTE, to stand behind `WITH RECURSIVE`: `name (webhook_id, first)` has a row for each webhook with a
-    delivery in that status, and the least of its column `order`.
+    """A recursive CTE, for use after `WITH RECURSIVE`: `name (webhook_id, first)` has a row for each webhook with a
+    delivery in that status, and the minimum of its column `order`.
 
-    There has to be an index on (webhook_id, `order`) of deliveries in that status alone. The order by both is what
-    keeps the planner to it, whatever the statistics of a moment say.
+    It needs a partial index on (webhook_id, `order`) for that status. Ordering by both makes the planner use it,
+    whatever the statistics.
     """
     return f"""{name} AS (
     (SELECT d.webhook_id, d.{order} AS first FROM platform.webhooks_delivery d

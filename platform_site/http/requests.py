@@ -1,8 +1,8 @@
 """The current request, for code that does not receive it as an argument: its id, and headers of its response.
 
-The front (`platform_site.http.middleware.api`) opens a request and closes it; Celery's hooks
-(`platform_site.observability.logs`) do the same for a task, so that an id given by a client is found again in each log
-line, error, event and run.
+The middleware (`platform_site.http.middleware.api`) opens and closes a request; Celery's hooks
+(`platform_site.observability.logs`) do the same for a task, so that the id given by a client is in each log line,
+error, event and run.
 """
 
 import re
@@ -19,15 +19,15 @@ from platform_site.identity import ids
 
 KEY_BEGINNINGS: Final = "sk|rt|oac|oal|lnk|hk|whsec"
 """The prefixes of keys, tokens, codes, links, inbound endpoints and signing secrets, without the underscore."""
-# What looks like a secret is no id: it would be written to every log line.
+# Text that looks like a secret is refused as an id: it would be written to every log line.
 _ID: Final = re.compile(rf"(?!(?:{KEY_BEGINNINGS})_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{{0,63}}", re.ASCII)
 _ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
 _current: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 
 MAX_PARAMETERS: Final = 100
 _REMEMBERED_LENGTH: Final = 512
-"""Query strings up to here are remembered with what they say: applications ask the same over and over, and to read one
-takes 15 µs. Longer ones are rare, and 2,048 of them would be much memory."""
+"""Parsed query strings up to this length are cached: parsing takes 15 µs, and applications repeat them. Longer ones are
+rare, and 2,048 of them would take much memory."""
 
 
 def current_request_id() -> str | None:
@@ -36,10 +36,8 @@ def current_request_id() -> str | None:
 
 
 def open_request(offered: str | None = None) -> Token[str | None]:
-    """Name what begins now: `offered` if it is 1-64 of `A-Za-z0-9._:-` (not starting with a mark), else a new `req_…`.
-
-    The token goes to `close_request`.
-    """
+    """Begin a request or task. Its id is `offered` if that has 1-64 of `A-Za-z0-9._:-` and starts with a letter or a
+    digit, else a new `req_…`. The token goes to `close_request`."""
     return _current.set(offered if offered is not None and _ID.fullmatch(offered) else ids.new("req"))
 
 
@@ -48,10 +46,7 @@ def close_request(token: Token[str | None]) -> None:
 
 
 def add_header(request: HttpRequest, name: str, value: str) -> None:
-    """Let the answer to `request` carry this header, whatever becomes of it (`RateLimit` goes out with errors, too).
-
-    `name` and `value` are of our own making, printable ASCII: they go out as they are.
-    """
+    """Add a header to the response, also if that is an error. `name` and `value` are printable ASCII."""
     headers: dict[str, tuple[str, str]] = request.__dict__.setdefault("answer_headers", {})
     headers[name.lower()] = (name, value)
 
@@ -59,8 +54,7 @@ def add_header(request: HttpRequest, name: str, value: str) -> None:
 def named_environment(request: HttpRequest) -> str | None:
     """The environment that a request names by the header `X-Environment`, else by its host, else None.
 
-    The header's text comes back as it is, well-formed or not: what it means is for the caller to refuse. A host names
-    one as `env-….<PLATFORM_DOMAIN>`, since a host name takes no underscore.
+    The header is returned unchecked. A host is `env-….<PLATFORM_DOMAIN>`, because host names have no underscore.
     """
     header: str | None = request.META.get("HTTP_X_ENVIRONMENT")
     if header:

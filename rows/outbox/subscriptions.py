@@ -4,8 +4,8 @@
 subscription and under one lock per environment: each app registers what its subscriptions are, and calls `refresh` when
 they change.
 
-The relay (`webhooks.delivery.relay`) settles each event once. Whoever else makes something of events registers a taker,
-which is called in that very transaction: what it writes is there if the event is settled, and only then.
+The relay (`webhooks.delivery.relay`) settles each event once. Other apps that process events register a consumer, which
+is called in the same transaction: its writes are committed with the event, or not at all.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -24,20 +24,20 @@ PatternsOf = Callable[[str, str], Iterable[Sequence[str]]]
 
 
 class ConsumerInterest(Protocol):
-    """What a taker makes of the events of one turn."""
+    """The events that one consumer takes in one batch of the relay."""
 
     count: int
-    """How much it has made of them so far: a turn takes up no further event where that is much."""
+    """How many rows it will write: the relay ends a batch that becomes large."""
 
     def add(self, event: OutboxEvent) -> None:
-        """An event that is settled in the transaction at hand; its `data` may not have been read."""
+        """Take an event that the current transaction settles; its `data` may not be loaded."""
 
     def write(self) -> None:
-        """Once, at the end of the turn."""
+        """Called once, at the end of the batch."""
 
 
 Consumer = Callable[[Collection[str], str], ConsumerInterest]
-"""`(environment ids, using)`: called at the beginning of a turn about events of these environments."""
+"""`(environment ids, using)`: called at the beginning of a batch with events of these environments."""
 
 _sources: Final[list[tuple[PatternsOf, bool]]] = []
 _consumers: Final[list[Consumer]] = []
@@ -48,14 +48,14 @@ def register(patterns_of: PatternsOf, *, is_for_relay: bool = True) -> None:
     _sources.append((patterns_of, is_for_relay))
 
 
-def register_consumer(taker: Consumer) -> None:
-    """Called once at start by an app that makes something of events beside webhooks."""
-    _consumers.append(taker)
+def register_consumer(consumer: Consumer) -> None:
+    """Called once at start by an app that processes events."""
+    _consumers.append(consumer)
 
 
 def interests_of_consumers(environment_ids: Collection[str], using: str) -> list[ConsumerInterest]:
-    """Of a turn that begins, one of each taker."""
-    return [taker(environment_ids, using) for taker in _consumers]
+    """One for each consumer, for a batch that begins."""
+    return [consumer(environment_ids, using) for consumer in _consumers]
 
 
 def refresh(environment_id: str, using: str) -> None:

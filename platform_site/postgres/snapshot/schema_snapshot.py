@@ -1,12 +1,11 @@
 """The SQL of this version's migrations for an empty database, recorded in `control.sql` and `region.sql`.
 
-Most of the time of a migration is Django's working out what to say, and to an empty database it always says the same.
-`manage.py record_migrations` asks the migrations and writes the files; `migrate.bring_up_to_date` says what is in them
-to a new database, at once. A file is only taken where it fits: its first line names the sources of all migrations and
-the PostgreSQL that they were asked with. Where it does not, the migrations run as ever. That the files do fit is held
-by tests/upgrade/test_structure.py.
+Django spends most of the time of a migration on computing statements, which are always the same for an empty database.
+`manage.py record_migrations` writes them to the files, and `manage.py migrate` executes a file on a new database. The
+first line of a file has a hash of all migrations and the version of PostgreSQL; if it does not match, the migrations
+run as usual. tests/upgrade/test_structure.py checks that the files are current.
 
-What receivers of `post_migrate` write (content types, permissions, groups) is not in them: they are asked each time.
+They do not contain what receivers of `post_migrate` write: content types, permissions, groups.
 """
 
 import re
@@ -32,7 +31,7 @@ def file_of(alias: str) -> Path:
 
 
 def recorded(connection: Any, loader: MigrationLoader) -> str | None:
-    """The statements for a new database under this alias, in one text; None where what was recorded does not fit."""
+    """The recorded statements for a new database of this alias; None if they do not match."""
     first, _, statements = file_of(connection.alias).read_text().partition("\n")
     return statements if first == _first_line(connection, loader) else None
 
