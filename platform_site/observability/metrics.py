@@ -59,6 +59,7 @@ BREAKER_OPEN: Final = Gauge(
     "platform_redis_breaker_open", "Processes that have given up on Redis for the moment.", multiprocess_mode="livesum"
 )
 BREAKER_TRIPS: Final = Counter("platform_redis_breaker_trips", "How often a process gave up on Redis for a while.")
+LOOP_STOPS: Final = Counter("platform_event_loop_stops", "How often an event loop stood still for more than 50 ms.")
 REPLICA_LAG: Final = Gauge(
     "platform_replica_lag_seconds", "At most so far behind its primary.", ["replica"], multiprocess_mode="livemax"
 )

@@ -19,6 +19,7 @@ from granian.server.mp import WorkerProcess
 from platform_site.concurrency import server_hints
 from platform_site.server.application import Application
 from platform_site.server.http_protocol import HttpServer
+from platform_site.server.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from platform_site.observability.traffic import Reporter
@@ -85,8 +86,11 @@ async def _serve(
     application.start(loop)
     reporters = _start_reporters()
     await server.start(listener)
+    watchdog = Watchdog(loop)
+    watchdog.start()
     await ended.wait()
     await server.finish()
+    watchdog.stop()  # what follows waits for threads, with no request in hand
     application.stop()
     for reporter in reporters:
         reporter.stop()
