@@ -1,16 +1,19 @@
 """What the events of a pass mean to one stream: the rows that its caller sees now and did not, or does not any more."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from platform_site.http import exact_json
-from rows.changes.event_reader import Event, Message, Pass
+from rows.changes.batches import Message
+from rows.changes.event_reader import Event, Pass
 from rows.changes.streams import Stream, Subscription
 from rows.events.payloads import Payloads
 from rows.query.service import ListQuery, list_rows
 from rows.rules.evaluator import Effort, Facts, TooCostly, holds
 
-Difference = tuple[str, Mapping[str, Any] | None]
+Difference = tuple[str, Mapping[str, Any] | None, int]
+"""The id of a row, the row as the caller sees it, if it does, and the sequence of its last event."""
 _CHUNK: Final = 100
 _EFFORT: Final = 1_000_000
 
@@ -27,7 +30,7 @@ def changes(using: str, stream: Stream, found: Pass) -> list[Message]:
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue
-        key = (environment_id, stream.position, stream.principal, each.key, each.name)
+        key = (environment_id, stream.principal, each.key, each.name)
         if key not in found.messages:
             try:
                 found.messages[key] = [_message(each.name, *one) for one in _differences(using, stream, each, of_table)]
@@ -39,17 +42,17 @@ def changes(using: str, stream: Stream, found: Pass) -> list[Message]:
     return messages
 
 
-def _message(subscription: str, row_id: str, row: Mapping[str, Any] | None) -> Message:
+def _message(subscription: str, row_id: str, row: Mapping[str, Any] | None, sequence: int) -> Message:
     if row is None:
-        return "gone", exact_json.dumps({"subscription": subscription, "id": row_id})
-    return "row", exact_json.dumps({"subscription": subscription, "id": row_id, "row": row})
+        return Message("gone", exact_json.dumps({"subscription": subscription, "id": row_id}), sequence)
+    return Message("row", exact_json.dumps({"subscription": subscription, "id": row_id, "row": row}), sequence)
 
 
 def _differences(using: str, stream: Stream, subscription: Subscription, events: Sequence[Event]) -> list[Difference]:
-    """The rows that look different to the caller now: each id, with the row as the caller sees it, if it does."""
-    of_row: dict[str, list[Event]] = {}
-    for event in events:  # in the order of their last event
-        of_row[event["id"]] = [*of_row.pop(event["id"], []), event]
+    """The rows that look different to the caller now."""
+    of_row: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        of_row[event["id"]].append(event)
     viewer = _Viewer(using, stream, subscription)
     current: Mapping[str, Mapping[str, Any] | None]
     if subscription.is_decided_by_record:
@@ -63,7 +66,7 @@ def _differences(using: str, stream: Stream, subscription: Subscription, events:
         records = [changes[0]["old_record"], *(change["record"] for change in changes[:-1])]
         cells = now and {name: cell for name, cell in now.items() if name not in subscription.embedded}
         if any(viewer.cells(record) != cells for record in records):
-            differing.append((row_id, now))
+            differing.append((row_id, now, changes[-1]["sequence"]))
     return differing
 
 

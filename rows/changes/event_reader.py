@@ -8,6 +8,7 @@ from typing import Any, Final
 from django.db import connections
 
 from platform_site.http import exact_json
+from rows.changes.batches import Batch, Message
 from rows.changes.positions import Position, digest
 from rows.changes.streams import Stream, Subscription
 
@@ -24,19 +25,22 @@ WITH unseen AS (
      WHERE environment_id = ANY (%(environments)s) AND subject IS NOT NULL
        AND transaction >= pg_snapshot_xmin(%(since)s::pg_snapshot)
        AND NOT pg_visible_in_snapshot(transaction, %(since)s::pg_snapshot)
+       AND (%(until)s::pg_snapshot IS NULL OR pg_visible_in_snapshot(transaction, %(until)s::pg_snapshot))
      LIMIT %(limit)s
 ), sized AS (
     SELECT environment_id, sequence,
            CASE WHEN sum(octet_length(data)) OVER (ORDER BY sequence) <= %(bytes)s THEN data END AS data
       FROM unseen
 )
-SELECT pg_current_snapshot()::text, (SELECT timeline_id FROM pg_control_checkpoint()),
-       pg_snapshot_xmax(%(since)s::pg_snapshot) <= pg_snapshot_xmax(pg_current_snapshot()),
+SELECT coalesce(%(until)s::pg_snapshot, pg_current_snapshot())::text, (SELECT timeline_id FROM pg_control_checkpoint()),
+       pg_snapshot_xmax(coalesce(%(until)s::pg_snapshot, %(since)s::pg_snapshot))
+       <= pg_snapshot_xmax(pg_current_snapshot()),
        (SELECT json_agg(json_build_array(environment_id, table_name, generation))
           FROM platform.rows_watchedtable WHERE environment_id = ANY (%(environments)s)),
        (SELECT json_object_agg(environment_id, version)
           FROM platform.rows_currentversion WHERE environment_id = ANY (%(environments)s)),
        (SELECT array_agg(environment_id ORDER BY sequence) FROM sized),
+       (SELECT array_agg(sequence ORDER BY sequence) FROM sized),
        (SELECT array_agg(data ORDER BY sequence) FROM sized)
 """
 # A statement that began before the table was watched records no event, so a stream is ready when all of those are over.
@@ -52,18 +56,20 @@ SELECT w.environment_id, w.table_name
 """
 
 Event = Mapping[str, Any]
+"""What the outbox has of it, with its `sequence`."""
 Events = Mapping[str, list[Event]]
 """Of one environment by table, in the order of writing."""
 
-Message = tuple[str, str]
-"""Its event and its data, as JSON."""
+Interval = tuple[str | None, str | None]
+"""The `snapshot` and `until` of a position: which events its next pass reads."""
+
 Messages = dict[Hashable, list[Message] | None]
 """Those for one subscription, for streams of the same caller that ask the same; None if it is too costly to say."""
 
 
 @dataclass(slots=True)
 class Pass:
-    """What is known of the streams of one position at one snapshot."""
+    """What has happened between two snapshots, to streams that have seen the first one."""
 
     snapshot: str
     timeline: int
@@ -75,8 +81,8 @@ class Pass:
     events: dict[str, Events] | None
     """By environment; None if there are too many, or the position is none of this database."""
     messages: Messages = field(default_factory=dict)
-    encoded: dict[Hashable, tuple[bytes, int]] = field(default_factory=dict)
-    """What streams of the same caller that ask the same are sent, and how many messages that is."""
+    encoded: dict[Hashable, Batch] = field(default_factory=dict)
+    """What streams of the same caller and position that ask the same are sent."""
     _by_cell: dict[tuple[str, str, str], dict[str, list[Event]]] = field(default_factory=dict)
     _positions: dict[tuple[str, frozenset[str]], Position | None] = field(default_factory=dict)
 
@@ -120,12 +126,13 @@ def _records(event: Event) -> Iterator[Mapping[str, Any]]:
 
 
 def read(using: str, streams: Sequence[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
-    """What has happened since the positions of these streams, one round trip for each position."""
-    groups: dict[str | None, list[Stream]] = defaultdict(list)
+    """What has happened since the positions of these streams, one round trip for each position. Those within a batch
+    first get the rest of it."""
+    groups: dict[Interval, list[Stream]] = defaultdict(list)
     for each in streams:
-        groups[each.position.snapshot if each.position else None].append(each)
-    for since, group in groups.items():
-        yield from _read_group(using, since, group)
+        groups[(each.position.snapshot, each.position.until) if each.position else (None, None)].append(each)
+    for interval, group in groups.items():
+        yield from _read_group(using, interval, group)
 
 
 def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
@@ -135,21 +142,22 @@ def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
     return groups
 
 
-def _read_group(using: str, since: str | None, streams: list[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
+def _read_group(using: str, interval: Interval, streams: list[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
     groups = by_environment(streams)
-    found = _read(using, since, sorted(groups))
-    if since is not None and found.events is None and len(groups) > 1:
+    found = _read(using, interval, sorted(groups))
+    if interval != (None, None) and found.events is None and len(groups) > 1:
         for of_one in groups.values():  # too much for one pass is too much of one: it is not the others' fault
-            yield from _read_group(using, since, of_one)
+            yield from _read_group(using, interval, of_one)
     else:
         yield streams, found
 
 
-def _read(using: str, since: str | None, environments: list[str]) -> Pass:
-    asked = {"environments": environments, "since": since, "limit": MAX_EVENTS + 1, "bytes": MAX_BYTES}
+def _read(using: str, interval: Interval, environments: list[str]) -> Pass:
+    since, until = interval
+    asked = {"since": since, "until": until, "limit": MAX_EVENTS + 1, "bytes": MAX_BYTES}
     with connections[using].cursor() as cursor:
-        cursor.execute(_READ, asked)
-        snapshot, timeline, is_past, tables, versions, ids, data = cursor.fetchone()
+        cursor.execute(_READ, asked | {"environments": environments})
+        snapshot, timeline, is_past, tables, versions, ids, sequences, data = cursor.fetchone()
         watched: dict[str, dict[str, str]] = defaultdict(dict)
         for environment_id, table, generation in tables or ():
             watched[environment_id][table] = generation
@@ -159,8 +167,8 @@ def _read(using: str, since: str | None, environments: list[str]) -> Pass:
             found.unsettled = set(cursor.fetchall())
         elif is_past and len(ids or ()) <= MAX_EVENTS and None not in (data or ()):
             events: dict[str, dict[str, list[Event]]] = {each: defaultdict(list) for each in environments}
-            for environment_id, text in zip(ids or (), data or (), strict=True):
-                event = exact_json.loads(text)
+            for environment_id, sequence, text in zip(ids or (), sequences or (), data or (), strict=True):
+                event = exact_json.loads(text) | {"sequence": sequence}
                 events[environment_id][event["table"]].append(event)
             found.events = dict(events)
     return found

@@ -20,6 +20,7 @@ from platform_site.http.errors import ApiError
 from platform_site.identity.plans import plan_limits
 from platform_site.observability import metrics
 from rows.changes import stream_counts, watched_tables
+from rows.changes.batches import encode
 from rows.changes.differences import changes
 from rows.changes.event_reader import Pass, by_environment, read
 from rows.changes.positions import Position
@@ -280,25 +281,24 @@ class Feed:
             # Too many, of another server, or not all of them were recorded.
             stream.forget_position()
             return
-        key = None if is_new or stream.is_reset_due else (stream.seal, stream.principal, seen)
-        if key in found.encoded:
-            stream.position = now
-            self._put(stream, *found.encoded[key])
-            return
-        messages = [] if is_new else changes(self._using, stream, found)
-        stream.position = now
-        resets = list(stream.due_resets(time.monotonic()))
-        if messages or resets:
-            encoded = stream.encode([*messages, *resets]), len(messages) + len(resets)
-            if key is not None and not resets and not stream.is_reset_due:
-                found.encoded[key] = encoded
-            self._put(stream, *encoded)
+        seal = None if stream.is_reset_due else stream.seal  # of events before the reset a message must not have an id
+        key = stream.seal, stream.principal, seen
+        batch = None if seal is None else found.encoded.get(key)
+        if batch is None:
+            messages = [] if is_new else changes(self._using, stream, found)
+            batch = encode(messages, seen, now, seal, is_all=not stream.is_reset_due)
+            if not stream.is_reset_due:
+                found.encoded[key] = batch
+        stream.position = batch.position
+        if batch.position != now:
+            stream.forget_resets()  # the pass that sends the rest finds them again
+            self.wake()
+        resets, count = stream.encode_resets(time.monotonic())
+        if batch.number or count:
+            stream.put(batch.encoded + resets)
+            metrics.CHANGE_MESSAGES.labels(self._using).inc(batch.number + count)
         elif time.monotonic() - stream.sent_at >= PING_SECONDS:
             stream.send("ping", has_id=not stream.is_reset_due)
-
-    def _put(self, stream: Stream, encoded: bytes, count: int) -> None:
-        stream.put(encoded)
-        metrics.CHANGE_MESSAGES.labels(self._using).inc(count)
 
     def _make_ready(self, stream: Stream, found: Pass, now: Position) -> None:
         """Begin at the snapshot of the pass, once all writes that began before the tables were watched are over."""
@@ -308,11 +308,9 @@ class Feed:
         stream.position = now
         if stream.must_relist or not is_settled:
             stream.reset_all()
-            resets = list(stream.due_resets(time.monotonic()))
-            stream.put(stream.encode(resets))
+            stream.put(stream.encode_resets(time.monotonic())[0])
         else:
-            for each in stream.subscriptions:
-                each.needs_reset = False
+            stream.forget_resets()
             stream.send("ready", has_id=True)
 
 

@@ -1,8 +1,8 @@
-"""A position: which transactions a stream has seen, as text that only this service reads or makes."""
+"""A position: which events a stream has seen, as text that only this service reads or makes."""
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -16,12 +16,23 @@ HEADER: Final = "Last-Event-ID"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """`snapshot` is PostgreSQL's `pg_snapshot`. The rest tells whether it still means anything: the timeline of the
-    server, and the generations of the watched tables."""
+    """`snapshot` is PostgreSQL's `pg_snapshot`: the events of transactions that are visible in it have been seen.
+
+    Within a batch also those of the transactions visible in `until`, as far as the last event of their row is not
+    behind `sequence`. Transactions do not commit in the order of their events, so neither would do without the other.
+    """
 
     snapshot: str
     timeline: int
+    """Of the server. It and `generations` tell whether the rest still means anything."""
     generations: str
+    """Of the watched tables."""
+    until: str | None = None
+    sequence: int = 0
+
+    def within(self, end: "Position", sequence: int) -> "Position":
+        """That of a message in the batch that leads from here to `end`."""
+        return replace(self, until=end.snapshot, sequence=sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +41,8 @@ class Seal:
 
     facts: tuple[cursors.Fact, ...]
 
-    def write(self, position: Position) -> str:
+    def write(self, position: Position) -> str | None:
+        """None where it would be too long, while very many transactions are open."""
         return _sealed(self.facts, position)
 
     def read(self, text: str) -> Position:
@@ -43,9 +55,15 @@ class Seal:
 
 
 @lru_cache(maxsize=1_024)
-def _sealed(facts: tuple[cursors.Fact, ...], position: Position) -> str:
+def _sealed(facts: tuple[cursors.Fact, ...], position: Position) -> str | None:
     """Streams of one caller that ask the same have the same."""
-    return cursors.encode(_KIND, facts, [position.snapshot, position.timeline, position.generations])
+    values: list[cursors.Value] = [position.snapshot, position.timeline, position.generations]
+    if position.until is not None:
+        values += [position.until, position.sequence]
+    try:
+        return cursors.encode(_KIND, facts, values)
+    except cursors.CursorTooLong:
+        return None
 
 
 def seal_of(place: EnvironmentRef, caller: Caller, subscriptions: Mapping[str, Any]) -> Seal:

@@ -204,11 +204,12 @@ class Stream:
         self.queue.put(message(event, data, self._last_id() if has_id else None))
         self.sent_at = time.monotonic()
 
-    def encode(self, messages: Sequence[tuple[str, str]]) -> bytes:
-        """Only the last one has an id: a client that is cut off within them is sent all of them again."""
-        *others, (event, data) = messages
+    def encode_resets(self, now: float) -> tuple[bytes, int]:
+        """Those that are due, and their number. Only the last one has an id."""
+        due = list(self._due_resets(now))
         last_id = None if self.is_reset_due else self._last_id()
-        return b"".join([*(message(*each) for each in others), message(event, data, last_id)])
+        ids = [*[None] * (len(due) - 1), last_id]
+        return b"".join(message("reset", data, each) for data, each in zip(due, ids, strict=False)), len(due)
 
     def put(self, encoded: bytes) -> None:
         self.queue.put(encoded)
@@ -232,12 +233,16 @@ class Stream:
         for each in self.subscriptions:
             each.needs_reset = True
 
-    def due_resets(self, now: float) -> Iterator[tuple[str, str]]:
+    def forget_resets(self) -> None:
+        for each in self.subscriptions:
+            each.needs_reset = False
+
+    def _due_resets(self, now: float) -> Iterator[str]:
         """At most one a second for each subscription, since each makes the client list its rows."""
         for each in self.subscriptions:
             if each.needs_reset and now - each.reset_at >= 1:
                 each.needs_reset, each.reset_at = False, now
-                yield "reset", exact_json.dumps({"subscription": each.name})
+                yield exact_json.dumps({"subscription": each.name})
 
     def end(self, reason: str) -> None:
         """Send `bye` and close. The random delay keeps clients from reconnecting all at once."""

@@ -1,0 +1,110 @@
+"""Live changes that are read together: a client that is cut off within them goes on where it was."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.live_changes import READY, TASKS, App, Live
+from tests.support.service import Up
+
+ROWS = 60
+TWICE = {"all": {"table": "tasks"}, "titles": {"table": "tasks", "columns": "title"}}
+
+
+@pytest.fixture(scope="module")
+def app(served: Up) -> Iterator[App]:
+    app = App(served)
+    app.ok("owner", "PATCH", f"/projects/{app.project_id}", plan="pro")  # streams that have ended count for a while
+    yield app
+    app.close()
+
+
+def last_id_before(app: App, subscriptions: Any) -> str:
+    with app.live("server", subscriptions) as stream:
+        assert stream.next() == READY
+    assert stream.last_id
+    return stream.last_id
+
+
+def write_at_once(app: App, count: int, **values: Any) -> set[str]:
+    """In one transaction. Returns the ids."""
+    answer = app.clients["server"].post("/rows/tasks", json=[{"title": "x", "rank": n} | values for n in range(count)])
+    assert answer.status_code == 201, answer.text
+    return {row["id"] for row in answer.json()["data"]}
+
+
+def read(stream: Live, count: int) -> list[tuple[str, Any, str | None]]:
+    return [stream.next_with_id() for _ in range(count)]
+
+
+def test_a_client_that_is_cut_off_within_a_batch_goes_on_there(app: App) -> None:
+    last_id = last_id_before(app, TASKS)
+    written = write_at_once(app, ROWS)
+    got: list[str] = []
+    while len(got) < ROWS:
+        with app.live("server", last_id=last_id) as stream:
+            messages = read(stream, 7 if len(got) + 7 < ROWS else ROWS - len(got))
+        assert all(each for _, _, each in messages)
+        last_id = messages[-1][2] or last_id
+        got += [data["id"] for _, data, _ in messages]
+    assert len(got) == len(set(got)) == ROWS
+    assert set(got) == written
+    with app.live("server", last_id=last_id) as stream:
+        assert stream.is_silent(), "nothing twice"
+
+
+def test_what_is_sent_again_of_a_batch_has_the_same_ids(app: App) -> None:
+    last_id = last_id_before(app, TASKS)
+    write_at_once(app, ROWS)
+    with app.live("server", last_id=last_id) as stream:
+        messages = read(stream, ROWS)
+    write_at_once(app, 1)  # the rest of the batch is the same, whatever comes after it
+    for begin in (1, ROWS // 2, ROWS - 1):
+        with app.live("server", last_id=messages[begin - 1][2]) as again:
+            assert read(again, ROWS - begin) == messages[begin:]
+            assert again.next()[0] == "row"
+
+
+def test_changes_after_a_break_within_a_batch(app: App) -> None:
+    """Rows of its first part and of its second one, which is sent as it was before the later change."""
+    last_id = last_id_before(app, TASKS)
+    write_at_once(app, ROWS)
+    with app.live("server", last_id=last_id) as stream:
+        first = read(stream, ROWS // 2)
+    rows = {data["id"]: data["row"] for _, data, _ in first}
+    early, late = first[0][1]["id"], None
+    app.change("tasks", early, title="Changed")
+    with app.live("server", last_id=first[-1][2]) as stream:
+        for _, data, _ in read(stream, ROWS // 2):
+            assert data["id"] not in rows
+            late = data["id"]
+        kind, data, _ = stream.next_with_id()
+        assert (kind, data["id"], data["row"]["title"]) == ("row", early, "Changed")
+        app.ok("server", "DELETE", f"/rows/tasks/{late}")
+        assert stream.next() == ("gone", {"subscription": "tasks", "id": late})
+
+
+def test_a_break_between_two_subscriptions_to_a_row_loses_neither(app: App) -> None:
+    last_id = last_id_before(app, TWICE)
+    written = write_at_once(app, 5)
+    got: set[tuple[str, str]] = set()
+    for _ in range(5):
+        with app.live("server", TWICE, last_id) as stream:
+            for _, data, each in read(stream, 2):
+                got.add((data["subscription"], data["id"]))
+                last_id = each or last_id
+    assert got == {(name, row_id) for name in TWICE for row_id in written}
+
+
+def test_changes_of_more_bytes_than_may_wait_for_a_client(app: App) -> None:
+    """It reads as fast as they come, and is not cut off."""
+    last_id = last_id_before(app, TASKS)
+    written = set()
+    for _ in range(10):
+        written |= write_at_once(app, 3, title="x" * 300_000)
+    with app.live("server", last_id=last_id) as stream:
+        messages = read(stream, len(written))
+        assert {data["id"] for _, data, _ in messages} == written
+        assert all(each for _, _, each in messages)
+        assert stream.is_silent()
