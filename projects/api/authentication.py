@@ -83,7 +83,7 @@ class CallerAuthentication(BaseAuthentication):
 
 
 @dataclass(frozen=True, slots=True)
-class _Lookup:
+class Lookup:
     """What one request asks of the records."""
 
     credential: Credential
@@ -106,18 +106,18 @@ class _Lookup:
         return isinstance(self.credential, SessionCredential) and self.credential.claims.environment_id is None
 
 
-def _lookup_of(credential: Credential, named: str | None, use: EnvironmentUse) -> _Lookup:
+def lookup_of(credential: Credential, named: str | None, use: EnvironmentUse) -> Lookup:
     who = credential.cache_name
     where: str | None
     if isinstance(credential, KeyCredential):
-        return _Lookup(credential, named, who, environment_cache.name_for_key(who), credential.is_publishable)
+        return Lookup(credential, named, who, environment_cache.name_for_key(who), credential.is_publishable)
     if credential.claims.environment_id is not None:
         where = environment_cache.name_for_user(credential.claims.environment_id)
     elif use == "unused" or (named is not None and not ids.matches("env", named)):
         where = None
     else:
         where = environment_cache.name_for_account(credential.claims.user_id, named)
-    return _Lookup(credential, named, who, where)
+    return Lookup(credential, named, who, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class _Found:
 
 def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -> Caller:
     """The caller behind a credential that `request` showed. Raises as above."""
-    question = _lookup_of(credential, named_environment(request), use)
+    question = lookup_of(credential, named_environment(request), use)
     trip = redis_client.round_trip()
     _fill_waiting(trip)
     who = trip.get(question.who)
@@ -155,16 +155,27 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     return found.caller
 
 
+def caller_by_records(question: Lookup, who: bytes | None, where: bytes | None) -> Caller | None:
+    """The caller that both records show, or None where `resolve` has to be asked, which also says why."""
+    found = _remembered(question, who, where)
+    claims = question.credential.claims if isinstance(question.credential, SessionCredential) else None
+    if found is None or (claims is not None and claims.expires_at <= time.time()):
+        return None
+    _check_expiry(found.identity)
+    _check_place(question, found, "required")
+    return found.caller
+
+
 _verified: Final[dict[str, None]] = {}
 """Keys that this process has met before."""
 
 
-def _may_be_forged(question: _Lookup) -> bool:
+def _may_be_forged(question: Lookup) -> bool:
     """Whether the credential could be a guess: a key with a valid checksum can be invented, a signature cannot."""
     return isinstance(question.credential, KeyCredential) and question.who not in _verified
 
 
-def _verify(question: _Lookup) -> None:
+def _verify(question: Lookup) -> None:
     while len(_verified) >= _MOST_REMEMBERED:
         _verified.pop(next(iter(_verified), ""), None)
     _verified[question.who] = None
@@ -175,7 +186,7 @@ def _check_expiry(identity: Identity) -> None:
         raise Unauthorized
 
 
-def _check_place(question: _Lookup, found: _Found, use: EnvironmentUse) -> None:
+def _check_place(question: Lookup, found: _Found, use: EnvironmentUse) -> None:
     """That the call means an environment of the caller's, or none where none is needed. Never a guess.
 
     Of a suspended project, keys and users get nowhere; an account does where the call needs no environment, such as to
@@ -213,7 +224,7 @@ _mark_names: Final[dict[str, str]] = {}
 
 
 def _note_freshness(
-    request: HttpRequest, question: _Lookup, place: EnvironmentRef, asked: str | None, mark: round_trip.Fetched | None
+    request: HttpRequest, question: Lookup, place: EnvironmentRef, asked: str | None, mark: round_trip.Fetched | None
 ) -> None:
     """Leave with the request what a replica must show to answer it (`platform_site.postgres.replicas`), if one may."""
     name = replicas.mark_name(place.cluster, place.environment_id)
@@ -233,7 +244,7 @@ def _note_freshness(
 _memory: Final[dict[tuple[str, str | None, bytes, bytes | None], _Found]] = {}
 
 
-def _remembered(question: _Lookup, who: bytes | None, where: bytes | None) -> _Found | None:
+def _remembered(question: Lookup, who: bytes | None, where: bytes | None) -> _Found | None:
     """The content of two cached records; None if one is missing, marked, or of another format."""
     if who is None or who == UNCACHED:
         return None
@@ -257,7 +268,7 @@ def _remembered(question: _Lookup, who: bytes | None, where: bytes | None) -> _F
     return found
 
 
-def _query(question: _Lookup) -> _Found:
+def _query(question: Lookup) -> _Found:
     """Both records from PostgreSQL, in one statement, and to the cache with the next trip. Raises Unauthorized."""
     now = time.monotonic()
     answer = identity_lookup.identify(question.credential, places=_places_statement(question))
@@ -275,7 +286,7 @@ def _query(question: _Lookup) -> _Found:
     return _assemble(identity, raw)
 
 
-def _places_statement(question: _Lookup) -> Any:
+def _places_statement(question: Lookup) -> Any:
     if question.where is None:
         return Value([], output_field=environment_cache.JSON_ARRAY)
     if question.is_by_account:

@@ -13,9 +13,11 @@ from platform_site.concurrency import server_hints
 from platform_site.http import fields
 from platform_site.http.errors import FieldError, NotFound, ValidationFailed
 from platform_site.http.event_streams import EventStreamResponse
+from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiRequest, ApiViewSet
 from platform_site.identity.callers import Caller
 from projects import staff_access
+from projects.api.authentication import lookup_of
 from rows.changes import open_stream
 from rows.changes.credentials import SharedCredential, shared_credential
 from rows.changes.positions import HEADER
@@ -71,7 +73,9 @@ class ChangesViewSet(ApiViewSet):
         request = self.request._request
         meta = tuple((name, request.META[name]) for name in _CREDENTIAL if name in request.META)
         grant_id = request.__dict__.get(staff_access.ATTRIBUTE)
-        return shared_credential((meta, grant_id), partial(_authenticate_again, meta, grant_id), self.caller)
+        credential: Any = self.request.auth
+        lookup = lookup_of(credential, named_environment(request), "required") if grant_id is None else None
+        return shared_credential((meta, grant_id), partial(_authenticate_again, meta, grant_id), self.caller, lookup)
 
 
 def _authenticate_again(meta: tuple[tuple[str, str], ...], grant_id: str | None) -> Caller:

@@ -1,25 +1,32 @@
 """Who the caller of a stream is by now: one check for all streams of this process with the same credential."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 from weakref import WeakValueDictionary
 
 from platform_site.http.errors import ApiError
 from platform_site.identity.callers import Caller
+from platform_site.redis import client as redis_client
+from projects.api.authentication import Lookup, caller_by_records
 
 AUTHENTICATE_SECONDS: Final = 0.8
 """How often a credential is checked: its streams end within a second after it is revoked."""
+_CHECKED_TOGETHER: Final = 500
 
 
 class SharedCredential:
-    """A credential as requests show it. `authenticate` raises ApiError where a request would be refused."""
+    """A credential as requests show it. `authenticate` raises ApiError where a request would be refused.
 
-    __slots__ = ("__weakref__", "_authenticate", "_caller", "_checked_at", "_lock", "_refused")
+    `lookup` are the records that decide it; None where others do as well.
+    """
 
-    def __init__(self, authenticate: Callable[[], Caller], caller: Caller) -> None:
-        self._authenticate, self._caller = authenticate, caller
+    __slots__ = ("__weakref__", "_authenticate", "_caller", "_checked_at", "_lock", "_refused", "lookup")
+
+    def __init__(self, authenticate: Callable[[], Caller], caller: Caller, lookup: Lookup | None) -> None:
+        self._authenticate, self._caller, self.lookup = authenticate, caller, lookup
         self._lock = threading.Lock()
         self._checked_at = time.monotonic()
         self._refused: ApiError | None = None
@@ -45,6 +52,19 @@ class SharedCredential:
         is_fresh = time.monotonic() - self._checked_at < AUTHENTICATE_SECONDS
         return is_fresh and self._refused is None and self._caller is caller
 
+    def is_due_soon(self, now: float) -> bool:
+        return now - self._checked_at >= AUTHENTICATE_SECONDS / 2
+
+    def note(self, caller: Caller, checked_at: float) -> None:
+        """A check without `authenticate` has found this caller."""
+        if self._lock.acquire(blocking=False):  # otherwise it is being checked
+            try:
+                self._checked_at, self._refused = checked_at, None
+                if caller != self._caller:
+                    self._caller = caller
+            finally:
+                self._lock.release()
+
     def found(self, caller: Caller) -> Caller:
         """The caller whom a new request has just found: a new stream must not go by an older state. Returns an equal
         one, if there is any, for the memory of its streams."""
@@ -59,11 +79,30 @@ _lock: Final = threading.Lock()
 _known: "Final[WeakValueDictionary[Hashable, SharedCredential]]" = WeakValueDictionary()
 
 
-def shared_credential(key: Hashable, authenticate: Callable[[], Caller], caller: Caller) -> SharedCredential:
+def shared_credential(
+    key: Hashable, authenticate: Callable[[], Caller], caller: Caller, lookup: Lookup | None
+) -> SharedCredential:
     """The one of this process. `key` has all of the request that `authenticate` depends on; `caller` is who has just
     shown it."""
     with _lock:
         found = _known.get(key)
         if found is None:
-            found = _known[key] = SharedCredential(authenticate, caller)
+            found = _known[key] = SharedCredential(authenticate, caller, lookup)
     return found
+
+
+def check_together(credentials: Iterable[SharedCredential]) -> None:
+    """Check those that are due soon, in one round trip to Redis. What it does not show is left to the method `caller`:
+    a record that is missing, the end of a credential."""
+    now = time.monotonic()
+    due = [(each, each.lookup) for each in set(credentials) if each.lookup is not None and each.is_due_soon(now)]
+    for start in range(0, len(due), _CHECKED_TOGETHER):
+        some = due[start : start + _CHECKED_TOGETHER]
+        trip = redis_client.round_trip()
+        asked = [(each, lookup, trip.get(lookup.who), trip.get(lookup.where or lookup.who)) for each, lookup in some]
+        trip.run()
+        for each, lookup, who, where in asked:
+            with contextlib.suppress(ApiError):
+                caller = caller_by_records(lookup, who.value, where.value if lookup.where else None)
+                if caller is not None:
+                    each.note(caller, now)

@@ -21,6 +21,7 @@ from platform_site.identity.plans import plan_limits
 from platform_site.observability import metrics
 from rows.changes import stream_counts, watched_tables
 from rows.changes.batches import encode
+from rows.changes.credentials import check_together
 from rows.changes.differences import changes
 from rows.changes.event_reader import Pass, by_environment, read
 from rows.changes.positions import Position
@@ -118,7 +119,9 @@ class Feed:
                     close_old_connections()
                     self._renew(streams)
                     unsettled = [each for each in streams if each.position is None]
-                    self._pass(streams if self._is_pass_of_all_due() else list(dict.fromkeys([*unsettled, *added])))
+                    due = streams if self._is_pass_of_all_due() else list(dict.fromkeys([*unsettled, *added]))
+                    check_together(each.credential for each in due)
+                    self._pass(due)
                     failed_at = 0.0
                     pause = SETTLE_POLL_SECONDS if unsettled else POLL_SECONDS
                 except Error as error:

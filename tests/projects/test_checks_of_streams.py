@@ -1,0 +1,80 @@
+"""Whether the credentials of streams still hold, asked of many of them together (`rows.changes.credentials`)."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from django.test import RequestFactory
+
+from accounts import audit
+from accounts.models import ServerKey
+from accounts.tokens import credentials
+from accounts.users import service as user_service
+from platform_site.http.errors import Unauthorized
+from platform_site.identity.callers import Caller
+from projects.api import authentication
+from projects.models import Environment
+from rows.changes.credentials import SharedCredential, check_together
+from tests.projects.conftest import RoundTrips, key_for
+from tests.support.flush import flush_redis
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+
+@dataclass
+class Holder:
+    """A key, and what a stream that was opened with it knows."""
+
+    environment_id: str
+    authenticated: int = 0
+
+    def __post_init__(self) -> None:
+        self.credential = credentials.read(f"Bearer {key_for(self.environment_id, 'rows:read')}")
+        flush_redis()  # until the mark of a change expires nothing is cached
+        for _ in range(2):  # the second one caches what the first one read
+            self.caller = self._resolve()
+        lookup = authentication.lookup_of(self.credential, None, "required")
+        self.shared = SharedCredential(self.authenticate, replace(self.caller, role="former"), lookup)
+        self.shared.found(self.caller)  # another one than before: a check is due
+
+    def _resolve(self) -> Caller:
+        return authentication.resolve(RequestFactory().get("/"), self.credential, "required")
+
+    def authenticate(self) -> Caller:
+        self.authenticated += 1
+        return self._resolve()
+
+
+@pytest.fixture
+def holders(production: Environment) -> list[Holder]:
+    made = [Holder(production.pk) for _ in range(12)]
+    for each in made:  # `flush_redis` has emptied the cache in between
+        for _ in range(2):
+            each._resolve()
+    return made
+
+
+def test_many_credentials_are_checked_in_one_round_trip(holders: list[Holder], trips: RoundTrips) -> None:
+    trips.reset()
+    check_together([*(each.shared for each in holders), *(each.shared for each in holders)])
+    assert trips.counts == (1, 0)
+    assert [each.shared.caller() for each in holders] == [each.caller for each in holders]
+    check_together(each.shared for each in holders)
+    assert trips.counts == (1, 0), "none is due any more"
+    assert not any(each.authenticated for each in holders)
+
+
+def test_what_a_round_trip_does_not_show_is_checked_alone(holders: list[Holder], trips: RoundTrips) -> None:
+    key = ServerKey.objects.get(pk=holders[0].caller.id)
+    user_service.revoke_key(key, actor=audit.SYSTEM)
+    check_together(each.shared for each in holders)
+    with pytest.raises(Unauthorized):
+        holders[0].shared.caller()
+    assert [each.shared.caller() for each in holders[1:]] == [each.caller for each in holders[1:]]
+    assert [each.authenticated for each in holders] == [1] + [0] * 11
+
+
+def test_without_records_each_credential_is_checked_alone(holders: list[Holder]) -> None:
+    flush_redis()
+    check_together(each.shared for each in holders)
+    assert [each.shared.caller() for each in holders] == [each.caller for each in holders]
+    assert [each.authenticated for each in holders] == [1] * 12
