@@ -1,5 +1,5 @@
 """One fault after the other under load, and one table: `python -m tests.faults [--only FAULT …] [--changes FAULT …]
-[--writes 800] [--streams 50] [--json FILE]`.
+[--writes 800] [--changes-writes 10000] [--streams 50] [--json FILE]`.
 
 Four clients write rows that are delivered to a receiver (each with its own id, so that what got no response can be
 looked up), two more create, change, list and delete projects. A second after they began, the fault; a few seconds after
@@ -181,15 +181,15 @@ def shown(line: Line) -> str:
 
 
 CHANGES_HEAD = (
-    "| live changes during | writes | streams opened | events | lost | duplicate | unauthorised | out of order |\n"
-    "|---|--:|--:|--:|--:|--:|--:|--:|"
+    "| live changes during | writes | streams opened | events | lost | duplicate | with another id | unauthorised | out of order |\n"
+    "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
 )
 
 
 def shown_changes(what: str, found: Result) -> str:
     return (
         f"| {what} | {found.writes:,} | {found.opened:,} | {found.events:,} | {found.lost} | {found.duplicates:,}"
-        f" | {found.unauthorized} | {found.out_of_order} |"
+        f" | {found.renamed} | {found.unauthorized} | {found.out_of_order} |"
     )
 
 
@@ -222,6 +222,9 @@ def main() -> None:
     parser.add_argument(
         "--changes", nargs="*", choices=list(HARMS), default=list(HARMS), metavar="FAULT", help="under live changes"
     )
+    parser.add_argument(
+        "--changes-writes", type=int, default=10_000, help="rows written under live changes (default %(default)s)"
+    )
     parser.add_argument("--streams", type=int, default=50, help="of live changes (default %(default)s)")
     parser.add_argument("--writes", type=int, default=800, help="rows written under each fault (default %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the lines there")
@@ -240,7 +243,7 @@ def main() -> None:
         print(f"\n{CHANGES_HEAD}")
         changes = {}
         for what in options.changes:
-            changes[what] = follow(on.up, on.valkey, what, writes=options.writes, streams=options.streams)
+            changes[what] = follow(on.up, on.valkey, what, writes=options.changes_writes, streams=options.streams)
             print(shown_changes(what, changes[what]), flush=True)
     if options.json:
         found = {

@@ -40,9 +40,9 @@ class Mirror(threading.Thread):
     def __init__(self, app: App, who: str, client: httpx.Client, stopping: threading.Event) -> None:
         super().__init__(daemon=True)
         self.app, self.who, self.client, self.stopping = app, who, client, stopping
-        self.sent: dict[str, int] = {}
-        """The last title of each row that the stream has sent."""
-        self.events = self.duplicates = self.unauthorized = self.out_of_order = 0
+        self.sent: dict[str, tuple[int, str | None]] = {}
+        """The last title of each row that the stream has sent, and the id of the message."""
+        self.events = self.duplicates = self.renamed = self.unauthorized = self.out_of_order = 0
         self.rows: dict[str, Any] = {}
         self.last_id: str | None = None
         self.opened = 0
@@ -69,21 +69,23 @@ class Mirror(threading.Thread):
                     continue
                 if kind in ("bye", "closed"):
                     return
-                self._apply(kind, data)
+                self._apply(kind, data, last_id)
                 self.last_id = last_id or self.last_id
         finally:
             stream.close()
 
-    def _apply(self, kind: str, data: Any) -> None:
+    def _apply(self, kind: str, data: Any, message_id: str | None) -> None:
         if kind in ("ready", "reset"):
             self.rows = self.list()
         elif kind == "row":
             row, title = data["row"], int(data["row"]["title"])
+            before, id_before = self.sent.get(data["id"], (0, None))
             self.events += 1
-            self.duplicates += title == self.sent.get(data["id"])
+            self.duplicates += title == before
+            self.renamed += title == before and message_id != id_before
             self.unauthorized += row["owner_id"] != self.app.users[self.who] or row["rank"] >= 8
-            self.out_of_order += title < self.sent.get(data["id"], 0)
-            self.sent[data["id"]] = title
+            self.out_of_order += title < before
+            self.sent[data["id"]] = title, message_id
             self.rows[data["id"]] = data["row"]
         elif kind == "gone":
             self.rows.pop(data["id"], None)
@@ -109,11 +111,9 @@ class Mirror(threading.Thread):
 
 
 class SlowMirror(Mirror):
-    """Reads slower than the writers write. Its connections last longer: of what it missed only the last message has an
-    id, so it must read all of that before the next break."""
+    """Reads slower than the writers write, and is cut off within every batch."""
 
     pause = 0.005
-    longest = 40.0
 
 
 class Writer(threading.Thread):
@@ -207,13 +207,15 @@ HARMS: dict[str, Callable[[Up, OwnValkey, CuttableNetwork], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`lost` are clients whose rows are not those of a list in the end; `events` are of rows, to all clients."""
+    """`lost` are clients whose rows are not those of a list in the end; `events` are of rows, to all clients; `renamed`
+    are duplicates with another id."""
 
     writes: int
     opened: int
     events: int
     lost: int
     duplicates: int
+    renamed: int
     unauthorized: int
     out_of_order: int
 
@@ -262,6 +264,7 @@ def follow(up: Up, valkey: OwnValkey, what: str, *, writes: int, streams: int) -
         events=sum(each.events for each in mirrors),
         lost=lost,
         duplicates=sum(each.duplicates for each in mirrors),
+        renamed=sum(each.renamed for each in mirrors),
         unauthorized=sum(each.unauthorized for each in mirrors),
         out_of_order=sum(each.out_of_order for each in mirrors),
     )
