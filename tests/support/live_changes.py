@@ -74,6 +74,7 @@ class Live:
         self.response = client.send(request, stream=True)
         self.last_id = last_id
         self._pause = pause
+        self._is_closed = False
         self._events: Queue[tuple[str, Any, str | None]] = Queue()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -92,6 +93,9 @@ class Live:
                     message = {}
         except (httpx.HTTPError, httpx.StreamError):
             pass
+        except AssertionError:  # h11's, where the connection is closed while this thread reads
+            if not self._is_closed:
+                raise
         self._events.put(("closed", {}, None))
 
     def next_with_id(self, seconds: float = 10) -> tuple[str, Any, str | None]:
@@ -110,6 +114,7 @@ class Live:
             return True
 
     def close(self) -> None:
+        self._is_closed = True
         self.response.close()
 
 
