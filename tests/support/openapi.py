@@ -2,7 +2,11 @@
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import drf_spectacular.validation
+import jsonschema_rs
 
 from platform_site.http.openapi.description import _document
 
@@ -35,6 +39,18 @@ addresses."""
 def description() -> dict[str, Any]:
     read: dict[str, Any] = json.loads(_document("platform_site.urls")[0])
     return read
+
+
+@cache
+def _openapi_3_1() -> Any:
+    file = Path(drf_spectacular.validation.__file__).with_name("openapi_3_1_schema.json")
+    return jsonschema_rs.validator_for(json.loads(file.read_text()))
+
+
+def validate_description(document: dict[str, Any]) -> None:
+    """As `validate_schema` of drf-spectacular with the same file; that one takes three seconds for a description."""
+    assert document["openapi"].startswith("3.1")
+    _openapi_3_1().validate(document)
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
