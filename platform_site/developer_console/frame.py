@@ -6,6 +6,7 @@ from functools import cached_property, wraps
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
+from django.middleware.gzip import GZipMiddleware
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import urlencode
@@ -18,6 +19,9 @@ from platform_site.developer_console.staff import grants as staff
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 
+_GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
+"""For pages alone. It adds a random length, and the CSRF token differs in each page, so lengths reveal neither it nor a
+row beside a text that somebody else chose (BREACH)."""
 WRITERS: Final = frozenset({"owner", "developer"})
 
 
@@ -102,6 +106,9 @@ def signed_in_page(view: Callable[..., HttpResponse]) -> Page:
         except Refused as refusal:
             return _refused(request, refusal)
         session.keep_alive(response, signed_in)
+        is_html = not response.streaming and response.headers.get("Content-Type", "").startswith("text/html")
+        if is_html:
+            _GZIP.process_response(request, response)
         return response
 
     return wrapped

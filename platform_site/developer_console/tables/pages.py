@@ -3,9 +3,11 @@
 import json
 from typing import Any, Final
 
+from django.forms.utils import flatatt
 from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
 from platform_site.developer_console.api_calls import Refused, answer_of
@@ -34,7 +36,8 @@ def tables(console: Console) -> HttpResponse:
     """The first table; without one, what to do next."""
     found = schema_tables(console)
     if found:
-        return redirect(console.url("table", next(iter(found))))
+        seen_as = console.request.GET.get("as", "")
+        return redirect(console.url("table", next(iter(found))) + (f"?{urlencode({'as': seen_as})}" if seen_as else ""))
     return console.render("console/tables_empty.html", {})
 
 
@@ -135,15 +138,30 @@ def _shown(console: Console, row: dict[str, Any], columns: list[Column], seen: d
         text = text_of(values.get(column.key), column.type)
         cells.append(
             {
-                "column": column,
-                "value": text,
+                "attributes": _attributes(console, column, values.get(column.key), as_seen),
                 "text": text if len(text) <= LONGEST_CELL else text[:LONGEST_CELL] + "…",
                 "is_null": values.get(column.key) is None,
-                "is_hidden": as_seen is not None and column.key not in as_seen,
                 "href": _target(console, column, values.get(column.key)),
             }
         )
     return {"id": values["id"], "etag": row["etag"], "is_hidden": as_seen is None, "cells": cells}
+
+
+def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str, Any] | None) -> SafeString:
+    """Those of a cell, for the grid's scripts. A page has hundreds of cells, so each has only what it needs."""
+    found: dict[str, Any] = {
+        "data-key": column.key,
+        "data-type": column.type,
+        "data-value": text_of(value, column.type),
+        "data-null": value is None,
+        "data-nullable": column.null,
+        "data-read-only": column.is_read_only,
+    }
+    found |= {"data-values": ",".join(column.values)} if column.values else {}
+    found |= {"aria-readonly": "true"} if column.is_read_only else {}
+    found |= {"tabindex": "-1"} if console.may_write else {}
+    found |= {"class": "unseen"} if as_seen is not None and column.key not in as_seen else {}
+    return flatatt(found)
 
 
 def _target(console: Console, column: Column, value: Any) -> str | None:
