@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from django.http import HttpResponse
+from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 
 from accounts.audit import Actor
@@ -15,6 +16,11 @@ from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
 from projects.models import StaffGrant
 
+_TITLES: Final = {
+    "queued_bytes": "Input of queued runs",
+    "visitor_queued_runs": "Queued runs of anonymous callers",
+    "visitor_queued_bytes": "Input of queued runs of anonymous callers",
+}
 ROLES: Final = ("owner", "developer", "viewer")
 
 
@@ -85,9 +91,18 @@ def _revoke_staff(console: Console) -> dict[str, Any]:
 
 
 def _limits(console: Console) -> dict[str, Any]:
-    """Those that say how much is used."""
+    """Those that say how much is used, by what the page calls them."""
     limits = console.api("GET", "/v1/limits").data["limits"]
-    return {name.replace("_", " "): limit for name, limit in limits.items() if "used" in limit}
+    return {
+        _TITLES.get(name, name.replace("_", " ").capitalize()): limit | {"text": _usage(name, limit)}
+        for name, limit in limits.items()
+        if "used" in limit
+    }
+
+
+def _usage(name: str, limit: dict[str, int]) -> str:
+    shown = filesizeformat if name.endswith("_bytes") else "{:,}".format
+    return f"{shown(limit['used'])} of {shown(limit['limit'])}"
 
 
 def _add_member(console: Console) -> dict[str, Any]:

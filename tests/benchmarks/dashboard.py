@@ -37,7 +37,7 @@ LARGE = {"webhooks_delivery", "webhooks_attempt", "functions_run", "rows_outboxe
 
 _WEBHOOKS = """
 INSERT INTO platform.webhooks_webhook (id, environment_id, url, host, events, ordering, description, enabled, sealed_secret)
-SELECT 'wh_' || lpad(n::text, 26, '0'), %(environment)s, 'https://example.com/' || n, 'example.com:443', '{bench.none}',
+SELECT 'wh_' || lpad(n::text, 26, '0'), %(environment)s, 'https://example.com/' || n, 'example.com:443', '{bench.insert}',
        'none', '', n %% 10 > 0, 'x'
   FROM generate_series(1, %(webhooks)s::bigint) n
 """

@@ -1,9 +1,10 @@
 """The code editors in a real browser: the colours follow the text, and the field is what a screen reader has."""
 
+import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Dialog, Page, expect
 
 from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, save_screenshot
 from tests.support.browser import browser as browser
@@ -43,3 +44,58 @@ def test_colours_follow_the_text(window: Callable[..., Page], served: Up, width:
     document.fill('{"x": "' + "y" * 70_000 + '"}')
     expect(page.locator(".code-editor.coloured")).to_have_count(0)
     save_screenshot(page, f"editor-json-{width}-{theme}")
+
+
+def test_the_browser_asks_before_a_source_is_lost(
+    window: Callable[..., Page], served: Up, browser_errors: list[str]
+) -> None:
+    page = window()
+    asked: list[str] = []
+
+    def stay(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        dialog.dismiss()
+
+    base = enter_console(page, served)
+    page.goto(f"{base}functions/sum")
+    page.on("dialog", stay)
+    source = page.get_by_label("Source", exact=True)
+    before = source.input_value()
+    source.press_sequentially("// edited")
+    page.get_by_role("link", name="Versions").click()
+    expect(source).to_have_value(re.compile("edited"))
+    source.fill("export default (")
+    page.get_by_role("button", name="Deploy").click()
+    expect(page.locator("main .problem").first).to_be_visible()
+    page.get_by_role("link", name="Versions").click()
+    expect(source).to_have_value("export default (")
+    assert asked == ["beforeunload", "beforeunload"], "also after an error"
+    source.fill(before)
+    page.get_by_role("button", name="Deploy").click()
+    expect(page.locator("main .problem")).to_have_count(0)
+    page.get_by_role("link", name="Versions").click()
+    page.wait_for_url("**/versions")
+    assert len(asked) == 2
+    browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]
+
+
+def test_a_form_without_an_answer_keeps_its_values(
+    window: Callable[..., Page], served: Up, browser_errors: list[str]
+) -> None:
+    page = window()
+    base = enter_console(page, served)
+    page.goto(f"{base}webhooks/")
+    page.get_by_label("URL").fill("https://hooks.example/kept")
+    page.context.set_offline(True)
+    page.get_by_role("button", name="Create webhook").click()
+    problem = page.get_by_text("The service cannot be reached.")
+    expect(problem).to_be_in_viewport()
+    save_screenshot(page, "form-without-an-answer")
+    page.context.set_offline(False)
+    expect(page.get_by_label("URL")).to_have_value("https://hooks.example/kept")
+    page.get_by_label("Events, one per line").fill("no event")
+    page.get_by_role("button", name="Create webhook").click()
+    expect(problem).to_have_count(0)
+    expect(page.locator("main .problem").first).to_be_visible()
+    known = ("ERR_INTERNET_DISCONNECTED", "htmx:sendError", "htmx:afterRequest", "a status of 422")
+    browser_errors[:] = [each for each in browser_errors if not any(text in each for text in known)]

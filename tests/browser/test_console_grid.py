@@ -198,3 +198,68 @@ def test_columns_are_hidden_and_skipped(window: Callable[..., Page], things: Thi
     page.get_by_text("Columns", exact=True).click()
     page.get_by_label("Show size", exact=True).check()
     expect(cell(page, row_id, "size")).to_be_visible()
+
+
+def test_a_second_click_adds_no_second_row(window: Callable[..., Page], things: Things) -> None:
+    page = window()
+    things.open(page)
+    page.get_by_role("button", name="New row").click()
+    page.get_by_label("name text").fill("once")
+    page.get_by_role("button", name="Insert").evaluate("button => { button.click(); button.click(); }")
+    expect(page.locator("td[data-key=name]", has_text="once")).to_have_count(1)
+    assert len(things.call("get", "/v1/rows/things")["data"]) == 1
+
+
+def test_what_was_typed_is_saved_before_another_cell(
+    window: Callable[..., Page], things: Things, browser_errors: list[str]
+) -> None:
+    first, second = things.add(name="a", size=1), things.add(name="b", size=2)
+    page = window()
+    things.open(page)
+    cell(page, first, "name").dblclick()
+    page.get_by_label("name", exact=True).fill("typed")
+    cell(page, second, "size").dblclick()
+    expect(page.get_by_label("size", exact=True)).to_be_focused()
+    assert things.row(first)["name"] == "typed"
+    page.get_by_label("size", exact=True).fill("-1")
+    cell(page, first, "name").dblclick()
+    expect(cell(page, second, "size").locator(".problem")).to_be_visible()
+    expect(page.get_by_label("size", exact=True)).to_have_value("-1")
+    forget(browser_errors, 422)
+
+
+def test_a_cell_without_an_answer_keeps_what_was_typed(
+    window: Callable[..., Page], things: Things, browser_errors: list[str]
+) -> None:
+    row_id = things.add(name="a")
+    page = window()
+    things.open(page)
+    page.context.set_offline(True)
+    cell(page, row_id, "name").dblclick()
+    field = page.get_by_label("name", exact=True)
+    field.fill("typed")
+    field.press("Enter")
+    expect(page.locator("td.editing .problem")).to_contain_text("cannot be reached")
+    expect(field).to_have_value("typed")
+    page.context.set_offline(False)
+    field.press("Enter")
+    expect(page.locator("td.editing")).to_have_count(0)
+    assert things.row(row_id)["name"] == "typed"
+    browser_errors[:] = [each for each in browser_errors if "ERR_INTERNET_DISCONNECTED" not in each]
+
+
+def test_enter_adds_a_condition_and_shows_its_rows(window: Callable[..., Page], things: Things) -> None:
+    for name in ("a", "b"):
+        things.add(name=name)
+    page = window()
+    things.open(page)
+    page.get_by_label("Filter (JSON)").fill('{"name":')
+    page.get_by_label("Column", exact=True).select_option("name")
+    page.get_by_label("Value").fill("b")
+    page.get_by_label("Value").press("Enter")
+    expect(page.get_by_label("Filter (JSON)")).to_have_value('{"name":')
+    expect(page.get_by_label("Filter (JSON)")).to_be_focused()
+    page.get_by_label("Filter (JSON)").fill("")
+    page.get_by_label("Value").press("Enter")
+    page.wait_for_url("**where=*")
+    expect(page.locator("td[data-key=name] .cell")).to_have_text(["b"])

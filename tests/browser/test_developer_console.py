@@ -144,6 +144,28 @@ def test_a_first_table_without_curl(window: Callable[..., Page], served: Up, bro
     browser_errors[:] = [each for each in browser_errors if "a status of 422" not in each]
 
 
+def test_buttons_of_lists_are_in_view_on_a_phone(window: Callable[..., Page], served: Up) -> None:
+    page = window(width=NARROW)
+    base = enter_console(page, served)
+    page.goto(f"{base}settings")
+    for name in ("Revoke", "Leave"):
+        button = page.get_by_role("button", name=name).first
+        button.scroll_into_view_if_needed()
+        box = button.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= NARROW, name
+    scrolled = page.locator(".scroll").evaluate_all(
+        "each => each.filter((one) => one.scrollWidth > one.clientWidth).length"
+    )
+    assert scrolled == 0
+    row = page.get_by_role("row").filter(has_text="Demo")
+    expect(row.locator("td").first).to_have_attribute("data-label", "Name")
+    page.goto(f"{base}auth/providers")
+    expect(page.get_by_label("Private key (PEM)")).to_be_hidden()
+    page.get_by_label("Provider", exact=True).select_option("apple")
+    expect(page.get_by_label("Private key (PEM)")).to_be_visible()
+
+
 def some_user(served: Up) -> str:
     api, token = owner(served)
     environment = served.facts["environments"]["production"]

@@ -12,10 +12,13 @@ from platform_site.developer_console.auth.common import render
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
 
+_OTHER: Final = ""
 _APPLE: Final = (
-    Field("team_id", "Team id", help="Only for Apple, in place of a client secret, as the next two fields."),
-    Field("key_id", "Key id"),
-    Field("private_key", "Private key (PEM)", "secret", help="Stored encrypted and never shown again."),
+    Field("team_id", "Team id", help="In place of a client secret, as the next two fields.", types=("apple",)),
+    Field("key_id", "Key id", types=("apple",)),
+    Field(
+        "private_key", "Private key (PEM)", "secret", help="Stored encrypted and never shown again.", types=("apple",)
+    ),
 )
 _NEW: Final = (
     Field(
@@ -24,8 +27,9 @@ _NEW: Final = (
         "select",
         choices=(
             *((name, preset["display_name"]) for name, preset in PRESETS.items()),
-            ("", "Another one, with OpenID Connect"),
+            (_OTHER, "Another one, with OpenID Connect"),
         ),
+        chooses_types=True,
     ),
     Field(
         "name",
@@ -33,7 +37,7 @@ _NEW: Final = (
         placeholder="google",
         help="Your application names it when it starts a sign-in. Empty: the preset's.",
     ),
-    Field("issuer", "Issuer", "url", placeholder="https://login.example.com", help="Only without a preset."),
+    Field("issuer", "Issuer", "url", placeholder="https://login.example.com", types=(_OTHER,)),
     Field("client_id", "Client id", required=True),
     Field("client_secret", "Client secret", "password", help="Stored encrypted and never shown again."),
     *_APPLE,

@@ -68,7 +68,7 @@ def _shown(console: Console, context: dict[str, Any]) -> dict[str, Any]:
         Field("name", "Name", required=True, placeholder="fix/login"),
         Field("from", "Copy of", "select", choices=[(pk, name) for pk, name in names.items()]),
         Field("data", "Rows", "select", choices=_DATA, help="A copy of many rows continues in the background."),
-        Field("expires", "Deleted", "select", choices=_EXPIRY),
+        Field("expires", "Expires", "select", choices=_EXPIRY),
     )
     form = Form(
         "new",

@@ -44,6 +44,7 @@ document.addEventListener("htmx:beforeSwap", () => (pressed = document.activeEle
 document.addEventListener("htmx:afterSwap", () => {
   document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
   showTypes();
+  nameCells();
   const target = document.querySelector("main [data-focus]");
   if (target) return (target.querySelector("input:not([type=hidden]), select, textarea") ?? target).focus();
   if (document.activeElement !== document.body) return;
@@ -52,6 +53,53 @@ document.addEventListener("htmx:afterSwap", () => {
   const again = [...document.querySelectorAll("main button:enabled")].find(isSame);
   (again ?? document.getElementById("main")).focus({ preventScroll: true });
 });
+
+// A request without an answer says so where it was made.
+function showUnsent(event) {
+  const from = event.target.closest("form") ?? event.target;
+  const problem = document.createElement("p");
+  problem.className = "problem";
+  problem.setAttribute("role", "alert");
+  problem.dataset.unsent = "";
+  problem.textContent = "The service cannot be reached. Your values are still here: try again.";
+  from.after(problem);
+  problem.scrollIntoView({ block: "nearest" });
+}
+
+for (const name of ["htmx:sendError", "htmx:timeout"]) document.addEventListener(name, showUnsent);
+document.addEventListener("htmx:beforeRequest", () => document.querySelector("[data-unsent]")?.remove());
+
+// The browser asks before it leaves a page with a source, a draft or a cell that is not saved.
+let isSending = false;
+document.addEventListener("htmx:beforeRequest", () => (isSending = true));
+for (const name of ["htmx:afterSwap", "htmx:sendError", "htmx:timeout"]) {
+  document.addEventListener(name, () => (isSending = false));
+}
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-discard]")) isSending = true;
+});
+
+function isUnsaved() {
+  const edited = [...document.querySelectorAll("textarea[data-editor]")].some((each) => each.value !== each.defaultValue);
+  const cell = document.querySelector("td.editing");
+  return edited || document.querySelector("[data-draft]") !== null || (cell !== null && isChanged(cell));
+}
+
+window.addEventListener("beforeunload", (event) => {
+  if (!isSending && isUnsaved()) event.preventDefault();
+});
+
+// Where a table is too narrow for its columns, each cell stands below the last one, after the name of its column.
+function nameCells() {
+  for (const table of document.querySelectorAll("main table.list")) {
+    const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
+    for (const row of table.tBodies[0].rows) {
+      for (const [index, cell] of [...row.cells].entries()) if (!cell.querySelector("button")) cell.dataset.label = heads[index];
+    }
+  }
+}
+
+nameCells();
 
 // Of a form whose fields depend on choices, only those are shown that the choices name. What is wrong stays in view.
 function showTypes() {

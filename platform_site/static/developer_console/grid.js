@@ -4,6 +4,7 @@
 
 const grid = document.querySelector("table.grid");
 const AS_JSON = new Set(["integer", "float", "boolean", "json", "text[]"]);
+const REFUSALS = { 4: "You may no longer do this.", 5: "The service is not available now. Try again." };
 const IS_EXACT = typeof JSON.rawJSON === "function";
 
 // A number that a double cannot hold stays as it is written, so that JSON.stringify writes all its digits again.
@@ -19,14 +20,19 @@ async function send(method, id, body, etag) {
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (etag) headers["If-Match"] = etag;
   const url = grid.dataset.rows + (id ? `/${encodeURIComponent(id)}` : "");
-  const response = await fetch(url, { method, headers, body });
+  let response;
+  try {
+    response = await fetch(url, { method, headers, body });
+  } catch {
+    return { status: 0, etag: null, text: "", error: { message: "The service cannot be reached. Try again." } };
+  }
   if (response.redirected || response.status === 401) location.reload();
   const isJson = response.headers.get("Content-Type")?.startsWith("application/json");
   return {
     status: response.status,
     etag: response.headers.get("ETag"),
     text: isJson ? await response.text() : "",
-    error: isJson ? undefined : { message: response.ok ? "" : "You may no longer do this." },
+    error: isJson ? undefined : { message: REFUSALS[Math.floor(response.status / 100)] ?? "" },
   };
 }
 
@@ -135,8 +141,11 @@ async function insert(event) {
     .map((field) => [field, valueIn(field.querySelector("input, select, textarea"))])
     .filter(([, value]) => value !== "")
     .map(([field, value]) => `${JSON.stringify(field.dataset.field)}: ${jsonText(field.dataset.type, value)}`);
+  const submit = form.querySelector("[type=submit]");
+  submit.disabled = true; // until the answer, so that a second click adds no second row
   const answer = await send("POST", null, `{${members.join(", ")}}`);
   if (answer.status === 201) return location.reload();
+  submit.disabled = false;
   const error = errorOf(answer);
   const whole = form.querySelector("[data-new-row-problem]");
   let named = 0;
@@ -160,7 +169,8 @@ function addCondition(builder) {
   try {
     conditions = parse(where.value || "{}");
   } catch {
-    conditions = {};
+    where.setCustomValidity("This is not JSON. Correct it or clear it first.");
+    return where.reportValidity();
   }
   const type = column.selectedOptions[0].dataset.type;
   const operand = operator === "$null" ? value !== "false" : parse(jsonText(type, value));
@@ -168,6 +178,7 @@ function addCondition(builder) {
   const isObject = known !== null && typeof known === "object" && !Array.isArray(known) && !JSON.isRawJSON?.(known);
   conditions[column.value] = { ...(isObject ? known : known === undefined ? {} : { $eq: known }), [operator]: operand };
   where.value = JSON.stringify(conditions);
+  return true;
 }
 
 if (grid.hasAttribute("data-editable")) {
@@ -186,3 +197,10 @@ if (grid.hasAttribute("data-editable")) {
 const builder = document.querySelector("[data-builder]");
 builder.hidden = false;
 builder.querySelector("[data-builder-add]").addEventListener("click", () => addCondition(builder));
+builder.querySelector("[data-builder-value]").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  event.preventDefault();
+  if (addCondition(builder)) builder.form.requestSubmit();
+});
+const whereField = document.getElementById("where");
+whereField.addEventListener("input", () => whereField.setCustomValidity(""));

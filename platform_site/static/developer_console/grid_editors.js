@@ -126,6 +126,18 @@ function pickerUrl(key, type) {
   return type === "reference" || type === "user" ? grid.dataset.pick.replace("KEY", encodeURIComponent(key)) : null;
 }
 
+const savers = new WeakMap(); // of open editors, by their cell
+
+function isChanged(cell) {
+  return valueIn(cell.querySelector(".editor").querySelector("input, select, textarea")) !== cell.dataset.value;
+}
+
+// What was typed into another cell is saved first. If that is refused, its editor stays.
+async function leaveFor(open, cell, typed) {
+  await savers.get(open)?.();
+  if (!grid.querySelector("td.editing")) edit(cell, typed);
+}
+
 function close(cell) {
   cell.querySelector(".editor")?.remove();
   cell.querySelector(".cell").hidden = false;
@@ -138,6 +150,7 @@ function close(cell) {
 function edit(cell, typed) {
   const open = grid.querySelector("td.editing");
   if (open === cell || cell.hasAttribute("data-read-only")) return;
+  if (open && isChanged(open)) return leaveFor(open, cell, typed);
   if (open) close(open);
   showProblem(cell, "");
   const { key, type, value } = cell.dataset;
@@ -177,8 +190,9 @@ function edit(cell, typed) {
       return;
     }
     if (type === "json" && jsonText(type, text) !== text) refuse("This is not JSON. Write texts in quotes.");
-    else save(jsonText(type, text), { then });
+    else return save(jsonText(type, text), { then });
   };
+  savers.set(cell, saveInput);
   const conflict = async (text) => {
     const current = await send("GET", row.dataset.id);
     if (current.status !== 200) return refuse("The row no longer exists.");
@@ -186,6 +200,7 @@ function edit(cell, typed) {
     shown.textContent = JSON.stringify(parse(current.text)[key]);
     problem.hidden = false;
     problem.replaceChildren("Somebody else changed this row. Its value is now ", shown, ".");
+    savers.delete(cell); // which value stays is now to be chosen
     actions.replaceChildren(
       button("Save mine", () => (showRow(row, current), save(text)), "primary"),
       button("Keep theirs", () => {
