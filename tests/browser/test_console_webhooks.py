@@ -14,6 +14,23 @@ from tests.support.service import Up
 pytestmark = in_a_browser
 
 
+def test_deliveries_that_renew_themselves_move_nothing(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    base = enter_console(page, served)
+    page.set_viewport_size({"width": 390, "height": 400})
+    unknown = f"webhooks/{served.facts['webhook']['id']}/deliveries?event_id=evt_{'0' * 26}&sent"
+    page.goto(base + unknown)
+    expect(page.get_by_text("The event is not relayed yet.")).to_be_visible()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    before = page.evaluate("scrollY")
+    assert before > 0
+    for _ in range(2):
+        with page.expect_response(lambda response: "/deliveries" in response.url):
+            pass
+    page.wait_for_timeout(100)
+    assert page.evaluate("[scrollY, document.activeElement === document.body]") == [before, True]
+
+
 def test_a_webhook_is_created_and_its_delivery_seen(
     window: Callable[..., Page], served: Up, browser_errors: list[str]
 ) -> None:

@@ -38,13 +38,15 @@ document.addEventListener("keydown", (event) => {
 });
 
 // After a form the first message is in view and read out. The focus stays at the button that was pressed, if the new
-// content has it, too.
+// content has it, too. A part of the page that renews itself moves neither.
 let pressed = null;
 document.addEventListener("htmx:beforeSwap", () => (pressed = document.activeElement));
-document.addEventListener("htmx:afterSwap", () => {
-  document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
+document.addEventListener("htmx:afterSwap", (event) => {
   showTypes();
   nameCells();
+  const isRenewal = event.detail.requestConfig.verb === "get";
+  if (isRenewal && pressed === document.body) return;
+  if (!isRenewal) document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
   const target = document.querySelector("main [data-focus]");
   if (target) return (target.querySelector("input:not([type=hidden]), select, textarea") ?? target).focus();
   if (document.activeElement !== document.body) return;
