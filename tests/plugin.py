@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = "not slow"
 
 
-# Compiling the tests takes 20 s in each process of `-n`, and compiling the product 0.6 s in each command that a test runs:
+# Compiling the tests takes 24 s in each process of `-n`, and compiling the product 0.6 s in each command that a test runs:
 # it is done once per checkout, also where the environment asks Python to keep no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
