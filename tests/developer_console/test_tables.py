@@ -13,7 +13,7 @@ from django.test import Client
 from django.utils.html import escape
 
 from accounts import audit
-from platform_site.developer_console.tables import ROWS
+from platform_site.developer_console.tables.pages import ROWS
 from projects import services
 from tests.developer_console.conftest import Desk, member
 from tests.rows.conftest import Tracker
