@@ -1,6 +1,6 @@
 """Logs whatever stops the event loop for more than 50 ms, with the stack of its thread.
 
-A thread asks the loop for an answer, and looks every 25 ms whether it came. It is a stop if the loop's thread computes
+A thread asks the loop for an answer, and checks every 25 ms whether it came. It is a stop if the loop's thread computes
 for so long, or sleeps elsewhere than in the loop. A thread that is ready and has no core, or that waits for the
 interpreter, is on a busy machine: it wakes every 5 ms to ask for the interpreter, which tells it from one that sleeps.
 """
@@ -19,21 +19,22 @@ from typing import Final, NamedTuple
 from platform_site.observability.metrics import LOOP_STOPS
 
 INTERVAL: Final = 0.025
-"""Seconds between two looks: two in vain are a stop."""
-COMPUTED: Final = 0.05
-"""Seconds of CPU."""
+"""Seconds between two checks. Without an answer at two of them, the loop has stopped."""
+MOST_CPU: Final = 0.05
+"""Seconds of CPU that the loop may use before it answers."""
 STATUS: Final = re.compile(r"^State:\s+(\S).*^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE | re.DOTALL)
 """Of proc_pid_status(5)."""
 
 logger = logging.getLogger(__name__)
 
 
-class Look(NamedTuple):
-    """What the loop's thread does: seconds of CPU that it has used, its state, and how often it began to wait."""
-
+class ThreadState(NamedTuple):
     cpu: float
+    """Seconds used."""
     state: str
+    """S: it sleeps."""
     waits: int
+    """How often it began to wait."""
 
 
 class Watchdog:
@@ -60,7 +61,7 @@ class Watchdog:
         self._thread.join()
 
     def _run(self) -> None:
-        before: Look | None = None
+        before: ThreadState | None = None
         reported = False
         while not self._ended.wait(INTERVAL):
             if self._answered:
@@ -70,8 +71,12 @@ class Watchdog:
                 before, reported = None, False
                 self._ask()
             elif not reported:
-                now = self._look()
-                reported = self._is_stopped(before, now) and self._report()
+                now = self._state()
+                frame = sys._current_frames().get(self._watched)
+                is_in_callback = frame is not self._between_callbacks
+                if is_in_callback and self._is_stopped(before, now):
+                    self._report(frame)
+                    reported = True
                 before = now
 
     def _ask(self) -> None:
@@ -84,22 +89,17 @@ class Watchdog:
         self._answered_at = time.monotonic()
         self._answered = True
 
-    def _look(self) -> Look:
+    def _state(self) -> ThreadState:
         cpu = time.clock_gettime(self._clock)
         found = STATUS.search(self._status.read_text())
-        return Look(cpu, found[1], int(found[2])) if found else Look(cpu, "?", 0)
+        return ThreadState(cpu, found[1], int(found[2])) if found else ThreadState(cpu, "?", 0)
 
-    def _is_stopped(self, before: Look | None, now: Look) -> bool:
-        if now.cpu - self._cpu_when_asked > COMPUTED:
+    def _is_stopped(self, before: ThreadState | None, now: ThreadState) -> bool:
+        if now.cpu - self._cpu_when_asked > MOST_CPU:
             return True
         return before is not None and before.state == now.state == "S" and before.waits == now.waits
 
-    def _report(self) -> bool:
-        """Whether it is a callback of ours that the loop waits for."""
-        frame = sys._current_frames().get(self._watched)
-        if frame is None or frame is self._between_callbacks:
-            return False
+    def _report(self, frame: FrameType | None) -> None:
         LOOP_STOPS.inc()
         # The stack has lines of code and no values, so no secrets.
         logger.warning("the event loop stands still\n%s", "".join(traceback.format_stack(frame)))
-        return True

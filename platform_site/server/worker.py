@@ -19,7 +19,6 @@ from granian.server.mp import WorkerProcess
 from platform_site.concurrency import server_hints
 from platform_site.server.application import Application
 from platform_site.server.http_protocol import HttpServer
-from platform_site.server.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from platform_site.observability.traffic import Reporter
@@ -86,6 +85,8 @@ async def _serve(
     application.start(loop)
     reporters = _start_reporters()
     await server.start(listener)
+    from platform_site.server.watchdog import Watchdog  # here, as in `_start_reporters`
+
     watchdog = Watchdog(loop)
     watchdog.start()
     await ended.wait()
