@@ -37,9 +37,7 @@ class SharedCredential:
             if time.monotonic() - self._checked_at >= AUTHENTICATE_SECONDS:
                 checked_at = time.monotonic()
                 try:
-                    found, self._refused = self._authenticate(), None
-                    if found != self._caller:
-                        self._caller = found
+                    self._keep(self._authenticate())
                 except ApiError as error:
                     self._refused = error
                 self._checked_at = checked_at
@@ -59,11 +57,16 @@ class SharedCredential:
         """A check without `authenticate` has found this caller."""
         if self._lock.acquire(blocking=False):  # otherwise it is being checked
             try:
-                self._checked_at, self._refused = checked_at, None
-                if caller != self._caller:
-                    self._caller = caller
+                self._keep(caller)
+                self._checked_at = checked_at
             finally:
                 self._lock.release()
+
+    def _keep(self, caller: Caller) -> None:
+        """An equal caller stays the same object, for the memory of its streams."""
+        self._refused = None
+        if caller != self._caller:
+            self._caller = caller
 
     def found(self, caller: Caller) -> Caller:
         """The caller whom a new request has just found: a new stream must not go by an older state. Returns an equal
