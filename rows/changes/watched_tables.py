@@ -6,9 +6,10 @@ from datetime import timedelta
 from typing import Final
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from rows.models import WatchedTable
+from rows.models import EventInterest, WatchedTable
 from rows.outbox import subscriptions
 
 _AHEAD: Final = timedelta(seconds=5)
@@ -52,7 +53,11 @@ def renew(environment_id: str, using: str) -> None:
 def expire(using: str) -> None:
     """Delete the watched tables without streams, so that their writes record no more events for live changes."""
     over = WatchedTable.objects.using(using).filter(expires_at__lt=Now())
-    for environment_id in over.values_list("environment_id", flat=True).distinct():
+    watched = WatchedTable.objects.using(using).filter(environment_id=OuterRef("environment_id"))
+    lost = EventInterest.objects.using(using).filter(~Exists(watched), is_for_relay=False)  # by a crash
+    for environment_id in over.values_list("environment_id", flat=True).union(
+        lost.values_list("environment_id", flat=True)
+    ):
         with transaction.atomic(using=using):
             subscriptions.lock(environment_id, using)
             over.filter(environment_id=environment_id).delete()

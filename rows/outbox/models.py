@@ -19,7 +19,7 @@ ANY = "*"
 
 
 class TransactionIdField(models.Field):  # type: ignore[type-arg]
-    """PostgreSQL's `xid8`: a transaction's id, which is never used again."""
+    """PostgreSQL's `xid8`: a transaction's id. Only a crash makes it use one again, of a transaction not committed."""
 
     def db_type(self, connection: Any) -> str:
         return "xid8"
@@ -115,7 +115,11 @@ class EventInterest(models.Model):
 
 
 class WatchedTable(models.Model):
-    """A table to which a stream of live changes subscribes (`rows.changes`), or did until recently."""
+    """A table to which a stream of live changes subscribes (`rows.changes`), or did until recently.
+
+    The table is unlogged, so a crash of PostgreSQL empties it and each stream sends a reset. After a crash, new
+    transactions get the ids of those that were aborted just before: a position that has seen these would skip them.
+    """
 
     environment_id = models.CharField(max_length=30)
     table_name = models.CharField(max_length=48)

@@ -281,6 +281,20 @@ class TestEventsOfLiveChangesAlone:
         assert not heard[0]
         assert not heard[1]
 
+    def test_none_is_recorded_once_its_watched_tables_expired(self, tenant: Tenant, heard: list[bool]) -> None:
+        """By time, or with a crash, which empties the table and leaves what was wanted."""
+        watched = WatchedTable.objects.using(REGION).filter(environment_id=tenant.place.environment_id)
+        for is_crash in (False, True):
+            self.watch(tenant, "lists")
+            row_id = tenant.put("lists", name="x", owner_id=ALICE.user_id)
+            if is_crash:
+                watched.delete()
+            else:
+                watched.update(expires_at="2020-01-01T00:00:00Z")
+            watched_tables.expire(REGION)
+            tenant.update(KEY, "lists", row_id, name="y")
+        assert len(self.due(tenant)) == 2, "those of the inserts"
+
     def test_another_subscriber_makes_them_due_for_its_time(self, tenant: Tenant, heard: list[bool]) -> None:
         self.watch(tenant, "lists")
         row_id = tenant.put("lists", name="x", owner_id=ALICE.user_id)
