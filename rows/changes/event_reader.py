@@ -125,14 +125,16 @@ def _records(event: Event) -> Iterator[Mapping[str, Any]]:
     return (record for record in (event["old_record"], event["record"]) if record is not None)
 
 
-def read(using: str, streams: Sequence[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
-    """What has happened since the positions of these streams, one round trip for each position. Those within a batch
-    first get the rest of it."""
+def by_position(streams: Iterable[Stream]) -> list[list[Stream]]:
+    """Groups of streams that have seen the same. Those within a batch first get the rest of it."""
     groups: dict[Interval, list[Stream]] = defaultdict(list)
     for each in streams:
-        groups[(each.position.snapshot, each.position.until) if each.position else (None, None)].append(each)
-    for interval, group in groups.items():
-        yield from _read_group(using, interval, group)
+        groups[_interval(each)].append(each)
+    return list(groups.values())
+
+
+def _interval(stream: Stream) -> Interval:
+    return (stream.position.snapshot, stream.position.until) if stream.position else (None, None)
 
 
 def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
@@ -142,14 +144,18 @@ def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
     return groups
 
 
-def _read_group(using: str, interval: Interval, streams: list[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
-    groups = by_environment(streams)
+def read(using: str, streams: Sequence[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
+    """What has happened since the position of these streams, which is the same. One round trip."""
+    open_ones = [each for each in streams if not each.queue.is_closed]
+    if not open_ones:
+        return
+    groups, interval = by_environment(open_ones), _interval(open_ones[0])
     found = _read(using, interval, sorted(groups))
     if interval != (None, None) and found.events is None and len(groups) > 1:
         for of_one in groups.values():  # too much for one pass is too much of one: it is not the others' fault
-            yield from _read_group(using, interval, of_one)
+            yield from read(using, of_one)
     else:
-        yield streams, found
+        yield open_ones, found
 
 
 def _read(using: str, interval: Interval, environments: list[str]) -> Pass:

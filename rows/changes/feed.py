@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Final
@@ -23,7 +24,7 @@ from rows.changes import stream_counts, watched_tables
 from rows.changes.batches import encode
 from rows.changes.credentials import check_together
 from rows.changes.differences import changes
-from rows.changes.event_reader import Pass, by_environment, read
+from rows.changes.event_reader import Pass, by_environment, by_position, read
 from rows.changes.positions import Position
 from rows.changes.streams import Stream
 from rows.changes.wake_ups import POLL_SECONDS, Listener
@@ -43,11 +44,22 @@ PING_SECONDS: Final = 15
 SETTLE_SECONDS: Final = 10
 
 
+@dataclass(slots=True)
+class Task:
+    """What a worker does for one environment in one pass."""
+
+    environment_id: str
+    read: list[tuple[list[Stream], Pass]] = field(default_factory=list)
+    """Streams at a position that those of other environments have, too: one round trip has read for all of them."""
+    unread: list[list[Stream]] = field(default_factory=list)
+    """The others, by position."""
+
+
 class Feed:
     """The streams of one region in this process.
 
-    Its thread reads; WORKERS others send. At most one of them is at work for an environment, so slow streams of one
-    environment do not delay those of others.
+    Its thread reads what streams of several environments wait for; WORKERS others read the rest, and send. At most one
+    of them is at work for an environment, so slow streams of one environment do not delay those of others.
     """
 
     def __init__(self, using: str) -> None:
@@ -63,13 +75,13 @@ class Feed:
         self._added: list[Stream] = []
         """Since the last pass."""
         self._counted_at = self._watched_at = 0.0
-        self._tasks: SimpleQueue[tuple[str, list[tuple[list[Stream], Pass]]] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._busy: dict[str, float] = {}
         """The environments that a worker is sending to, and since when."""
         self._skipped: set[str] = set()
         """Those of them with streams that a pass has skipped."""
         self._lag = 0.0
-        """The longest time that sending took since the last pass."""
+        """The longest time that an environment took since the last pass."""
 
     # ── From other threads ──
 
@@ -180,17 +192,22 @@ class Feed:
             self._busy |= dict.fromkeys(groups, time.monotonic())
         if not groups:
             return
+        tasks = {environment_id: Task(environment_id) for environment_id in groups}
         try:
-            tasks: dict[str, list[tuple[list[Stream], Pass]]] = defaultdict(list)
-            for of_position, found in read(self._using, [stream for group in groups.values() for stream in group]):
-                for environment_id, of_environment in by_environment(of_position).items():
-                    tasks[environment_id].append((of_environment, found))
+            for of_position in by_position(stream for group in groups.values() for stream in group):
+                of_environments = by_environment(of_position)
+                if len(of_environments) == 1:
+                    tasks[next(iter(of_environments))].unread.append(of_position)
+                    continue
+                for of_read, found in read(self._using, of_position):
+                    for environment_id, of_environment in by_environment(of_read).items():
+                        tasks[environment_id].read.append((of_environment, found))
         except BaseException:
             with self._lock:
                 for environment_id in groups:
                     del self._busy[environment_id]
             raise
-        for task in tasks.items():
+        for task in tasks.values():
             self._tasks.put(task)
 
     # ── In a worker ──
@@ -198,17 +215,30 @@ class Feed:
     def _work(self) -> None:
         try:
             while (task := self._tasks.get()) is not None:
-                environment_id, groups = task
                 close_old_connections()
-                for streams, found in groups:
-                    self._serve_all(environment_id, streams, found)
+                for streams, found in task.read:
+                    self._serve_all(task.environment_id, streams, found)
+                for streams in task.unread:
+                    self._read_and_serve(task.environment_id, streams)
                 with self._lock:
-                    self._lag = max(self._lag, time.monotonic() - self._busy.pop(environment_id))
-                    was_skipped = environment_id in self._skipped
+                    self._lag = max(self._lag, time.monotonic() - self._busy.pop(task.environment_id))
+                    was_skipped = task.environment_id in self._skipped
                 if was_skipped:
                     self.wake()
         finally:
             connections.close_all()
+
+    def _read_and_serve(self, environment_id: str, streams: Sequence[Stream]) -> None:
+        """One position at a time: clients that come back after a break have as many, each with much to read."""
+        try:
+            for of_read, found in read(self._using, streams):
+                self._serve_all(environment_id, of_read, found)
+        except Error as error:
+            self._note_failure(streams, error)
+        except Exception:
+            logger.exception("streams of %s ended", environment_id)
+            for stream in streams:
+                stream.end("internal")
 
     def _serve_all(self, environment_id: str, streams: Sequence[Stream], found: Pass) -> None:
         """Serve those of one position. Ten thousand to which nothing happens must not take long."""
@@ -224,15 +254,21 @@ class Feed:
             stream.failed_at = 0.0
         except ApiError as error:
             stream.end(error.code)
-        except Error as error:  # the position stays: the next pass tries again
-            logger.warning("region %s: changes could not be sent: %s", self._using, type(error).__name__)
-            connections.close_all()
-            stream.failed_at = stream.failed_at or time.monotonic()
-            if time.monotonic() - stream.failed_at > SETTLE_SECONDS:
-                stream.end("unavailable")
+        except Error as error:
+            self._note_failure([stream], error)
         except Exception:
             logger.exception("a stream of %s ended", stream.place.environment_id)
             stream.end("internal")
+
+    def _note_failure(self, streams: Sequence[Stream], error: Error) -> None:
+        """The position stays: the next pass tries again."""
+        logger.warning("region %s: changes could not be sent: %s", self._using, type(error).__name__)
+        connections.close_all()
+        now = time.monotonic()
+        for stream in streams:
+            stream.failed_at = stream.failed_at or now
+            if now - stream.failed_at > SETTLE_SECONDS:
+                stream.end("unavailable")
 
     def _is_authorized(self, stream: Stream) -> bool:
         """Whether it is open. A caller whose role, claims or email changed gets a reset. Raises ApiError where the

@@ -1,6 +1,8 @@
 """Live changes that are read together: a client that is cut off within them goes on where it was."""
 
+import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,12 @@ def write_at_once(app: App, count: int, **values: Any) -> set[str]:
     answer = app.clients["server"].post("/rows/tasks", json=[{"title": "x", "rank": n} | values for n in range(count)])
     assert answer.status_code == 201, answer.text
     return {row["id"] for row in answer.json()["data"]}
+
+
+def peak_of(pid: int) -> int:
+    """Bytes of memory."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
 
 
 def read(stream: Live, count: int) -> list[tuple[str, Any, str | None]]:
@@ -108,3 +116,26 @@ def test_changes_of_more_bytes_than_may_wait_for_a_client(app: App) -> None:
         assert {data["id"] for _, data, _ in messages} == written
         assert all(each for _, _, each in messages)
         assert stream.is_silent()
+
+
+def test_clients_that_come_back_at_once_cost_the_memory_of_few(app: App) -> None:
+    """Each at a position of its own, with 11 MB to read. They are read one after the other."""
+    positions = []
+    with app.live("server") as stream:
+        assert stream.next() == READY
+        for number in range(24):
+            app.put("tasks", title=f"{number}")
+            assert stream.next()[0] == "row"
+            positions.append(stream.last_id)
+    for _ in range(12):
+        write_at_once(app, 3, title="x" * 300_000)
+    workers = app.served.web_workers()
+    for each in workers:
+        Path(f"/proc/{each.pid}/clear_refs").write_text("5")  # the peak counts from now
+    before = sum(each.memory_info().rss for each in workers)
+    with contextlib.ExitStack() as streams:
+        for stream in [streams.enter_context(app.live("server", last_id=each)) for each in positions]:
+            assert stream.next(60)[0] in ("row", "closed"), "served, and perhaps cut off because it was too slow"
+        grown = sum(peak_of(each.pid) for each in workers) - before
+    print(f"{grown / 2**20:.0f} MB in {len(workers)} processes")
+    assert grown < len(workers) * 200 * 2**20
