@@ -22,6 +22,8 @@ from tests.support.service import Up, wait_for
 
 BATCH = 20
 """Rows that a batch changes at most."""
+ROWS = 200
+"""That a writer keeps: a client that lists them must not take so long that it has to list them again."""
 COLUMNS = "title,rank,owner_id"
 SUBSCRIPTIONS = {"tasks": {"table": "tasks", "where": {"rank": {"$lt": 8}}, "columns": COLUMNS}}
 
@@ -148,23 +150,28 @@ class Writer(threading.Thread):
             if answer.status_code == 201:
                 self.known.append(answer.json()["id"])
         elif random.random() < 0.2:
-            row_id = self.known.pop(random.randrange(len(self.known)))
-            answer = client.delete(f"/rows/tasks/{row_id}")
+            answer = client.delete(f"/rows/tasks/{self._forget_one()}")
         else:
             answer = client.patch(f"/rows/tasks/{random.choice(self.known)}", json=self._values())
         self.written += answer.is_success
 
+    def _forget_one(self) -> str:
+        return self.known.pop(random.randrange(len(self.known)))
+
     def _write_batch(self) -> None:
+        surplus = [self._forget_one() for _ in range(len(self.known) - ROWS)]
         operations: list[dict[str, Any]] = [
             {"op": "update", "table": "tasks", "id": row_id, "values": self._values()}
             for row_id in random.sample(self.known, min(BATCH, len(self.known)))
         ]
         changed = len(operations)
         operations += [{"op": "insert", "table": "tasks", "values": self._values()} for _ in range(2)]
+        inserted = slice(changed, len(operations))
+        operations += [{"op": "delete", "table": "tasks", "id": row_id} for row_id in surplus]
         answer = self.app.clients["server"].post("/batch", json={"operations": operations})
         if answer.is_success:
             self.written += len(operations)
-            self.known += [each["row"]["id"] for each in answer.json()["results"][changed:]]
+            self.known += [each["row"]["id"] for each in answer.json()["results"][inserted]]
 
 
 def reload(up: Up) -> None:
@@ -271,8 +278,11 @@ def follow(up: Up, valkey: OwnValkey, what: str, *, writes: int, streams: int) -
 
 
 def _becomes_current(mirror: Mirror, seconds: float = 60) -> bool:
-    ends = time.monotonic() + seconds
+    """Slow readers take their time, so `seconds` count from the last event."""
+    ends, events = time.monotonic() + seconds, mirror.events
     while not mirror.is_current():
+        if mirror.events > events:
+            ends, events = time.monotonic() + seconds, mirror.events
         if time.monotonic() > ends:
             return False
         time.sleep(0.2)
