@@ -149,9 +149,9 @@ def _close(environment_id: str, cluster: str) -> None:
 def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     """Its webhooks, events and deliveries go for good: a first batch now, the others by a worker. It may run twice.
 
-    A relay may be making deliveries and a worker booking outcomes at this moment. So the webhooks are marked first;
+    A relay may be making deliveries and a worker recording outcomes at this moment. So the webhooks are marked first;
     deleting the events then waits for every relay that read them before; and deliveries are locked before their
-    attempts are looked for, since whoever books holds that lock.
+    attempts are looked for, since whoever records holds that lock.
     """
     with connections[cluster].cursor() as cursor:
         cursor.execute(_MARK, {"env": environment_id})

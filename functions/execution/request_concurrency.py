@@ -150,7 +150,7 @@ class ConcurrencyLimiter:
             admission.state = State.OVER
             self._let_in(now)
         if state is State.HELD and admission.anonymous is not None:
-            recent_usage.book(admission.anonymous.network, now - admission.held_since)
+            recent_usage.record(admission.anonymous.network, now - admission.held_since)
 
     def when_decided(self, admission: Admission, then: Callable[[], None]) -> None:
         """Call `then` once `admission` has a slot or has waited long enough; now, if that is so already."""

@@ -71,7 +71,7 @@ class RecentUsage:
         with self._lock:
             return self._left(network) > FREE_SECONDS
 
-    def book(self, network: int, seconds: float) -> None:
+    def record(self, network: int, seconds: float) -> None:
         """It sat for so long, until now."""
         with self._lock:
             self._sat[network] = min(_MAX_SECONDS, self._left(network) + seconds), self._clock()

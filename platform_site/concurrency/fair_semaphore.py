@@ -58,7 +58,7 @@ class _Owner:
     def penalty(self) -> float:
         return min(LONGEST_PENALTY, FIRST_PENALTY * float(2 ** min(self.times_slow - 1, 20)))
 
-    def book(self, since: float, firm: float, now: float) -> None:
+    def record(self, since: float, firm: float, now: float) -> None:
         """It held a place from then until now. Who behaved for as long as its last penalty after it begins anew."""
         if self.times_slow and now > self.slow_until + self.penalty():
             self.times_slow = 0
@@ -154,7 +154,7 @@ class FairSemaphore:
             now = self._clock()
             owner = self._of(hold.owner)
             owner.held -= 1
-            owner.book(hold.since, self.firm, now)
+            owner.record(hold.since, self.firm, now)
             self._holds.remove(hold)
             self._let_in(now)
 

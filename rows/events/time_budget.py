@@ -17,7 +17,7 @@ SHARE: Final = 0.25
 
 
 class TimeBudget:
-    """One budget, which begins now. Each event is booked once it is decided."""
+    """One budget, which begins now. Each event is recorded once it is decided."""
 
     def __init__(self) -> None:
         self._begun = self._booked = time.monotonic()
@@ -28,7 +28,7 @@ class TimeBudget:
         """False before the first event."""
         return self._booked - self._begun > SECONDS
 
-    def book(self, environment_id: str) -> None:
+    def record(self, environment_id: str) -> None:
         """Charge the time since the last call to this environment."""
         now = time.monotonic()
         self._spent[environment_id] += now - self._booked

@@ -203,7 +203,7 @@ def throughput(bench: Bench) -> None:
     bench.arrived(rows)
     times = sorted(bench.sink.came[row["id"]] for row in rows)
     query = "SELECT count(*) FROM platform.webhooks_delivery WHERE webhook_id = %s AND status = 'delivered'"
-    wait_for("all is booked", lambda: bench.sql(query, webhook)[0][0] == BACKLOG, 30)
+    wait_for("all is recorded", lambda: bench.sql(query, webhook)[0][0] == BACKLOG, 30)
     spent, spent_postgres = cpu(worker) - spent, cpu_of_postgres(bench.up) - spent_postgres
     print(f"throughput: {BACKLOG / (times[-1] - times[0]):,.0f} deliveries/s;", end=" ")
     print(f"CPU for each {spent / BACKLOG * 1e6:,.0f} µs worker, {spent_postgres / BACKLOG * 1e6:,.0f} µs PostgreSQL")

@@ -123,7 +123,7 @@ def freeze_valkey(valkey: OwnValkey, seconds: float = 3.0) -> None:
 def without_the_worker_of(up: Up) -> Iterator[None]:
     """The worker of `up` is stopped: other workers have all the work. Its beat continues.
 
-    It stops at a moment when no delivery of the first region is under way: one that had been sent and not yet booked
+    It stops at a moment when no delivery of the first region is under way: one that had been sent and not yet recorded
     would be sent again, and count as another fault's duplicate.
     """
     worker = up.part("manage.py work")

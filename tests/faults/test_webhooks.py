@@ -67,7 +67,7 @@ def test_due_retry_is_made_without_the_control_database(battered: Up, receiver: 
             with superuser(battered, region_database("us-east-1")) as region:
                 status = "SELECT status FROM platform.webhooks_delivery WHERE webhook_id = %s"
                 wait_for(
-                    "it is booked", lambda: region.execute(status, [made.json()["id"]]).fetchone() == ("delivered",)
+                    "it is recorded", lambda: region.execute(status, [made.json()["id"]]).fetchone() == ("delivered",)
                 )
         wait_for("all is well again", lambda: client.get("/webhooks").status_code == 200)
 

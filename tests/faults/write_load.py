@@ -73,7 +73,7 @@ class Worker:
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGTERM: it books what is under way and gives back what it has not begun."""
+        """SIGTERM: it records what is under way and gives back what it has not begun."""
         self.process.terminate()
         try:
             self.process.wait(30)
@@ -184,13 +184,13 @@ class Storm:
         """Drain, give duplicates under way the time of a lease, and count. Removes the webhook."""
         self.drain(seconds)
 
-        def is_booked() -> bool:
+        def is_recorded() -> bool:
             with superuser(self.up, region_database("us-east-1")) as connection:
                 query = "SELECT count(*) FROM platform.webhooks_delivery WHERE webhook_id = %s AND status = 'pending'"
                 [row] = connection.execute(query, [self.webhook_id])
                 return row[0] == 0
 
-        wait_for("every outcome is booked", is_booked, 30, every=0.2)
+        wait_for("every outcome is recorded", is_recorded, 30, every=0.2)
         arrived, committed = self.arrived(), self.committed()
         verifier = Verifier(self.secret)
         duplicates = 0

@@ -121,14 +121,14 @@ def test_heavy_network_leaves_a_slot_to_light_ones(
 def test_network_usage_decays_by_one_second_per_minute() -> None:
     now = 1000.0
     recent = RecentUsage(clock=lambda: now)
-    recent.book(1, FREE_SECONDS)
+    recent.record(1, FREE_SECONDS)
     assert not recent.is_heavy(1)
-    recent.book(1, 1)
+    recent.record(1, 1)
     assert recent.is_heavy(1)
     assert not recent.is_heavy(2)
     now += 61
     assert not recent.is_heavy(1)
-    recent.book(1, 10**6)
+    recent.record(1, 10**6)
     now += 3600
     assert not recent.is_heavy(1), "after an hour in any case"
 
@@ -137,7 +137,7 @@ def test_what_is_remembered_of_networks_is_bounded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(client_networks, "_NETWORKS", 10)
     recent = RecentUsage(clock=lambda: 0.0)
     for network in range(100):
-        recent.book(network, 10)
+        recent.record(network, 10)
     assert [network for network in range(100) if recent.is_heavy(network)] == [*range(90, 100)]
 
 

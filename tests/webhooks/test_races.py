@@ -135,8 +135,8 @@ def test_f16_a_deletion_lets_what_is_in_flight_complete_and_starts_nothing(
         wait("some are in flight", lambda: len(receiver.requests) == circuit_breaker.INITIAL_CONCURRENCY)
         assert tracker.delete("owner", f"/webhooks/{webhook['id']}").status == 204
         may_answer.set()
-        booked = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
-        wait("they are booked", lambda: booked.count() == circuit_breaker.INITIAL_CONCURRENCY)
+        recorded = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
+        wait("they are recorded", lambda: recorded.count() == circuit_breaker.INITIAL_CONCURRENCY)
         other = subscribe(events=["lists.insert"], url=receiver.url("/other"))
         write_list(tracker)
         wait("the dispatcher goes on", lambda: len(receiver.requests) > circuit_breaker.INITIAL_CONCURRENCY)
@@ -184,7 +184,7 @@ def test_after_the_answer_to_a_switch_nothing_starts_that_stood_in_line(
             assert tracker.patch("owner", path, {"url": receiver.url("/other")}).status == 200
         may_answer.set()
         delivered = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
-        wait("what was under way is booked", lambda: delivered.count() >= 200 + circuit_breaker.MAX_CONCURRENCY)
+        wait("what was under way is recorded", lambda: delivered.count() >= 200 + circuit_breaker.MAX_CONCURRENCY)
         if switch == "another URL":
             wait("the others arrive", lambda: delivered.count() == 500)
         wait("the queued claims were released", lambda: not claimed.exists())
@@ -291,7 +291,9 @@ def test_f15_a_receiver_that_was_down_gets_everything_without_a_stampede(
         wait("it was tried in vain", lambda: tried.count() >= 3)
         with Receiver(behave, port=port) as back:
             wait("all arrive", lambda: len(back.requests) >= 200)
-            wait("all is booked", lambda: tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1)
+            wait(
+                "all is recorded", lambda: tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1
+            )
     assert Counter(body["data"]["id"] for body in bodies(back)) == dict.fromkeys(written, 1)
     assert most <= circuit_breaker.MAX_CONCURRENCY
 
@@ -352,7 +354,7 @@ def test_outcome_after_its_lease_expired_is_ignored(tracker: Tracker, receiver: 
     assert delivery["status"] == "pending"
     good = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
     record(using, [good], patience=timedelta(days=5))
-    record(using, [good], patience=timedelta(days=5))  # a worker that lost its connection books again
+    record(using, [good], patience=timedelta(days=5))  # a worker that lost its connection records again
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == "delivered"
     assert [each["response_status"] for each in delivery["attempts"]] == [500, 200]
@@ -452,7 +454,7 @@ def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
     parameters = connections[using].get_connection_params()
     where = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
 
-    def book() -> None:
+    def record_late() -> None:
         try:
             record(using, results, patience=timedelta(days=5))
         finally:
@@ -460,13 +462,13 @@ def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
 
     with psycopg.connect(**where) as deleting:
         deleting.execute("DELETE FROM platform.webhooks_delivery WHERE id = %s", [going.delivery_id])
-        booking = threading.Thread(target=book)
-        booking.start()
+        recording = threading.Thread(target=record_late)
+        recording.start()
         waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         with psycopg.connect(**where, autocommit=True) as looking:
             wait("it waits for the deletion", lambda: looking.execute(waiting).fetchone() is not None)
         deleting.commit()
-        booking.join(30)
+        recording.join(30)
     assert Delivery.objects.using(using).get().status == "delivered"
     assert Attempt.objects.using(using).get().delivery_id == staying.delivery_id
 

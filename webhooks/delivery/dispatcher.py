@@ -40,6 +40,11 @@ LINGER: Final = 0.25
 GRACE: Final = 8.0
 RECONNECT: Final = 0.2
 """Seconds between attempts to reconnect to PostgreSQL."""
+PACE: Final = 0.01
+SMALL: Final = 8
+"""After a pass with fewer than SMALL events, the next pass starts PACE seconds after the start of the last one. Rows
+written one by one would otherwise cost four statements and three commits per event, on the same CPUs that serve the
+writers. The first event after a pause is relayed at once, and a backlog fills whole passes."""
 
 
 class SenderThreads:
@@ -120,13 +125,6 @@ def _is_stale(claimed: ClaimedDelivery) -> bool:
     return claimed.age() > min(START_WITHIN, settings.WEBHOOK_LEASE / 2)
 
 
-PACE: Final = 0.01
-SMALL: Final = 8
-"""After a pass with fewer than SMALL events, the next pass starts PACE seconds after the start of the last one. Rows
-written one by one would otherwise cost four statements and three commits per event, on the same CPUs that serve the
-writers. The first event after a pause is relayed at once, and a backlog fills whole passes."""
-
-
 class Dispatcher:
     """One region's loop in this process. `run` may be called by one thread at a time; others leave at once."""
 
@@ -187,7 +185,7 @@ class Dispatcher:
                     senders.submit(each, self.receivers.room_of(each.host))
                 made += len(claimed)
                 results = self._collect(senders, wait=TICK if not (relayed or claimed) else 0)
-                self._book(results, should_stop)
+                self._record_all(results, should_stop)
                 is_small = max(relayed, len(claimed), len(results)) < SMALL
                 if relayed or claimed or senders.busy or self._asked.is_set():
                     idle_since = None
@@ -244,8 +242,8 @@ class Dispatcher:
         with contextlib.suppress(DatabaseError, InterfaceError):
             release(self.using, claims)
 
-    def _book(self, results: list[AttemptOutcome], should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Record outcomes. Booking twice is harmless, so a connection that broke in between is no reason to give up."""
+    def _record_all(self, results: list[AttemptOutcome], should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Recording twice is harmless, so a connection that broke in between is no reason to give up."""
         begun = time.monotonic()
         while results:
             try:
@@ -259,11 +257,11 @@ class Dispatcher:
                 time.sleep(RECONNECT)
             except DatabaseError:
                 if len(results) > 1:
-                    # One of them cannot be booked; the others must not be sent again for its sake.
+                    # One of them cannot be recorded; the others must not be sent again for its sake.
                     for result in results:
-                        self._book([result], should_stop)
+                        self._record_all([result], should_stop)
                     return
-                logger.exception("an outcome could not be booked", extra={"delivery": results[0].claimed.delivery_id})
+                logger.exception("an outcome could not be recorded", extra={"delivery": results[0].claimed.delivery_id})
                 return
 
     def _record(self, results: list[AttemptOutcome]) -> None:
@@ -277,6 +275,6 @@ class Dispatcher:
         self._give_back(senders.unstarted())
         deadline = time.monotonic() + GRACE
         while senders.busy and time.monotonic() < deadline:
-            self._book(self._collect(senders, wait=TICK))
+            self._record_all(self._collect(senders, wait=TICK))
         if senders.busy:
             logger.warning("stopped with attempts in flight; their leases run out", extra={"attempts": senders.busy})

@@ -75,7 +75,7 @@ def ask_to_stop() -> None:
 
 
 def stop() -> None:
-    """Wait until the threads have ended, claims given back and outcomes booked."""
+    """Wait until the threads have ended, claims given back and outcomes recorded."""
     ask_to_stop()
     deadline = time.monotonic() + GRACE + 1
     for loop in list(_threads.values()):

@@ -187,7 +187,7 @@ class Failing:
 
 
 def record(using: str, results: Sequence[AttemptOutcome], *, patience: timedelta) -> list[Failing]:
-    """Book the outcomes of attempts, all in one statement. Returns the webhooks to be disabled, those that have done
+    """Record the outcomes of attempts, all in one statement. Returns the webhooks to be disabled, those that have done
     nothing but fail for `patience` among them.
 
     An outcome whose claim was lost to another worker leaves its attempt in the history and the delivery alone, except

@@ -122,7 +122,7 @@ SELECT * FROM jsonb_to_recordset(%(results)s::jsonb) AS r (
        gone boolean)
 
 -- name: attempted
--- Locked in one order, so that two workers that book side by side never wait for each other in a circle; and those
+-- Locked in one order, so that two workers that record side by side never wait for each other in a circle; and those
 -- of a lost claim, too, so that nobody deletes a delivery while its attempt is written.
 SELECT d.id, d.status, d.attempts FROM platform.webhooks_delivery d
  WHERE d.id = ANY (%(ids)s) ORDER BY d.id FOR NO KEY UPDATE OF d
@@ -160,9 +160,9 @@ SELECT r.delivery_id, r.attempt, r.at, r.duration_ms, r.response_status, r.respo
 -- name: record
 WITH results AS ({results}),
 attempted AS ({attempted}),
-booked AS ({recorded}),
+outcomes AS ({recorded}),
 history AS ({history})
-SELECT count(*) FROM booked
+SELECT count(*) FROM outcomes
 
 -- name: health
 -- When a webhook's row of failures begins and ends; and which of them are to be disabled.
