@@ -67,7 +67,12 @@ def test_values_are_picked(
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")
-    expect(cell(page, row_id, "box_id").locator(".cell")).to_have_text(box)
+    expect(cell(page, row_id, "box_id").locator(".cell")).to_have_text("Blue box")
+    assert things.row(row_id)["box_id"] == box
+    save_screenshot(page, f"grid-reference-{width}-{theme}")
+    page.reload()
+    expect(cell(page, row_id, "box_id").locator(".cell")).to_have_text("Blue box")
+    expect(cell(page, row_id, "box_id")).to_have_attribute("title", box)
     cell(page, row_id, "kind").focus()
     page.keyboard.press("Enter")
     page.get_by_label("kind", exact=True).select_option("old")

@@ -7,14 +7,14 @@ from django.views.decorators.http import require_POST, require_safe
 
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
-from platform_site.developer_console.tables.columns import Column, columns_of, text_of
+from platform_site.developer_console.tables.columns import Column
+from platform_site.developer_console.tables.labels import LONGEST, text_keys
 from platform_site.developer_console.tables.pages import chosen_table
 from platform_site.http import exact_json
 from platform_site.http.views import encode
 from rows.schema.column_values import ROW_ID
 
 MOST: Final = 20
-_LONGEST_LABEL: Final = 100
 _MOST_USERS: Final = 100
 
 
@@ -64,13 +64,13 @@ def _users(console: Console, asked: str) -> list[dict[str, str]]:
     users = [user for user in newest if any(wanted in (user[key] or "").casefold() for key in ("id", "email", "name"))]
     if not users and "@" in asked:
         users = console.api("GET", "/v1/users", query={"email": asked}).data["data"]
-    return [{"id": user["id"], "label": (user["email"] or user["name"] or "")[:_LONGEST_LABEL]} for user in users]
+    return [{"id": user["id"], "label": (user["email"] or user["name"] or "")[:LONGEST]} for user in users]
 
 
 def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -> list[dict[str, str]]:
     """Rows of the table that the column refers to, by their id or a part of their first text."""
     target = column.target or ""
-    texts = [each.key for each in columns_of(found[target]) if each.type in ("text", "enum") and each.key != "id"][:1]
+    texts = text_keys(found[target])[:1]
     query = {"limit": str(MOST)}
     if asked:
         by_text: list[dict[str, Any]] = [{key: {"$icontains": asked}} for key in texts]
@@ -79,6 +79,4 @@ def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -
             return []
         query["where"] = exact_json.dumps({"$or": [*by_text, *by_id]})
     rows = console.api("GET", f"/v1/rows/{target}", query=query).data["data"]
-    return [
-        {"id": row["id"], "label": " ".join(text_of(row.get(key)) for key in texts)[:_LONGEST_LABEL]} for row in rows
-    ]
+    return [{"id": row["id"], "label": " ".join(row.get(key) or "" for key in texts)[:LONGEST]} for row in rows]

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods
 from platform_site.developer_console.api_calls import Refused, answer_of
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import LONGEST_CELL, Column, columns_of, text_of
+from platform_site.developer_console.tables.labels import labels_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError
 from projects.directory.environments import place_of
@@ -76,9 +77,10 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
         return context | {"refusal": refusal, "headers": _headers(columns, asked)}, refusal.status
     if rows:
         columns = [column for column in columns if column.key in rows[0]["values"]]
+    labels = labels_of(console, found, columns, [row["values"] for row in rows])
     return context | {
         "columns": columns,
-        "rows": [_shown(console, row, columns, seen) for row in rows],
+        "rows": [_shown(console, row, columns, labels, seen) for row in rows],
         "count": answer.get("count"),
         "headers": _headers(columns, asked),
         "next": _link(asked, cursor=answer["next_cursor"]) if answer["next_cursor"] else None,
@@ -130,18 +132,25 @@ def _with_user_id(console: Console, name: str) -> str:
     return str(users[0]["id"]) if users else name
 
 
-def _shown(console: Console, row: dict[str, Any], columns: list[Column], seen: dict[str, Any] | None) -> dict[str, Any]:
+def _shown(
+    console: Console,
+    row: dict[str, Any],
+    columns: list[Column],
+    labels: dict[tuple[str, str], str],
+    seen: dict[str, Any] | None,
+) -> dict[str, Any]:
     values = row["values"]
     as_seen = values if seen is None else seen.get(values["id"])
     cells = []
     for column in columns:
-        text = text_of(values.get(column.key), column.type)
+        value = values.get(column.key)
+        text = labels.get((column.target or "", value or "")) or text_of(value, column.type)
         cells.append(
             {
-                "attributes": _attributes(console, column, values.get(column.key), as_seen),
+                "attributes": _attributes(console, column, value, as_seen),
                 "text": text if len(text) <= LONGEST_CELL else text[:LONGEST_CELL] + "…",
-                "is_null": values.get(column.key) is None,
-                "href": _target(console, column, values.get(column.key)),
+                "is_null": value is None,
+                "href": _target(console, column, value),
             }
         )
     return {"id": values["id"], "etag": row["etag"], "is_hidden": as_seen is None, "cells": cells}
@@ -158,6 +167,7 @@ def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str,
         "data-read-only": column.is_read_only,
     }
     found |= {"data-values": ",".join(column.values)} if column.values else {}
+    found |= {"title": value} if column.target and value else {}
     found |= {"aria-readonly": "true"} if column.is_read_only else {}
     found |= {"tabindex": "-1"} if console.may_write else {}
     found |= {"class": "unseen"} if as_seen is not None and column.key not in as_seen else {}

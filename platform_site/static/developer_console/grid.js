@@ -63,14 +63,42 @@ function valueIn(input) {
 }
 
 function show(cell, value) {
+  const isNull = value === null || value === undefined;
   const isText = typeof value === "string" && cell.dataset.type !== "json";
-  const text = value === null || value === undefined ? "" : isText ? value : JSON.stringify(value);
+  const text = isNull ? "" : isText ? value : JSON.stringify(value);
+  if (text === cell.dataset.value && isNull === cell.hasAttribute("data-null")) return;
   cell.dataset.value = text;
-  cell.toggleAttribute("data-null", value === null || value === undefined);
-  const shown = document.createElement(cell.hasAttribute("data-null") ? "span" : "bdi");
-  shown.textContent = cell.hasAttribute("data-null") ? "null" : text.slice(0, 200);
-  if (cell.hasAttribute("data-null")) shown.className = "soft";
+  cell.toggleAttribute("data-null", isNull);
+  const shown = document.createElement(isNull ? "span" : "bdi");
+  shown.textContent = isNull ? "null" : text.slice(0, 200);
+  if (isNull) shown.className = "soft";
   cell.querySelector(".cell").replaceChildren(shown);
+  if (cell.dataset.type === "reference") showLabel(cell, shown);
+}
+
+const labels = new Map(); // promises of what stands for referenced rows, by the URL that finds each
+
+async function labelAt(url, id) {
+  const response = await fetch(url);
+  if (!response.ok || response.redirected) return "";
+  return (await response.json()).data.find((each) => each.id === id)?.label ?? "";
+}
+
+// A reference shows the first text of the row. The id stays its value and its title.
+async function showLabel(cell, shown) {
+  const id = cell.dataset.value;
+  const link = cell.querySelector(":scope > a:not(.why)");
+  cell.title = id;
+  if (!id) return link?.remove();
+  const url = `${pickerUrl(cell.dataset.key, cell.dataset.type)}?q=${encodeURIComponent(id)}`;
+  if (!labels.has(url)) labels.set(url, labelAt(url, id).catch(() => labels.delete(url) && ""));
+  const label = (await labels.get(url)) || id;
+  shown.textContent = label;
+  if (!link) return;
+  const target = new URL(link.href);
+  target.searchParams.set("where", JSON.stringify({ id }));
+  link.href = target;
+  link.setAttribute("aria-label", `Row ${label}`);
 }
 
 function showRow(row, answer) {
