@@ -96,6 +96,34 @@ def test_values_are_picked(
     forget(browser_errors, 422)
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_boolean_is_a_box(window: Callable[..., Page], things: Things, theme: str) -> None:
+    ticked, empty = things.add(name="a", done=True), things.add(name="b")
+    page = window(theme=theme)
+    things.open(page)
+    box = cell(page, ticked, "done")
+    mark = "cell => getComputedStyle(cell.querySelector('.cell'), '::before').content"
+    expect(box.locator(".cell")).to_have_text("true")  # for screen readers
+    assert "✓" in box.evaluate(mark)
+    assert cell(page, empty, "done").evaluate(mark) == "none"
+    box.focus()
+    page.keyboard.press("Space")
+    expect(box).to_have_attribute("data-value", "false")
+    assert "✓" not in box.evaluate(mark)
+    assert things.row(ticked)["done"] is False
+    cell(page, empty, "done").focus()
+    page.keyboard.press("Space")
+    expect(cell(page, empty, "done")).to_have_attribute("data-value", "true")
+    page.keyboard.press("Enter")
+    editor = page.get_by_label("done", exact=True)
+    assert editor.locator("option").all_inner_texts() == ["true", "false"]
+    save_screenshot(page, f"grid-boolean-{theme}")
+    assert findings(page) == []
+    page.get_by_role("button", name="Set null").click()
+    expect(cell(page, empty, "done").locator(".cell")).to_have_text("null")
+    assert things.row(empty)["done"] is None
+
+
 def test_a_range_is_copied_and_pasted(window: Callable[..., Page], things: Things, browser_errors: list[str]) -> None:
     ids = [things.add(name=name, size=0) for name in ("a", "b", "c")]
     page = window()

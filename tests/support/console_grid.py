@@ -21,6 +21,7 @@ DOCUMENT: dict[str, Any] = {
                 "kind": {"type": "enum", "values": ["new", "old"], "null": True},
                 "due": {"type": "date", "null": True},
                 "seen": {"type": "timestamp", "null": True},
+                "done": {"type": "boolean", "null": True},
                 "extra": {"type": "json", "null": True},
                 "box": {"type": "reference", "to": "boxes", "null": True},
                 "owner": {"type": "user", "null": True},

@@ -161,6 +161,13 @@ async function clear(cell) {
   remember(step);
 }
 
+async function toggle(cell) {
+  const text = cell.dataset.value === "true" ? "false" : "true";
+  const step = [];
+  await saveCells(cell.parentElement, [[cell, text, text]], "saved", step);
+  remember(step);
+}
+
 // The first row of the range into the rows below it.
 async function fillDown(cell) {
   const [first, ...rest] = rangeTo(cell);

@@ -103,6 +103,7 @@ function onGridKey(event) {
     focusCell(next);
     if (next) showRange(next);
   } else if (event.key === " " && event.shiftKey) cell.parentElement.querySelector("[data-select]")?.click();
+  else if (event.key === " " && isPlain && cell.dataset.type === "boolean") inTurn(() => toggle(cell));
   else if (event.key.length === 1 && isPlain) edit(cell, event.key);
   else return;
   event.preventDefault();
