@@ -80,7 +80,7 @@ def test_values_are_picked(
     expect(cell(page, row_id, "kind").locator(".cell")).to_have_text("old")
     for key, text, shown in (
         ("due", "2026-02-03", "2026-02-03"),
-        ("seen", "2026-02-03T04:05", "2026-02-03T04:05:00.000000Z"),
+        ("seen", "2026-02-03T04:05", "2026-02-03 04:05:00"),
         ("extra", '{"a": [1]}', '{"a":[1]}'),
     ):
         cell(page, row_id, key).focus()
@@ -93,6 +93,17 @@ def test_values_are_picked(
         editor.fill(text)
         page.keyboard.press("Enter")
         expect(cell(page, row_id, key).locator(".cell")).to_have_text(shown)
+    expect(cell(page, row_id, "seen")).to_have_attribute("title", "2026-02-03T04:05:00.000000Z")
+    cell(page, row_id, "seen").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("seen (UTC)")).to_have_attribute("type", "datetime-local")
+    save_screenshot(page, f"grid-time-{width}-{theme}")
+    page.keyboard.press("Escape")
+    page.reload()
+    expect(cell(page, row_id, "seen").locator(".cell")).to_have_text("2026-02-03 04:05:00")
+    for column in ("td", "th"):
+        shown = page.locator(f"{column}[data-type=integer]").first.evaluate("cell => getComputedStyle(cell).textAlign")
+        assert shown == "right"
     forget(browser_errors, 422)
 
 

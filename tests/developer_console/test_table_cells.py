@@ -1,4 +1,4 @@
-"""What cells of the grid show: the text of referenced rows, which the member may read."""
+"""What cells of the grid show: the text of referenced rows, which the member may read; times."""
 
 import re
 from collections.abc import Callable
@@ -81,3 +81,11 @@ def test_labels_cost_no_statement_for_each_row(tracker: Tracker, desk: Desk, mon
     with counted(monkeypatch) as many:
         assert len(shown(desk)) == 21
     assert len(many) == len(few)
+
+
+def test_times_are_shown_to_the_second_and_edited_whole(tracker: Tracker, desk: Desk) -> None:
+    relate(tracker)
+    add_note(tracker, "Bread")
+    whole = tracker.get("owner", "/rows/notes").json["data"][0]["created_at"]
+    assert shown(desk, "created_at") == {whole: f"{whole[:10]} {whole[11:19]}"}
+    assert f'title="{whole}"' in desk.get("tables/notes").content.decode()

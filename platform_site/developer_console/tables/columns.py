@@ -61,6 +61,14 @@ def text_of(value: Any, type_: str = "text") -> str:
     return value if isinstance(value, str) and type_ != "json" else exact_json.dumps(value)
 
 
+def shown_text(value: Any, type_: str) -> str:
+    """The text of a cell as it is read: short, and times to the second."""
+    text = text_of(value, type_)
+    if type_ == "timestamp":
+        return text[:19].replace("T", " ")
+    return text if len(text) <= LONGEST_CELL else text[:LONGEST_CELL] + "…"
+
+
 def csv_cell(value: Any) -> str:
     """Quoted where it is text, so that the empty text is not null."""
     if value is None:

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods
 
 from platform_site.developer_console.api_calls import Refused, answer_of
 from platform_site.developer_console.frame import Console, page
-from platform_site.developer_console.tables.columns import LONGEST_CELL, Column, columns_of, text_of
+from platform_site.developer_console.tables.columns import Column, columns_of, shown_text, text_of
 from platform_site.developer_console.tables.labels import labels_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError
@@ -144,11 +144,11 @@ def _shown(
     cells = []
     for column in columns:
         value = values.get(column.key)
-        text = labels.get((column.target or "", value or "")) or text_of(value, column.type)
+        label = labels.get((column.target, value)) if column.target else None
         cells.append(
             {
                 "attributes": _attributes(console, column, value, as_seen),
-                "text": text if len(text) <= LONGEST_CELL else text[:LONGEST_CELL] + "…",
+                "text": label or shown_text(value, column.type),
                 "is_null": value is None,
                 "href": _target(console, column, value),
             }
@@ -167,7 +167,7 @@ def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str,
         "data-read-only": column.is_read_only,
     }
     found |= {"data-values": ",".join(column.values)} if column.values else {}
-    found |= {"title": value} if column.target and value else {}
+    found |= {"title": value} if value and (column.target or column.type == "timestamp") else {}
     found |= {"aria-readonly": "true"} if column.is_read_only else {}
     found |= {"tabindex": "-1"} if console.may_write else {}
     found |= {"class": "unseen"} if as_seen is not None and column.key not in as_seen else {}

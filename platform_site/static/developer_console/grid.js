@@ -70,7 +70,9 @@ function show(cell, value) {
   cell.dataset.value = text;
   cell.toggleAttribute("data-null", isNull);
   const shown = document.createElement(isNull ? "span" : "bdi");
-  shown.textContent = isNull ? "null" : text.slice(0, 200);
+  const isTime = cell.dataset.type === "timestamp";
+  shown.textContent = isNull ? "null" : isTime ? text.slice(0, 19).replace("T", " ") : text.slice(0, 200);
+  if (isTime) cell.title = text;
   if (isNull) shown.className = "soft";
   cell.querySelector(".cell").replaceChildren(shown);
   if (cell.dataset.type === "reference") showLabel(cell, shown);
