@@ -10,6 +10,7 @@ import pytest
 from functions.models import Function, Run
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, without_token
 from tests.rows.conftest import Tracker
+from tests.support.statements import counted
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -46,6 +47,36 @@ def test_the_first_function_is_deployed_from_the_empty_list(tracker: Tracker, de
     again = desk.post("functions/", {"name": "hello", "source": THROWS})
     assert again.status_code == 422
     assert "There is a function hello already." in text_of(again)
+
+
+def test_the_list_shows_the_last_run_of_each_function(
+    tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, source in (("fails", THROWS), ("mended", THROWS), ("unused", HELLO)):
+        deploy(tracker, name, source)
+    desk.get("functions/")  # fills caches
+    with counted(monkeypatch) as before:
+        desk.get("functions/")
+    tracker.post("owner", "/functions/fails/invoke", {"input": {}})
+    tracker.post("owner", "/functions/mended/invoke", {"input": {}})
+    deploy(tracker, "mended", HELLO)
+    tracker.post("owner", "/functions/mended/invoke", {"input": {}})
+    for each in (desk, desk_of("viewer")):
+        page = each.get("functions/").content.decode()
+        rows = {
+            name: page[page.index(f"<code>{name}</code>") :].split("</tr>")[0] for name in ("fails", "mended", "unused")
+        }
+        assert ">failed</span>" in rows["fails"]
+        assert "&lt;b&gt;broken&lt;/b&gt;" in rows["fails"]
+        assert ">succeeded</span>" in rows["mended"]
+        assert "none in the last 7 days" in rows["unused"]
+        for name in ("fails", "mended"):
+            newest = tracker.get("owner", f"/functions/{name}/runs?limit=1").json["data"][0]
+            assert desk.url(f"functions/{name}/runs/{newest['id']}") in rows[name]
+            assert newest["started_at"] in rows[name]
+    with counted(monkeypatch) as after:
+        desk.get("functions/")
+    assert len(after) == len(before) + 1, "one statement for the runs of all functions"
 
 
 @pytest.mark.parametrize(
