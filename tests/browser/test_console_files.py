@@ -11,6 +11,7 @@ from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, own
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
 from tests.support.console_checks import findings, fits
+from tests.support.keyboard import Keyboard
 from tests.support.service import Up
 
 pytestmark = in_a_browser
@@ -63,3 +64,26 @@ def test_a_large_file_is_imported_in_parts(
     assert exported.value.suggested_filename == f"{table}.{name[2:]}"
     assert text.count("text text") == (LINES - 2) * 5
     expect(page.locator("#grid-status")).to_contain_text(f"{LINES - 2} rows exported.")
+
+
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_a_file_is_chosen_with_a_button_like_others(
+    window: Callable[..., Page], served: Up, tmp_path: Path, width: int, theme: str
+) -> None:
+    file = tmp_path / "tasks-of-the-week.csv"
+    file.write_text("title\n")
+    page = window(width=width, theme=theme)
+    page.goto(enter_console(page, served) + "tables/tasks")
+    field = page.get_by_label("CSV or NDJSON file")
+    Keyboard(page).to(field)
+    field.set_input_files(file)
+    assert field.evaluate("field => field.files[0].name") == file.name
+    styles = """(element, part) => {
+        const style = getComputedStyle(element, part);
+        return [style.backgroundColor, style.color, style.font, style.border, style.borderRadius, style.padding];
+    }"""
+    other = page.get_by_role("button", name="Import")
+    assert field.evaluate(styles, "::file-selector-button") == other.evaluate(styles, None)
+    save_screenshot(page, f"import-chosen-{width}-{theme}")
+    fits(page)
+    assert findings(page) == []
