@@ -9,8 +9,9 @@ from playwright.sync_api import Locator, Page, expect
 from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, owner, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
-from tests.support.console_checks import fits
+from tests.support.console_checks import findings, fits
 from tests.support.console_pages import pages_of
+from tests.support.keyboard import Keyboard
 from tests.support.service import Up
 
 pytestmark = in_a_browser
@@ -319,3 +320,27 @@ def test_search_works_on_a_phone(window: Callable[..., Page], served: Up) -> Non
     expect(page.get_by_role("dialog").get_by_role("link", name=re.compile("User"))).to_be_visible()
     fits(page)
     save_screenshot(page, "console-search-390")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_filters_of_logs_are_folded_on_a_phone(window: Callable[..., Page], served: Up, theme: str) -> None:
+    page = window(width=NARROW, theme=theme)
+    base = enter_console(page, served)
+    page.goto(f"{base}logs?status=2xx&method=GET")
+    opener = page.get_by_role("button", name="Filters (2 active)")
+    expect(page.get_by_label("Status")).to_be_hidden()
+    expect(page.get_by_role("heading", name="Requests")).to_be_in_viewport()
+    save_screenshot(page, f"logs-folded-{theme}")
+    assert findings(page) == []
+    Keyboard(page).to(opener)
+    page.keyboard.press("Enter")
+    expect(opener).to_have_attribute("aria-expanded", "true")
+    expect(page.get_by_label("Status")).to_have_value("2xx")
+    fits(page)
+    assert findings(page) == []
+    page.goto(f"{base}logs?status=nine")
+    expect(page.get_by_label("Status")).to_be_visible()  # its error is in view
+    page.set_viewport_size({"width": WIDE, "height": 900})
+    page.goto(f"{base}logs")
+    expect(page.get_by_label("Status")).to_be_visible()
+    expect(page.get_by_role("button", name="Filters")).to_be_hidden()

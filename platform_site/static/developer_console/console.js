@@ -22,6 +22,8 @@ document.addEventListener("click", (event) => {
     const isOpen = document.body.classList.toggle("menu-open");
     menu.setAttribute("aria-expanded", String(isOpen));
   }
+  const discloses = event.target.closest("[data-discloses]");
+  discloses?.setAttribute("aria-expanded", String(discloses.getAttribute("aria-expanded") === "false"));
   closePopups(event.target.closest("details[data-closes]"));
 });
 
