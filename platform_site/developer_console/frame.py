@@ -1,5 +1,6 @@
 """What every page of the console has: the signed-in account, the project, the environment, the sidebar, the errors."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -181,6 +182,11 @@ def _refused(request: HttpRequest, refusal: Refused) -> HttpResponse:
         response = _to_sign_in(request, ended=True)
         session.end(response)
         return response
+    if _is_by_htmx(request) and (refusal.status == 429 or refusal.status >= 500):
+        # The page stays with what was typed. Its script says so where the request was made.
+        text = f"{refusal.message} What you typed is still here. Try again later."
+        shown = json.dumps({"console:refused": text})  # ASCII, as headers are
+        return HttpResponse(status=refusal.status, headers={"HX-Reswap": "none", "HX-Trigger": shown})
     return render(
         request,
         "console/refused.html",

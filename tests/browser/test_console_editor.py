@@ -99,3 +99,29 @@ def test_a_form_without_an_answer_keeps_its_values(
     expect(page.locator("main .problem").first).to_be_visible()
     known = ("ERR_INTERNET_DISCONNECTED", "htmx:sendError", "htmx:afterRequest", "a status of 422")
     browser_errors[:] = [each for each in browser_errors if not any(text in each for text in known)]
+
+
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_too_many_requests_keep_what_was_typed(
+    window: Callable[..., Page], served: Up, browser_errors: list[str], width: int, theme: str
+) -> None:
+    page = window(width=width, theme=theme)
+    base = enter_console(page, served)
+    page.goto(f"{base}webhooks/")
+    page.get_by_label("URL").fill("https://hooks.example/kept")
+    headers = {"HX-Reswap": "none", "HX-Trigger": '{"console:refused": "Too many <b>requests</b>."}'}
+    page.route(f"{base}webhooks/", lambda route: route.fulfill(status=429, headers=headers))
+    button = page.get_by_role("button", name="Create webhook")
+    button.click()
+    expect(page.get_by_role("alert")).to_have_text("Too many <b>requests</b>.")
+    expect(page.get_by_role("alert")).to_be_in_viewport()
+    expect(page.get_by_label("URL")).to_have_value("https://hooks.example/kept")
+    expect(button).to_be_focused()
+    save_screenshot(page, f"too-many-requests-{width}-{theme}")
+    assert findings(page) == []
+    page.unroute(f"{base}webhooks/")
+    page.get_by_label("Events, one per line").fill("no event")
+    button.click()
+    expect(page.get_by_text("Too many")).to_have_count(0)
+    expect(page.get_by_label("URL")).to_have_value("https://hooks.example/kept")
+    browser_errors[:] = [each for each in browser_errors if "a status of 4" not in each]

@@ -58,19 +58,20 @@ document.addEventListener("htmx:afterSwap", (event) => {
   (again ?? document.getElementById("main")).focus({ preventScroll: true });
 });
 
-// A request without an answer says so where it was made.
+// A request that was not answered, or only by "later", says so where it was made.
 function showUnsent(event) {
   const from = event.target.closest("form") ?? event.target;
   const problem = document.createElement("p");
   problem.className = "problem";
   problem.setAttribute("role", "alert");
   problem.dataset.unsent = "";
-  problem.textContent = "The service cannot be reached. Your values are still here: try again.";
+  const unreached = "The service cannot be reached. Your values are still here: try again.";
+  problem.textContent = event.type === "console:refused" ? event.detail.value : unreached;
   from.after(problem);
   problem.scrollIntoView({ block: "nearest" });
 }
 
-for (const name of ["htmx:sendError", "htmx:timeout"]) document.addEventListener(name, showUnsent);
+for (const name of ["htmx:sendError", "htmx:timeout", "console:refused"]) document.addEventListener(name, showUnsent);
 document.addEventListener("htmx:beforeRequest", () => document.querySelector("[data-unsent]")?.remove());
 
 // The browser asks before it leaves a page with a source, a draft or a cell that is not saved.

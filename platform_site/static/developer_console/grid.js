@@ -5,6 +5,7 @@
 const grid = document.querySelector("table.grid");
 const AS_JSON = new Set(["integer", "float", "boolean", "json", "text[]"]);
 const REFUSALS = { 4: "You may no longer do this.", 5: "The service is not available now. Try again." };
+const TOO_MANY = "Too many requests. Try again in a moment.";
 const IS_EXACT = typeof JSON.rawJSON === "function";
 
 // A number that a double cannot hold stays as it is written, so that JSON.stringify writes all its digits again.
@@ -32,7 +33,7 @@ async function send(method, id, body, etag) {
     status: response.status,
     etag: response.headers.get("ETag"),
     text: isJson ? await response.text() : "",
-    error: isJson ? undefined : { message: REFUSALS[Math.floor(response.status / 100)] ?? "" },
+    error: isJson ? undefined : { message: response.status === 429 ? TOO_MANY : (REFUSALS[Math.floor(response.status / 100)] ?? "") },
   };
 }
 

@@ -1,0 +1,25 @@
+"""A limit that a page meets: a form stays as it is and says so, a page that was opened says so instead."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.developer_console.conftest import Desk
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+HTMX = {"HX-Request": "true"}
+
+
+def test_too_many_requests_leave_the_form_on_the_page(desk: Desk, settings: Any) -> None:
+    assert desk.post("settings", {"what": "rename", "name": ""}, headers=HTMX).status_code == 422
+    settings.RATE_LIMIT_FACTOR = 0.0001  # one request
+    for _ in range(2):
+        refused = desk.post("settings", {"what": "rename", "name": "Other"}, headers=HTMX)
+    assert (refused.status_code, refused.content) == (429, b"")
+    assert refused["HX-Reswap"] == "none"
+    assert "Too many requests." in json.loads(refused["HX-Trigger"])["console:refused"]
+    opened = desk.get("settings")
+    assert opened.status_code == 429
+    assert "Too many requests" in opened.content.decode()
+    assert not opened.has_header("HX-Trigger")
