@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from platform_site.developer_console import command_line, frame, home, logs, search, settings
+from platform_site.developer_console import command_line, frame, home, logs, search, sessions, settings
 from platform_site.developer_console import sign_in as member_sign_in
 from platform_site.developer_console.auth import providers, sign_up, users
 from platform_site.developer_console.branches import merging
@@ -52,6 +52,7 @@ urlpatterns = [
     path(f"{_ENVIRONMENT}branches/", branches.branches, name="branches"),
     path(f"{_ENVIRONMENT}branches/merge", merging.merge, name="merge"),
     path(f"{_ENVIRONMENT}search", search.search, name="search"),
+    path(f"{_ENVIRONMENT}sessions", sessions.sessions, name="sessions"),
     path(f"{_ENVIRONMENT}settings", settings.settings, name="settings"),
     path(f"{_ENVIRONMENT}tables/", tables.tables, name="tables"),
     path(f"{_ENVIRONMENT}tables/<str:table>", tables.table, name="table"),

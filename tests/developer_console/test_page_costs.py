@@ -35,6 +35,7 @@ PAGES: Final = (
     "auth/providers",
     "logs",
     "logs/audit",
+    "sessions",
     "branches/",
     "branches/merge",
 )

@@ -27,6 +27,7 @@ _PAGES = {
     "logs": "logs",
     "logs-error": "logs?status=nine",
     "audit": "logs/audit",
+    "sessions": "sessions",
     "branches": "branches/",
     "merge": "branches/merge",
 }

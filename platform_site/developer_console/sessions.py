@@ -1,0 +1,29 @@
+"""The signed-in account's own sessions, here and elsewhere, and their end."""
+
+from typing import Any, Final
+
+from django.http import HttpResponse
+
+from platform_site.developer_console import forms
+from platform_site.developer_console.frame import Console, page
+
+
+@page("sessions")
+def sessions(console: Console) -> HttpResponse:
+    submitted = forms.submit(console, _CHANGES)
+    found = console.client.call("GET", "/v1/auth/sessions", query={"limit": "100"}).data
+    context = {"sessions": found["data"], "are_more": found["next_cursor"] is not None, "refusal": submitted.refusal}
+    return console.render("console/sessions.html", context | submitted.context, submitted.status)
+
+
+def _end(console: Console) -> dict[str, Any]:
+    console.client.call("DELETE", f"/v1/auth/sessions/{console.request.POST.get('session', '')}")
+    return {"notice": "The session has ended."}
+
+
+def _end_others(console: Console) -> dict[str, Any]:
+    console.client.call("POST", "/v1/auth/revoke", {"scope": "others"})
+    return {"notice": "All other sessions have ended."}
+
+
+_CHANGES: Final[dict[str, forms.Change]] = {"end": _end, "end-others": _end_others}

@@ -1,0 +1,60 @@
+"""The page of one's own sessions: each is ended alone, or all others at once, and nobody else's."""
+
+import re
+
+import pytest
+from django.test import Client
+
+from accounts.models import AuditEntry, Session
+from tests.developer_console.conftest import Desk, desk_at, member, sign_in, without_token
+from tests.rows.conftest import Tracker
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+
+def is_in(browser: Client, desk: Desk) -> bool:
+    return bool(browser.get(desk.url("sessions")).status_code == 200)
+
+
+def others(desk: Desk) -> list[str]:
+    """The sessions with a button to end them, the newest first."""
+    return re.findall('name="session" value="([^"]+)"', desk.get("sessions").content.decode())
+
+
+def test_one_session_is_ended_and_the_others_stay(tracker: Tracker, desk: Desk) -> None:
+    owner = member(tracker.project, "owner")
+    phone, laptop = sign_in(owner), sign_in(owner)
+    Session.objects.filter(pk=others(desk)[1]).update(user_agent="<b>Phone</b>")
+    newest, second, *_ = others(desk)
+    page = desk.get("sessions").content.decode()
+    assert page.count(">this session</span>") == 1
+    assert "&lt;b&gt;Phone&lt;/b&gt;" in page
+    ended = desk.post("sessions", {"what": "end", "session": newest})
+    assert "The session has ended." in ended.content.decode()
+    assert newest not in others(desk)
+    assert (is_in(laptop, desk), is_in(phone, desk), is_in(desk.browser, desk)) == (False, True, True)
+    assert second in others(desk)
+    assert AuditEntry.objects.filter(action="session.revoked", actor_id=owner.pk).count() == 1
+
+
+def test_all_other_sessions_are_ended_at_once(tracker: Tracker, desk: Desk) -> None:
+    phone = sign_in(member(tracker.project, "owner"))
+    assert others(desk)
+    answer = desk.post("sessions", {"what": "end-others"}).content.decode()
+    assert "All other sessions have ended." in answer
+    assert "Sign out everywhere else" not in answer
+    assert others(desk) == []
+    assert (is_in(phone, desk), is_in(desk.browser, desk)) == (False, True)
+
+
+def test_sessions_of_others_stay(tracker: Tracker, desk: Desk) -> None:
+    viewer = desk_at(tracker, "viewer")
+    before = others(desk)
+    assert before
+    assert set(others(viewer)).isdisjoint(before)
+    for wrong in (before[0], "", "ses_nothing", "../keys"):
+        assert viewer.post("sessions", {"what": "end", "session": wrong}).status_code in (404, 405), wrong
+    viewer.post("sessions", {"what": "end-others"})
+    assert without_token(desk).post("sessions", {"what": "end-others"}).status_code == 403
+    assert others(desk) == before
+    assert is_in(desk.browser, desk)
