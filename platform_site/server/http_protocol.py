@@ -53,8 +53,6 @@ class HttpServer:
     ) -> None:
         self.loop, self.check, self.begin, self._most = loop, check, begin, most
         self._thread = threading.get_ident()
-        self.writing = threading.Lock()
-        """Held while a thread writes to a descriptor, and until a lost connection is known as lost."""
         self.connections: set[HttpConnection] = set()
         self.leaving = False
         """This process ends soon: every response asks its client to come again by another connection."""
@@ -104,7 +102,7 @@ class HttpServer:
 class HttpConnection(RequestParser):
     __slots__ = (
         "_descriptor", "_in_hand", "_is_all_written", "_is_answered", "_is_reading_paused", "_peer", "_server",
-        "_transport", "_unwritten", "_written_at", "deadline",
+        "_transport", "_unwritten", "_writing", "_written_at", "deadline",
     )  # fmt: skip
 
     def __init__(self, server: HttpServer) -> None:
@@ -121,6 +119,8 @@ class HttpConnection(RequestParser):
         self._is_reading_paused = False
         self.deadline = server.loop.time() + HEAD_SECONDS
         self.is_gone = False
+        self._writing = threading.Lock()
+        """Held while a thread writes to the descriptor, and until a lost connection is known as lost."""
         self.is_paused = False
 
     @property
@@ -138,7 +138,7 @@ class HttpConnection(RequestParser):
             transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        with self._server.writing:
+        with self._writing:
             self.is_gone = True
         self._state = "done"
         self.deadline = _NEVER
@@ -246,7 +246,7 @@ class HttpConnection(RequestParser):
 
     def _write_now(self, data: bytes) -> bool:
         """Write a whole response in this thread, which saves waking the loop. False if that failed before it began."""
-        with self._server.writing:  # or its descriptor could be closed now, and be that of another connection
+        with self._writing:  # or its descriptor could be closed now, and be that of another connection
             if self.is_gone:
                 return False
             try:
