@@ -2,4 +2,5 @@
 
 Depends on: events, query, rules, outbox.
 Used from outside: open_stream, watched_tables, feed, wake_ups.
+To read in this order: positions, event_reader, differences, batches, feed.
 """
