@@ -72,7 +72,7 @@ class RecentUsage:
             return self._left(network) > FREE_SECONDS
 
     def record(self, network: int, seconds: float) -> None:
-        """It sat for so long, until now."""
+        """It has held a slot for so long, until now."""
         with self._lock:
             self._sat[network] = min(_MAX_SECONDS, self._left(network) + seconds), self._clock()
 

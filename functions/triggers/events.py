@@ -193,10 +193,10 @@ def queue(using: str) -> int:
             for _ in range(ROUNDS):
                 looked_at, made = _queue_some(environment_id, limits, using)
                 queued += made
-                turn.record(environment_id)
+                turn.charge(environment_id)
                 if not looked_at or turn.has_had(environment_id):
                     break
-        turn.record(environment_id)
+        turn.charge(environment_id)
         if turn.has_had(environment_id):
             costly.add(environment_id)
     return queued
@@ -264,7 +264,7 @@ def _queue(
             if each.event_id in events_of_batch and each.event_id not in fates:
                 event = events_of_batch[each.event_id]
                 fates[each.event_id] = _decide(event, payloads, is_hopeless=is_hopeless)
-                turn.record(environment_id)
+                turn.charge(environment_id)
         listening = _listening(decided, environment_id, using, _FUNCTIONS_HELD)
         made: list[_NewRun] = []
         slots = anonymous_slots(limits.function_concurrency)

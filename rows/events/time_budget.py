@@ -17,22 +17,22 @@ SHARE: Final = 0.25
 
 
 class TimeBudget:
-    """One budget, which begins now. Each event is recorded once it is decided."""
+    """One budget, which begins now. Each event is charged to its environment once it is decided."""
 
     def __init__(self) -> None:
-        self._begun = self._booked = time.monotonic()
+        self._begun = self._charged_at = time.monotonic()
         self._spent: dict[str, float] = defaultdict(float)
 
     @property
     def is_over(self) -> bool:
         """False before the first event."""
-        return self._booked - self._begun > SECONDS
+        return self._charged_at - self._begun > SECONDS
 
-    def record(self, environment_id: str) -> None:
+    def charge(self, environment_id: str) -> None:
         """Charge the time since the last call to this environment."""
         now = time.monotonic()
-        self._spent[environment_id] += now - self._booked
-        self._booked = now
+        self._spent[environment_id] += now - self._charged_at
+        self._charged_at = now
 
     def has_had(self, environment_id: str) -> bool:
         """Whether the environment has used up its share."""

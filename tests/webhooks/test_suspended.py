@@ -104,7 +104,7 @@ def test_neighbours_are_delivered_as_always(
     assert dispatch() == 1
 
 
-def test_an_outcome_of_an_attempt_in_flight_is_booked(
+def test_an_outcome_of_an_attempt_in_flight_is_recorded(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     webhook = subscribe(events=["lists.insert"])

@@ -130,7 +130,7 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
                 made.add(_failure_of(event, webhook, outcome) for webhook in interested)
             elif interested:
                 made.add(_decisions_of(event, interested, payloads))
-            turn.record(event.environment_id)
+            turn.charge(event.environment_id)
             last = event.environment_id
         made.write()
         for taking in takings:
