@@ -1,6 +1,7 @@
 """The signed-in account's own sessions, here and elsewhere, and their end."""
 
 from typing import Any, Final
+from urllib.parse import quote
 
 from django.http import HttpResponse
 
@@ -17,7 +18,7 @@ def sessions(console: Console) -> HttpResponse:
 
 
 def _end(console: Console) -> dict[str, Any]:
-    console.client.call("DELETE", f"/v1/auth/sessions/{console.request.POST.get('session', '')}")
+    console.client.call("DELETE", f"/v1/auth/sessions/{quote(console.request.POST.get('session', ''), safe='')}")
     return {"notice": "The session has ended."}
 
 

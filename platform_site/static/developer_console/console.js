@@ -58,7 +58,7 @@ document.addEventListener("htmx:afterSwap", (event) => {
   (again ?? document.getElementById("main")).focus({ preventScroll: true });
 });
 
-// A request that was not answered, or only by "later", says so where it was made.
+// A request without an answer, or refused for now, says so where it was made.
 function showUnsent(event) {
   const from = event.target.closest("form") ?? event.target;
   const problem = document.createElement("p");
