@@ -160,18 +160,17 @@ class Writer(threading.Thread):
 
     def _write_batch(self) -> None:
         surplus = [self._forget_one() for _ in range(len(self.known) - ROWS)]
-        operations: list[dict[str, Any]] = [
+        inserts = [{"op": "insert", "table": "tasks", "values": self._values()} for _ in range(2)]
+        updates = [
             {"op": "update", "table": "tasks", "id": row_id, "values": self._values()}
             for row_id in random.sample(self.known, min(BATCH, len(self.known)))
         ]
-        changed = len(operations)
-        operations += [{"op": "insert", "table": "tasks", "values": self._values()} for _ in range(2)]
-        inserted = slice(changed, len(operations))
-        operations += [{"op": "delete", "table": "tasks", "id": row_id} for row_id in surplus]
+        deletes = [{"op": "delete", "table": "tasks", "id": row_id} for row_id in surplus]
+        operations = [*inserts, *updates, *deletes]
         answer = self.app.clients["server"].post("/batch", json={"operations": operations})
         if answer.is_success:
             self.written += len(operations)
-            self.known += [each["row"]["id"] for each in answer.json()["results"][inserted]]
+            self.known += [each["row"]["id"] for each in answer.json()["results"][: len(inserts)]]
 
 
 def reload(up: Up) -> None:
