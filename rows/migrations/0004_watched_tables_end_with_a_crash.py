@@ -1,4 +1,4 @@
-"""A crash empties the watched tables, so that no stream goes on behind a position of before."""
+"""A crash of PostgreSQL empties the watched tables, so that streams send a reset and do not resume."""
 
 from django.db import migrations
 

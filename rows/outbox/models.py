@@ -19,7 +19,7 @@ ANY = "*"
 
 
 class TransactionIdField(models.Field):  # type: ignore[type-arg]
-    """PostgreSQL's `xid8`: a transaction's id. Only a crash makes it use one again, of a transaction not committed."""
+    """PostgreSQL's `xid8`: a transaction's id. After a crash, ids of uncommitted transactions are used again."""
 
     def db_type(self, connection: Any) -> str:
         return "xid8"
