@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from functions.runtime.calls import Call
-from functions.runtime.errors import LoadFailed
+from functions.runtime.errors import LoadFailed, StartFailed
 from functions.runtime.pool import Pool
 from functions.runtime.process import Process
 from functions.runtime.programs import Busy, Program
@@ -866,7 +866,8 @@ def test_hanging_modules_block_no_environment_that_deployed_before(checking: Poo
         checking.check(good)
         assert not any(each.done() for each in tried)
         end_all(checking)
-        assert all(isinstance(each.exception(), LoadFailed) for each in tried)
+        # On a slow machine one may not have started yet.
+        assert all(isinstance(each.exception(), LoadFailed | StartFailed) for each in tried)
 
 
 def test_hanging_modules_give_way_to_a_first_deployment(checking: Pool) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import psycopg
@@ -147,14 +148,14 @@ def test_rows_schemas_events_runs_and_jobs_need_no_session(
             return answer.json()
 
         owner = up.facts["app_users"][0]["id"]
-        ask("POST", "/webhooks", {"url": receiver.url(), "events": ["lists.insert"], "filter": {"name": "pooled"}})
+        ask("POST", "/webhooks", {"url": receiver.url(), "events": ["lists.insert"], "filter": {"owner_id": owner}})
 
-        def write(number: int) -> list[str]:
-            ids = [f"pooled-{number}-{turn}" for turn in range(25)]
+        def write(_: int) -> list[str]:
+            ids = [f"pooled-{uuid4().hex}" for _ in range(25)]
             for row_id in ids:
-                ask("POST", "/rows/lists", {"id": row_id, "name": "pooled", "owner_id": owner})
-                assert ask("GET", f"/rows/lists/{row_id}")["name"] == "pooled"
-            assert len(ask("GET", '/rows/lists?where={"name":"pooled"}&limit=100')["data"]) >= 25
+                ask("POST", "/rows/lists", {"id": row_id, "name": row_id, "owner_id": owner})
+                assert ask("GET", f"/rows/lists/{row_id}")["name"] == row_id
+            assert len(ask("GET", f'/rows/lists?where={{"owner_id":"{owner}"}}&limit=100')["data"]) >= 25
             return ids
 
         with ThreadPoolExecutor(8) as threads:
@@ -166,7 +167,7 @@ def test_rows_schemas_events_runs_and_jobs_need_no_session(
         wait_for("the events", lambda: len(receiver.requests) >= len(written), 30, every=0.2)
 
         document = ask("GET", "/schema")["document"]
-        document["tables"]["lists"] |= {"indexes": [["name"]], "unique": [["name", "created_at"]]}
+        document["tables"]["lists"] |= {"indexes": [["name"]], "unique": [["name", "owner_id"]]}
         changed = ask("PUT", "/schema", {"document": document})
         assert "UNIQUE USING INDEX" in str(changed["operations"]), "its index, made on a connection of its own"
     layout = Layout(Path(os.environ["DATA_DIR"]))
