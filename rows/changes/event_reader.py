@@ -1,5 +1,6 @@
 """Reads, in one snapshot of a region, the events that streams have not seen, and whether their positions still hold."""
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,11 +127,24 @@ def _records(event: Event) -> Iterator[Mapping[str, Any]]:
 
 
 def by_position(streams: Iterable[Stream]) -> list[list[Stream]]:
-    """Groups of streams that have seen the same. Those within a batch first get the rest of it."""
+    """Groups of streams that have seen the same, new streams first, then those that have seen most: one that is far
+    behind takes long. Those within a batch first get the rest of it."""
     groups: dict[Interval, list[Stream]] = defaultdict(list)
     for each in streams:
         groups[_interval(each)].append(each)
-    return list(groups.values())
+    return [groups[each] for each in sorted(groups, key=_next_transaction, reverse=True)]
+
+
+def _next_transaction(interval: Interval) -> float:
+    """The first id that no transaction had at the time of a position: `xmax` of xmin:xmax:xip_list."""
+    return math.inf if interval[0] is None else int(interval[0].split(":")[1])
+
+
+def current_snapshot(using: str) -> str:
+    """Where streams at different positions can meet, so that one read will do for all from then on."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_current_snapshot()::text")
+        return str(cursor.fetchone()[0])
 
 
 def _interval(stream: Stream) -> Interval:
@@ -144,16 +158,17 @@ def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
     return groups
 
 
-def read(using: str, streams: Sequence[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
-    """What has happened since the position of these streams, which is the same. One round trip."""
+def read(using: str, streams: Sequence[Stream], until: str | None) -> Iterator[tuple[list[Stream], Pass]]:
+    """What has happened since the position of these streams, which is the same, up to the snapshot `until` or to now.
+    One round trip."""
     open_ones = [each for each in streams if not each.queue.is_closed]
     if not open_ones:
         return
-    groups, interval = by_environment(open_ones), _interval(open_ones[0])
-    found = _read(using, interval, sorted(groups))
-    if interval != (None, None) and found.events is None and len(groups) > 1:
+    groups, (since, end) = by_environment(open_ones), _interval(open_ones[0])
+    found = _read(using, (since, end or (since and until)), sorted(groups))
+    if since is not None and found.events is None and len(groups) > 1:
         for of_one in groups.values():  # too much for one pass is too much of one: it is not the others' fault
-            yield from read(using, of_one)
+            yield from read(using, of_one, until)
     else:
         yield open_ones, found
 

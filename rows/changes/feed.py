@@ -1,8 +1,8 @@
 """Reads a region's events and sends each stream what its caller may see of them: one feed per process and region.
 
-A pass: read, in one snapshot, the events that each stream has not seen; compare for each changed row what the caller
-could see before and what it sees now; send the difference. Between two passes it waits for
-a notification of a write, at most POLL_SECONDS. Without streams it has no thread and runs no query.
+A pass: read, up to one snapshot, the events that each stream has not seen; compare for each changed row what the caller
+could see before and what it sees now; send the difference. Between two passes it waits for a notification of a write,
+at most POLL_SECONDS. Without streams it has no thread and runs no query.
 """
 
 import logging
@@ -24,7 +24,7 @@ from rows.changes import stream_counts, watched_tables
 from rows.changes.batches import encode
 from rows.changes.credentials import check_together
 from rows.changes.differences import changes
-from rows.changes.event_reader import Pass, by_environment, by_position, read
+from rows.changes.event_reader import Pass, by_environment, by_position, current_snapshot, read
 from rows.changes.positions import Position
 from rows.changes.streams import Stream
 from rows.changes.wake_ups import POLL_SECONDS, Listener
@@ -49,6 +49,8 @@ class Task:
     """What a worker does for one environment in one pass."""
 
     environment_id: str
+    until: str | None
+    """The snapshot to which the pass brings all streams; None if they are at one position."""
     read: list[tuple[list[Stream], Pass]] = field(default_factory=list)
     """Streams at a position that those of other environments have, too: one round trip has read for all of them."""
     unread: list[list[Stream]] = field(default_factory=list)
@@ -93,7 +95,7 @@ class Feed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"changes-{self._using}", daemon=True)
                 self._thread.start()
-                Listener(self._using, self.wake, self._is_needed).start()
+                Listener(self._using, self.wake, lambda: self._thread is not None).start()
         if is_ending():
             stream.end("restarting")
             stream_counts.leave([stream])
@@ -102,9 +104,6 @@ class Feed:
     def wake(self) -> None:
         self._is_notified = True
         self._woken.set()
-
-    def _is_needed(self) -> bool:
-        return self._thread is not None
 
     def open_streams(self) -> list[Stream]:
         with self._lock:
@@ -192,20 +191,21 @@ class Feed:
             self._busy |= dict.fromkeys(groups, time.monotonic())
         if not groups:
             return
-        tasks = {environment_id: Task(environment_id) for environment_id in groups}
         try:
-            for of_position in by_position(stream for group in groups.values() for stream in group):
+            positions = by_position(stream for group in groups.values() for stream in group)
+            until = current_snapshot(self._using) if len(positions) > 1 else None
+            tasks = {environment_id: Task(environment_id, until) for environment_id in groups}
+            for of_position in positions:
                 of_environments = by_environment(of_position)
                 if len(of_environments) == 1:
                     tasks[next(iter(of_environments))].unread.append(of_position)
                     continue
-                for of_read, found in read(self._using, of_position):
+                for of_read, found in read(self._using, of_position, until):
                     for environment_id, of_environment in by_environment(of_read).items():
                         tasks[environment_id].read.append((of_environment, found))
         except BaseException:
             with self._lock:
-                for environment_id in groups:
-                    del self._busy[environment_id]
+                self._busy = {each: since for each, since in self._busy.items() if each not in groups}
             raise
         for task in tasks.values():
             self._tasks.put(task)
@@ -219,7 +219,7 @@ class Feed:
                 for streams, found in task.read:
                     self._serve_all(task.environment_id, streams, found)
                 for streams in task.unread:
-                    self._read_and_serve(task.environment_id, streams)
+                    self._read_and_serve(task.environment_id, streams, task.until)
                 with self._lock:
                     self._lag = max(self._lag, time.monotonic() - self._busy.pop(task.environment_id))
                     was_skipped = task.environment_id in self._skipped
@@ -228,10 +228,10 @@ class Feed:
         finally:
             connections.close_all()
 
-    def _read_and_serve(self, environment_id: str, streams: Sequence[Stream]) -> None:
+    def _read_and_serve(self, environment_id: str, streams: Sequence[Stream], until: str | None) -> None:
         """One position at a time: clients that come back after a break have as many, each with much to read."""
         try:
-            for of_read, found in read(self._using, streams):
+            for of_read, found in read(self._using, streams, until):
                 self._serve_all(environment_id, of_read, found)
         except Error as error:
             self._note_failure(streams, error)

@@ -1,6 +1,7 @@
 """Live changes that are read together: a client that is cut off within them goes on where it was."""
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,15 +119,57 @@ def test_changes_of_more_bytes_than_may_wait_for_a_client(app: App) -> None:
         assert stream.is_silent()
 
 
-def test_clients_that_come_back_at_once_cost_the_memory_of_few(app: App) -> None:
-    """Each at a position of its own, with 11 MB to read. They are read one after the other."""
+def different_positions(app: App, count: int) -> list[str | None]:
     positions = []
     with app.live("server") as stream:
         assert stream.next() == READY
-        for number in range(24):
+        for number in range(count):
             app.put("tasks", title=f"{number}")
             assert stream.next()[0] == "row"
             positions.append(stream.last_id)
+    return positions
+
+
+def test_streams_from_different_positions_meet_while_others_write(app: App) -> None:
+    """So that a process reads once for all of them, not for each as long as there is no pause."""
+    with contextlib.ExitStack() as ends:
+        positions = different_positions(app, 24)
+        ends.enter_context(many_transactions(app))
+        streams = [ends.enter_context(app.live("server", last_id=each)) for each in positions]
+        last = app.put("tasks", title="last")["id"]
+        for stream in streams:
+            while stream.next()[1]["id"] != last:
+                pass
+        for _ in range(5):
+            app.put("tasks", title="to all")
+            ids = [stream.next_with_id()[2] for stream in streams]
+            assert None not in ids
+            assert len(set(ids)) <= len(app.served.web_workers()), "an id tells how far its stream has come"
+
+
+@contextlib.contextmanager
+def many_transactions(app: App) -> Iterator[None]:
+    """Thousands a second, that write nothing: no two reads are of the same snapshot."""
+    stopping = threading.Event()
+
+    def commit() -> None:
+        with app.database() as connection:
+            connection.autocommit = True
+            while not stopping.is_set():
+                connection.execute("SELECT pg_current_xact_id()")
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def test_clients_that_come_back_at_once_cost_the_memory_of_few(app: App) -> None:
+    """Each at a position of its own, with 11 MB to read. They are read one after the other."""
+    positions = different_positions(app, 24)
     for _ in range(12):
         write_at_once(app, 3, title="x" * 300_000)
     workers = app.served.web_workers()

@@ -1,6 +1,8 @@
 """What tests of live changes share: a stream that is read, and a project of its own on the whole service."""
 
+import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -115,6 +117,8 @@ class Live:
 
     def close(self) -> None:
         self._is_closed = True
+        with contextlib.suppress(OSError):  # while a thread waits for data, closing alone tells the server nothing
+            self.response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         self.response.close()
 
 
