@@ -132,7 +132,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     """The caller behind a credential that `request` showed. Raises as above."""
     question = lookup_of(credential, named_environment(request), use)
     trip = redis_client.round_trip()
-    _fill_waiting(trip)
+    fill_waiting(trip)
     who = trip.get(question.who)
     where = trip.get(question.where) if question.where is not None else None
     begun = (rate_limits.begin_anonymous if question.is_anonymous else rate_limits.begin)(request, trip, question.payer)
@@ -277,10 +277,10 @@ def _query(question: Lookup) -> _Found:
     _verify(question)
     identity, columns = answer
     raw: list[dict[str, Any]] = columns["places"]
-    _fill_later(now, question.who, _identity_bytes(identity))
+    fill_later(now, question.who, _identity_bytes(identity))
     # An environment that the account may not see is not cached: callers can invent any number of names.
     if question.where is not None and (raw or question.named is None):
-        _fill_later(now, question.where, environment_cache.to_record(raw))
+        fill_later(now, question.where, environment_cache.to_record(raw))
     if identity.touch_due:
         _touch(identity.id)
     return _assemble(identity, raw)
@@ -377,11 +377,11 @@ def _identity_from(data: bytes) -> Identity:
 _waiting: Final[deque[tuple[float, str, bytes]]] = deque(maxlen=_MOST_WAITING)
 
 
-def _fill_later(read_at: float, name: str, record: bytes) -> None:
+def fill_later(read_at: float, name: str, record: bytes) -> None:
     _waiting.append((read_at, name, record))
 
 
-def _fill_waiting(trip: round_trip.RoundTrip) -> None:
+def fill_waiting(trip: round_trip.RoundTrip) -> None:
     """Put what was read from PostgreSQL lately onto this trip."""
     while _waiting:
         try:

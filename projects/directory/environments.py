@@ -56,6 +56,12 @@ def place_of(environment_id: str) -> EnvironmentRef | None:
     return environment_cache.from_json(orjson.loads(found[0])) if found else None
 
 
+def record_of(environment_id: str) -> bytes:
+    """What `environment_cache` keeps for the users of the environment. One query."""
+    found = _PLACE.first(environment_id)
+    return environment_cache.to_record([orjson.loads(found[0])] if found else [])
+
+
 _PLACE: Final = Compiled(lambda pk: Environment.objects.reachable().filter(pk=pk).places_as_json())
 
 

@@ -7,10 +7,15 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 from weakref import WeakValueDictionary
 
+from django.db import Error
+
+from accounts.tokens.credentials import SessionCredential
+from accounts.tokens.revocation import UNCACHED
 from platform_site.http.errors import ApiError
 from platform_site.identity.callers import Caller
 from platform_site.redis import client as redis_client
-from projects.api.authentication import Lookup, caller_by_records
+from projects.api.authentication import Lookup, caller_by_records, fill_later, fill_waiting
+from projects.directory import environments
 
 AUTHENTICATE_SECONDS: Final = 0.8
 """How often a credential is checked: its streams end within a second after it is revoked."""
@@ -95,17 +100,36 @@ def shared_credential(
 
 
 def check_together(credentials: Iterable[SharedCredential]) -> None:
-    """Check those that are due soon, in one round trip to Redis. What it does not show is left to the method `caller`:
-    a record that is missing, the end of a credential."""
+    """Check those that are due soon, in one round trip to Redis, and a query for each environment whose record is not
+    there. What this does not show is left to the method `caller`: a credential's own record, its end."""
     now = time.monotonic()
     due = [(each, each.lookup) for each in set(credentials) if each.lookup is not None and each.is_due_soon(now)]
+    places: dict[str | None, bytes | None] = {None: None}
     for start in range(0, len(due), _CHECKED_TOGETHER):
         some = due[start : start + _CHECKED_TOGETHER]
         trip = redis_client.round_trip()
+        fill_waiting(trip)
         asked = [(each, lookup, trip.get(lookup.who), trip.get(lookup.where or lookup.who)) for each, lookup in some]
         trip.run()
         for each, lookup, who, where in asked:
-            with contextlib.suppress(ApiError):
-                caller = caller_by_records(lookup, who.value, where.value if lookup.where else None)
+            with contextlib.suppress(ApiError, Error):
+                if lookup.where not in places:
+                    is_cached = where.value not in (None, UNCACHED)
+                    places[lookup.where] = where.value if is_cached else _read_place(lookup)
+                caller = caller_by_records(lookup, who.value, places[lookup.where])
                 if caller is not None:
                     each.note(caller, now)
+
+
+def _read_place(lookup: Lookup) -> bytes | None:
+    """The record that all users of an environment share, from PostgreSQL; None of another caller. One query.
+
+    While it is marked, thousands of their streams must not read it once each.
+    """
+    claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None
+    if claims is None or claims.environment_id is None or lookup.where is None:
+        return None
+    now = time.monotonic()
+    record = environments.record_of(claims.environment_id)
+    fill_later(now, lookup.where, record)
+    return record

@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 
+from platform_site.redis.client import MARKER_TTL
 from tests.support.live_changes import DOCUMENT, App
 from tests.support.service import start_up
 
@@ -240,6 +241,7 @@ def main(streams: int = 200, *, idle: bool = False) -> None:
         try:
             app = App(up)
             app.ok("owner", "PATCH", f"/projects/{app.project_id}", plan="team")
+            time.sleep(MARKER_TTL)  # the environment's record is not cached until then
             asyncio.run(measure(app, streams, idle))
         finally:
             up.stop()

@@ -127,3 +127,26 @@ def test_expensive_subscriptions_of_a_tenant_delay_no_other(app: App, served: Up
                 assert time.monotonic() - began < 3
     finally:
         other.close()
+
+
+def test_streams_of_many_users_do_not_each_ask_the_database(app: App) -> None:
+    """After a change of the project, when the record of the environment that they share is not cached for a while."""
+    users = [f"user{number}" for number in range(20)]
+    for user in users:
+        app.add_user(user)
+    app.ok("owner", "PATCH", f"/projects/{app.project_id}", plan="team")
+    with ExitStack() as stack:
+        for user in users:
+            assert stack.enter_context(app.live(user)).next() == READY
+        time.sleep(3)  # their own records are cached then
+        before = scans_of_sessions(app)
+        time.sleep(5)
+        assert scans_of_sessions(app) - before < len(users)
+
+
+def scans_of_sessions(app: App) -> int:
+    time.sleep(1.5)  # PostgreSQL counts a moment later
+    with app.database("control") as database:
+        query = "SELECT idx_scan + seq_scan FROM pg_stat_user_tables WHERE relname = 'accounts_session'"
+        [found] = database.execute(query).fetchone() or ()
+        return int(found)

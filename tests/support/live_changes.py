@@ -155,8 +155,8 @@ class App:
         self.users[name] = self.ok("owner", "POST", "/users", email=email, password=password)["id"]
         self.sign_in(name, email, password, self.environment)
 
-    def database(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(Layout(self.served.data_dir).postgres_url("region_us_east_1"))
+    def database(self, name: str = "region_us_east_1") -> psycopg.Connection[Any]:
+        return psycopg.connect(Layout(self.served.data_dir).postgres_url(name))
 
     def sign_in(self, name: str, email: str, password: str, environment: str | None) -> None:
         client = self._client()
