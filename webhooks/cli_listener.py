@@ -82,7 +82,7 @@ class Listener:
                 return
             [claimed] = made
             result = attempt(claimed, self._client)
-            for found in record(using, [result], patience=settings.WEBHOOK_PATIENCE):
+            for found in record(using, [result], disable_after=settings.WEBHOOK_DISABLE_AFTER):
                 failing_webhooks.disable(using, found.webhook_id, found.reason, depth=found.depth)
             yield claimed, result
 

@@ -85,8 +85,8 @@ class Admission:
 
 
 class ConcurrencyLimiter:
-    """`slots` executing calls in all and `slots_each` of one environment. None: 7/8 and 3/4 of the lane's threads, and
-    no more than the pool has processes. Thread-safe."""
+    """`slots` executing calls in all and `slots_each` of one environment. None: 7/8 and 3/4 of the process's threads,
+    and no more than the pool has processes. Thread-safe."""
 
     def __init__(self, slots: int | None = None, slots_each: int | None = None) -> None:
         self._slots, self._slots_each = slots, slots_each
@@ -177,7 +177,7 @@ class ConcurrencyLimiter:
         self._decide(admission, State.OVER)
 
     def _most(self) -> tuple[int, int]:
-        threads, processes = settings.LANE_THREADS, settings.FUNCTION_POOL_SIZE
+        threads, processes = settings.WEB_THREADS, settings.FUNCTION_POOL_SIZE
         slots = max(1, min(threads * 7 // 8, processes)) if self._slots is None else self._slots
         return slots, max(1, min(threads * 3 // 4, processes)) if self._slots_each is None else self._slots_each
 

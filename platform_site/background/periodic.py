@@ -76,7 +76,7 @@ class PeriodicJob:
 
     def run(self) -> bool:
         """Run it, unless another process is at it now. What it raises, we raise."""
-        with _run_exclusively(self.name, self.using, patience=max(_STALL_SECONDS, self.every * _LATE)) as ours:
+        with _run_exclusively(self.name, self.using, timeout=max(_STALL_SECONDS, self.every * _LATE)) as ours:
             self.seen_at = self.ran_at = time.monotonic()
             if ours:
                 self.function()
@@ -287,9 +287,9 @@ SELECT EXISTS (
 
 
 @contextmanager
-def _run_exclusively(name: str, using: str, patience: float) -> Iterator[bool]:
+def _run_exclusively(name: str, using: str, timeout: float) -> Iterator[bool]:
     """Whether this process may run the job until the end of the block: no other process runs it, or only in a session
-    that has been silent for `patience` seconds."""
+    that has been silent for `timeout` seconds."""
     key = f"sweep:{name}"
     with session(using) as connection:
         with connection.cursor() as cursor:
@@ -297,7 +297,7 @@ def _run_exclusively(name: str, using: str, patience: float) -> Iterator[bool]:
             # lock.
             locked = may_run = advisory_locks.try_lock_session(cursor, LockSpace.NAMED, key)
             if not locked:
-                cursor.execute(_STALLED, [key, patience])
+                cursor.execute(_STALLED, [key, timeout])
                 may_run = bool(cursor.fetchone()[0])
         try:
             yield may_run

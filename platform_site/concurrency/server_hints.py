@@ -1,6 +1,6 @@
 """How a request tells the server that it is about to wait, so that its thread can serve others.
 
-`begin()`: the rest of the request is mostly waiting, and the next request starts at once; without it, the lane finds
+`begin()`: the rest of the request is mostly waiting, and the next request starts at once; without it, the pool finds
 out by the clock (`platform_site.server.elastic_pool`). `Parked`: the request cannot begin its work yet. It gives its
 thread back and is repeated later. The server implements both; in tests, workers and commands `begin` does
 nothing, and no request can be repeated.

@@ -111,7 +111,7 @@ def _apply(
         _begin(place, source, plan, wanted, caller)
         failpoints.reach("config.journalled")
         try:
-            schema_service.with_patience(lambda: _change_region(place, source, plan, wanted, change, caller))
+            schema_service.with_retries(lambda: _change_region(place, source, plan, wanted, change, caller))
         except BaseException:
             with log_failures(f"the apply of {plan.pk}", using=place.cluster):
                 # Where the connection broke at the commit, the region knows whether it is done.

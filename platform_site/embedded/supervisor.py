@@ -143,11 +143,11 @@ class Supervisor:
             waiting = [part for part in group if part.process is not None]
             for part in waiting:
                 self.signal(part, part.stop_signal)
-            begun, patience = time.monotonic(), self._stops
+            begun, stops = time.monotonic(), self._stops
             while any(part.runs for part in waiting):
                 self._pump(0.05)
                 for part in waiting:
-                    if part.runs and (time.monotonic() - begun > part.stop_seconds or self._stops > max(1, patience)):
+                    if part.runs and (time.monotonic() - begun > part.stop_seconds or self._stops > max(1, stops)):
                         self.say(f"{part.name} does not end; killing it")
                         self._kill(part)
             for part in waiting:

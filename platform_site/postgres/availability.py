@@ -37,8 +37,8 @@ PROBE_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 0.5
 """What failed sooner was an answer, if only of the network."""
 MIN_WAIT_SECONDS: Final = 0.05
-"""Seconds without progress that are not unusual, however quick the database is. The lane lets a thread join every 10 ms
-(`LANE_PATIENCE_MS`): six of eight are there after 60, and by then it must be known whether they wait in vain.
+"""Seconds without progress that are not unusual, however quick the database is. The pool lets a thread join every 10 ms
+(`WEB_THREAD_STUCK_MS`): six of eight are there after 60, and by then it must be known whether they wait in vain.
 """
 USUAL_LATENCY_FACTOR: Final = 8
 """So many times the usual length of a statement are not unusual either."""
@@ -130,12 +130,12 @@ class AvailabilityWatch:
             return 0.0
         return time.monotonic() - since
 
-    def look(self, patience: float) -> None:
-        """Called every PROBE_SECONDS to find stalled databases. `patience` in seconds."""
-        if self._nothing_ended_for() < patience:
+    def look(self, timeout: float) -> None:
+        """Called every PROBE_SECONDS to find stalled databases. `timeout` in seconds."""
+        if self._nothing_ended_for() < timeout:
             return
         if self.is_away:
-            self._cut(patience)
+            self._cut(timeout)
         elif not self._is_asked:
             by = next((by for _, by in list(self._waiting.values()) if by is not None), None)
             if by is not None:
@@ -153,11 +153,11 @@ class AvailabilityWatch:
         finally:
             self._is_asked = False
 
-    def _cut(self, patience: float) -> None:
+    def _cut(self, timeout: float) -> None:
         """Cut the connections of all who have waited for so long. Theirs is the error of a connection that broke."""
         for me, waited in list(self._waiting.items()):
             began, by = waited
-            if by is None or time.monotonic() - began < patience:
+            if by is None or time.monotonic() - began < timeout:
                 continue
             with self._lock, suppress(psycopg.Error, OSError):
                 if self._waiting.get(me) is waited and (opened := by.connection) is not None:

@@ -71,8 +71,8 @@ class _Waiter:
 class _Pool:
     """The connections of one database. Used on the loop only."""
 
-    def __init__(self, create: Callable[[], BaseDatabaseWrapper], most: int, patience: float) -> None:
-        self._create, self._most, self._patience = create, most, patience
+    def __init__(self, create: Callable[[], BaseDatabaseWrapper], most: int, timeout: float) -> None:
+        self._create, self._most, self._timeout = create, most, timeout
         self._idle: list[BaseDatabaseWrapper] = []
         self._made = 0
         self._waiting: deque[_Waiter] = deque()
@@ -95,7 +95,7 @@ class _Pool:
     def _await_one(self, request: LoopRequest) -> BaseDatabaseWrapper:
         waiter = _Waiter(request)
         self._waiting.append(waiter)
-        waiter.handle = request.loop.call_later(self._patience, request.switch)
+        waiter.handle = request.loop.call_later(self._timeout, request.switch)
         request.wait()
         waiter.handle.cancel()
         if waiter.given is None:
@@ -149,7 +149,7 @@ def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseW
         return create()
     pool = _pools.get(alias)
     if pool is None:
-        pool = _pools[alias] = _Pool(create, settings.LANE_THREADS, settings.LANE_LONGEST_WAIT)
+        pool = _pools[alias] = _Pool(create, settings.WEB_THREADS, settings.WEB_QUEUE_TIMEOUT)
     return pool.borrow(request)
 
 

@@ -41,7 +41,7 @@ class Connection:
         self._reader = hiredis.Reader()
         # Python's timeouts make three system calls of each, the kernel's one. TLS knows Python's alone.
         self._kernel_waits = type(self._socket) is socket.socket
-        self._patience = 0.0
+        self._timeout = 0.0
         """Seconds that a call on the socket may take, as it is set now."""
         if self._kernel_waits:
             self._socket.settimeout(None)
@@ -77,9 +77,9 @@ class Connection:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("Redis is late")
-        if abs(left - self._patience) < 0.01:
+        if abs(left - self._timeout) < 0.01:
             return
-        self._patience = left
+        self._timeout = left
         if self._kernel_waits:
             limit = struct.pack("ll", int(left), max(1, int(left % 1 * 1_000_000)))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)

@@ -64,7 +64,7 @@ class Application:
     worker."""
 
     def __init__(self) -> None:
-        self._lane: ElasticThreadPool[Exchange]
+        self._pool: ElasticThreadPool[Exchange]
         self._handler: Any
         self._front: Callable[[Any], Any]
         self._is_for_machines: Callable[[str], bool]
@@ -105,7 +105,7 @@ class Application:
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Be ready for `begin`. Called in the thread of `loop`, which is the clock of the lane and of the bodies."""
+        """Be ready for `begin`. Called in the thread of `loop`, which is the clock of the pool and of the bodies."""
         from django.conf import settings
         from django.db import connections
 
@@ -121,23 +121,23 @@ class Application:
                 loop.call_soon_threadsafe(loop.call_later, delay, call)
 
         self._loop = loop
-        availability.serve_by(settings.LANE_THREADS)
-        loop_requests.serve_by(settings.LANE_THREADS)
+        availability.serve_by(settings.WEB_THREADS)
+        loop_requests.serve_by(settings.WEB_THREADS)
         self._has_replicas = bool(settings.REPLICAS)
-        self._lane = ElasticThreadPool(
+        self._pool = ElasticThreadPool(
             work=self._work,
             refuse=self._refuse,
-            leave=connections.close_all,
+            on_retire=connections.close_all,
             later=later,
-            most=settings.LANE_THREADS,
-            most_aside=min(settings.LANE_ASIDE, settings.LANE_THREADS - 1),
-            patience=settings.LANE_PATIENCE,
-            longest_wait=settings.LANE_LONGEST_WAIT,
+            max_threads=settings.WEB_THREADS,
+            max_waiting=min(settings.WEB_THREADS_WAITING, settings.WEB_THREADS - 1),
+            stuck_after=settings.WEB_THREAD_STUCK,
+            queue_timeout=settings.WEB_QUEUE_TIMEOUT,
         )
 
         def will_block() -> None:
             loop_requests.must_not_wait()
-            self._lane.step_aside()
+            self._pool.will_wait()
 
         server_hints.set_server = will_block
         os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # what must not wait on the loop, our own backend refuses
@@ -145,7 +145,7 @@ class Application:
 
     def stop(self) -> None:
         """End the threads, and with them their database connections. No request is in hand any more."""
-        self._lane.stop()
+        self._pool.stop()
         self._loop_connections.close_all()
         for handler in logging.getLogger("platform.access").handlers:
             handler.flush()  # a process of multiprocessing ends without logging's own farewell
@@ -185,7 +185,7 @@ class Application:
         if path.startswith("/v1/rows/") and not self._needs_thread(message):
             LoopRequest(self._loop, partial(self._work_on_loop, exchange)).switch()
         else:
-            self._lane.submit(exchange)
+            self._pool.submit(exchange)
 
     def _needs_thread(self, message: Message) -> bool:
         """Whether a request for rows would only come as far as its transaction on the loop: an upsert, one for several
@@ -208,7 +208,7 @@ class Application:
             again = Exchange.of(exchange.message)
             if here is not None and here.may_be_counted:
                 again.request.__dict__[server_hints.REPEATED] = True
-            self._lane.submit(again)
+            self._pool.submit(again)
         except BaseException:
             logger.exception("a request on the loop failed")
         finally:
@@ -216,12 +216,12 @@ class Application:
                 self._loop_connections.give_back(here)
 
     def _refuse(self, exchange: Exchange) -> None:
-        """The lane is stuck and the line too long: say so rather than let the client wait."""
+        """All threads are busy and the queue is too long: say so rather than let the client wait."""
         logger.error("no thread became free in time")  # and not for whom: a path may hold a secret
         _send_error(exchange.message, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
         exchange.end()
 
-    # ── in the lane ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── in a thread of the pool ───────────────────────────────────────────────────────────────────────────────────────
     def _work(self, exchange: Exchange) -> None:
         request = exchange.request
         request.__dict__[server_hints.REPEATABLE] = True
@@ -230,7 +230,7 @@ class Application:
         except server_hints.Parked as parked:
             exchange.parked = parked
             request.__dict__[server_hints.REPEATED] = True
-            parked.then(lambda: self._lane.submit(exchange))
+            parked.then(lambda: self._pool.submit(exchange))
         self._look_after()
 
     def _answer(self, exchange: Exchange, request: Incoming) -> None:

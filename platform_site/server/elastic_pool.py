@@ -1,12 +1,12 @@
-"""The lane: Django runs in one thread at a time, and another joins only while that one is stuck.
+"""A thread pool in which one thread takes jobs at a time, and another joins only while that one is stuck.
 
-Threads that run Python in one process fight for the interpreter lock, so more of them serve fewer requests; but one
+Threads that run Python in one process compete for the interpreter lock, so more of them serve fewer requests; but one
 thread alone would stop serving whenever it waits for a lock in PostgreSQL, a password hash or a function. So one thread
-holds the lane. If requests are waiting and the holder has been in one request for longer than `patience`, it is set
-aside: the lane passes to an idle thread, or a new one while there are fewer than `most`. A thread that was set aside
-finishes its request and then rests. A job that knows that it will wait steps aside itself, at once, unless
-`most_aside` others did: with more of them they would wait for the interpreter lock. What waited longer than
-`longest_wait` is refused.
+is active. If jobs are queued and the active thread has been in one job for longer than `stuck_after`, an idle thread,
+or a new one while there are fewer than `max_threads`, becomes the active one; the other finishes its job and is idle
+then. A job that knows that it will wait says so, and another thread becomes active at once, unless `max_waiting`
+others wait: more of them would wait for the interpreter lock. A job that was queued for longer than `queue_timeout` is
+refused.
 
 Nothing here knows of HTTP or Django. `submit`, `stop` and the timer run on the event loop's thread, the rest anywhere.
 """
@@ -28,10 +28,11 @@ class CallLater(Protocol):
 
 
 class ElasticThreadPool(Generic[Job]):
-    """A line of jobs and the threads that do them.
+    """A queue of jobs and the threads that do them.
 
-    `work(job)` runs in a lane thread and must not raise; `refuse(job)` runs on the loop for a job that waited too long;
-    `leave()` runs in a thread that retires (it closes the thread's database connections). Times are in seconds.
+    `work(job)` runs in a thread of the pool and must not raise; `refuse(job)` runs on the loop for a job that was
+    queued too long; `on_retire()` runs in a thread that ends (it closes the thread's database connections). Times
+    are in seconds.
     """
 
     def __init__(
@@ -39,21 +40,26 @@ class ElasticThreadPool(Generic[Job]):
         *,
         work: Callable[[Job], None],
         refuse: Callable[[Job], None],
-        leave: Callable[[], None],
+        on_retire: Callable[[], None],
         later: CallLater,
-        most: int = 16,
-        most_aside: int = 4,
-        patience: float = 0.010,
-        longest_wait: float = 2.0,
-        linger: float = 30.0,
+        max_threads: int = 16,
+        max_waiting: int = 4,
+        stuck_after: float = 0.010,
+        queue_timeout: float = 2.0,
+        idle_seconds: float = 30.0,
     ) -> None:
-        self._work, self._refuse, self._leave, self._later = work, refuse, leave, later
-        self._most_aside = most_aside
-        self._aside: set[_Thread] = set()
-        self._most, self._patience, self._longest_wait, self._linger = most, patience, longest_wait, linger
+        self._work, self._refuse, self._on_retire, self._later = work, refuse, on_retire, later
+        self._max_waiting = max_waiting
+        self._waiting: set[_Thread] = set()
+        self._max_threads, self._stuck_after, self._queue_timeout, self._idle_seconds = (
+            max_threads,
+            stuck_after,
+            queue_timeout,
+            idle_seconds,
+        )
         self._lock = threading.Lock()
-        self._line: deque[tuple[float, Job]] = deque()
-        self._holder: _Thread | None = None
+        self._queue: deque[tuple[float, Job]] = deque()
+        self._active: _Thread | None = None
         self._idle: list[_Thread] = []
         self._threads: set[_Thread] = set()
         self._timer_set = False
@@ -67,29 +73,29 @@ class ElasticThreadPool(Generic[Job]):
     @property
     def waiting(self) -> int:
         """How many jobs have not started."""
-        return len(self._line)
+        return len(self._queue)
 
     def submit(self, job: Job) -> None:
-        """Put a job at the end of the line."""
+        """Put a job at the end of the queue."""
         now = time.monotonic()
         with self._lock:
-            self._line.append((now, job))
-            if self._holder is None:
-                self._pass_on(now)
+            self._queue.append((now, job))
+            if self._active is None:
+                self._activate_another(now)
             alarm, self._timer_set = not self._timer_set, True
         if alarm:
-            self._later(self._patience, self._tick)
+            self._later(self._stuck_after, self._tick)
 
-    def step_aside(self) -> None:
-        """Called in a job that will wait from here on: another thread takes the lane now. Nothing elsewhere, and where
-        `most_aside` have done so already."""
+    def will_wait(self) -> None:
+        """Called in a job that will wait from here on: another thread becomes active now. Nothing elsewhere, and where
+        `max_waiting` have done so already."""
         thread = threading.current_thread()
         with self._lock:
-            if self._holder is thread and isinstance(thread, _Thread) and len(self._aside) < self._most_aside:
-                self._aside.add(thread)
-                self._holder = None
-                if self._line:
-                    self._pass_on(time.monotonic())
+            if self._active is thread and isinstance(thread, _Thread) and len(self._waiting) < self._max_waiting:
+                self._waiting.add(thread)
+                self._active = None
+                if self._queue:
+                    self._activate_another(time.monotonic())
 
     def stop(self, seconds: float = 5.0) -> None:
         """Let running and waiting jobs end, then the threads; wait up to `seconds` for that."""
@@ -99,42 +105,42 @@ class ElasticThreadPool(Generic[Job]):
             idle, self._idle = self._idle, []
             threads = list(self._threads)
         for thread in idle:
-            thread.gate.release()
+            thread.may_run.release()
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _pass_on(self, now: float) -> None:
-        """Give the lane to a rested thread or a new one; with neither, leave it as it is. Call with the lock held."""
+    def _activate_another(self, now: float) -> None:
+        """Make an idle thread or a new one the active one; without either, nothing changes. Call with the lock held."""
         if self._idle:
-            holder = self._idle.pop()  # the one that rested last: its caches are warm, and the others can retire
-            holder.began = now
-            self._holder = holder
-            holder.gate.release()
-        elif len(self._threads) < self._most:
-            holder = _Thread(self, now)
-            self._threads.add(holder)
-            self._holder = holder
+            active = self._idle.pop()  # the one that worked last: its caches are warm, and the others can end
+            active.began = now
+            self._active = active
+            active.may_run.release()
+        elif len(self._threads) < self._max_threads:
+            active = _Thread(self, now)
+            self._threads.add(active)
+            self._active = active
             try:
-                holder.start()
+                active.start()
             except RuntimeError:  # the system has no more threads: go on with those we have
-                logger.exception("a lane thread could not be started")
-                self._threads.discard(holder)
-                self._holder = None
+                logger.exception("a thread for requests could not be started")
+                self._threads.discard(active)
+                self._active = None
 
     def _tick(self) -> None:
-        """While jobs wait: refuse the ones that waited too long, and pass a stuck holder by."""
+        """While jobs wait: refuse the ones that waited too long, and replace a stuck thread."""
         now = time.monotonic()
         late: list[Job] = []
         with self._lock:
-            while self._line and now - self._line[0][0] >= self._longest_wait:
-                late.append(self._line.popleft()[1])
+            while self._queue and now - self._queue[0][0] >= self._queue_timeout:
+                late.append(self._queue.popleft()[1])
             again: float | None = None
-            if self._line:
-                if self._holder is None or now - self._holder.began >= self._patience:
-                    self._pass_on(now)
-                    again = self._patience
+            if self._queue:
+                if self._active is None or now - self._active.began >= self._stuck_after:
+                    self._activate_another(now)
+                    again = self._stuck_after
                 else:
-                    again = self._holder.began + self._patience - now
+                    again = self._active.began + self._stuck_after - now
             self._timer_set = again is not None
         if again is not None:
             self._later(max(0.001, again), self._tick)
@@ -142,24 +148,24 @@ class ElasticThreadPool(Generic[Job]):
             self._refuse(job)
 
     def _next(self, thread: "_Thread") -> Job | None:
-        """What `thread` does next; None: retire. Called by the thread itself; rests in here."""
+        """What `thread` does next; None: it ends. Called by the thread itself, which waits in here while it is idle."""
         while True:
             with self._lock:
-                self._aside.discard(thread)
+                self._waiting.discard(thread)
                 now = time.monotonic()
-                holder = self._holder
-                if self._line and holder is not thread and (holder is None or now - holder.began >= self._patience):
-                    holder = self._holder = thread
-                if holder is thread:
-                    if self._line:
+                active = self._active
+                if self._queue and active is not thread and (active is None or now - active.began >= self._stuck_after):
+                    active = self._active = thread
+                if active is thread:
+                    if self._queue:
                         thread.began = now
-                        return self._line.popleft()[1]
-                    self._holder = None
+                        return self._queue.popleft()[1]
+                    self._active = None
                 if self._stopping:
                     self._threads.discard(thread)
                     return None
                 self._idle.append(thread)
-            while not thread.gate.acquire(timeout=self._linger):
+            while not thread.may_run.acquire(timeout=self._idle_seconds):
                 with self._lock:
                     if thread in self._idle and len(self._threads) > 1:
                         self._idle.remove(thread)
@@ -168,22 +174,22 @@ class ElasticThreadPool(Generic[Job]):
 
 
 class _Thread(threading.Thread):
-    def __init__(self, lane: ElasticThreadPool[Any], now: float) -> None:
-        super().__init__(name="lane", daemon=True)
-        self.lane = lane
+    def __init__(self, pool: ElasticThreadPool[Any], now: float) -> None:
+        super().__init__(name="requests", daemon=True)
+        self.pool = pool
         self.began = now
-        """When it was given the lane or began its present job."""
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        """When it became the active one or began its present job."""
+        self.may_run = threading.Lock()
+        self.may_run.acquire()
 
     def run(self) -> None:
-        lane = self.lane
+        pool = self.pool
         try:
-            while (job := lane._next(self)) is not None:
+            while (job := pool._next(self)) is not None:
                 try:
-                    lane._work(job)
-                except BaseException:  # whatever it is, the lane must not lose its holder
-                    logger.exception("a job in the lane raised")
+                    pool._work(job)
+                except BaseException:  # whatever it is, the thread must go on
+                    logger.exception("a job raised")
                 del job  # while resting, hold on to nothing
         finally:
-            lane._leave()
+            pool._on_retire()

@@ -118,8 +118,8 @@ class Server(MPServer):
             old: Any = self.wrks[index]
             self.wrks[index] = new
             old.terminate()
-            patience = time.monotonic() + STOP_SECONDS
-            while old.is_alive() and time.monotonic() < patience and not self.interrupt_signal:
+            deadline = time.monotonic() + STOP_SECONDS
+            while old.is_alive() and time.monotonic() < deadline and not self.interrupt_signal:
                 old.join(0.1)
             if old.is_alive():
                 logger.info("a worker that was replaced ends what it has in hand", extra={"pid": old.inner.pid})
@@ -133,9 +133,9 @@ class Server(MPServer):
         served_at = self._load.served_at.value
         new.interrupt_by_parent = True  # that it ended is no news to Granian before it took another's place
         new.start()
-        patience = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + START_SECONDS
         while self._load.served_at.value == served_at:
-            if self.interrupt_signal or time.monotonic() > patience or not new.is_alive():
+            if self.interrupt_signal or time.monotonic() > deadline or not new.is_alive():
                 return False
             new.join(0.02)
         new.interrupt_by_parent = False

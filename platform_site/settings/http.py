@@ -6,14 +6,14 @@ from platform_site import env
 from platform_site.settings.base import PRODUCTION
 
 # ── The server (platform_site.server) ─────────────────────────────────────────────────────────────────────────────────
-LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1, maximum=1000)
+WEB_THREADS = env.integer("WEB_THREADS", 16, minimum=1, maximum=1000)
 """At most so many threads of one web process; all but one are there because the others wait for something."""
-LANE_PATIENCE = env.number("LANE_PATIENCE_MS", 10, minimum=1, maximum=60_000) / 1000
+WEB_THREAD_STUCK = env.number("WEB_THREAD_STUCK_MS", 10, minimum=1, maximum=60_000) / 1000
 """Seconds that a waiting request gives the running one before another thread joins."""
-LANE_ASIDE = env.integer("LANE_ASIDE", 8, minimum=0, maximum=1000)
+WEB_THREADS_WAITING = env.integer("WEB_THREADS_WAITING", 8, minimum=0, maximum=1000)
 """So many requests of one process that said that they will wait (`platform_site.concurrency.server_hints`) are passed
 by at once."""
-LANE_LONGEST_WAIT = env.number("LANE_LONGEST_WAIT_MS", 2000, minimum=50, maximum=600_000) / 1000
+WEB_QUEUE_TIMEOUT = env.number("WEB_QUEUE_TIMEOUT_MS", 2000, minimum=50, maximum=600_000) / 1000
 """Seconds until a request that no thread took is answered 503."""
 
 # ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -254,8 +254,8 @@ def _finish(branch: Environment) -> bool:
         return False
     if branch.filled_from == Environment.Filling.ARCHIVE:
         return fail(branch.pk, "The restore was cut off.")
-    patience = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
-    if Environment.objects.filter(pk=branch.pk, created_at__lt=Now() - patience).exists():
+    timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
+    if Environment.objects.filter(pk=branch.pk, created_at__lt=Now() - timeout).exists():
         return fail(branch.pk, "The copy did not succeed in time.")
     if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
         raise SourceGone
@@ -265,8 +265,8 @@ def _finish(branch: Environment) -> bool:
 
 def _finish_reset(branch: Environment) -> bool:
     """Until it is settled, no caller reaches the branch, so it may be reset twice."""
-    patience = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
-    if Environment.objects.filter(pk=branch.pk, applying_since__lt=Now() - patience).exists():
+    timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
+    if Environment.objects.filter(pk=branch.pk, applying_since__lt=Now() - timeout).exists():
         return fail(branch.pk, "The copy did not succeed in time.")
     if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
         raise SourceGone

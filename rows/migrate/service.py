@@ -75,7 +75,7 @@ __all__ = [
     "read",
     "rehearse",
     "version",
-    "with_patience",
+    "with_retries",
 ]
 
 T = TypeVar("T")
@@ -203,7 +203,7 @@ def change(
         unhurried=unhurried,
         progress=progress,
     ) as change_once:
-        return with_patience(change_once)
+        return with_retries(change_once)
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def prepared(
 ) -> Generator[Callable[[], Outcome]]:
     """`change` in two steps, for a change that is part of a larger transaction: it is checked and its unique indexes
     are made; the block then calls what it gets, which changes the tables. That raises LockNotWon where others use them:
-    the whole transaction is then repeated (`with_patience`)."""
+    the whole transaction is then repeated (`with_retries`)."""
     state, plan, warnings, is_same = _planned(place, raw, expected)
     if is_same:
         same = Outcome(state.version, (), changed=False, warnings=warnings)
@@ -234,8 +234,8 @@ def prepared(
         if made:
             limit = 0 if unhurried else settings.SCHEMA_STATEMENT_TIMEOUT_MS
             # Who holds the schema still (a copy, an import) or has changed it would make all of it in vain.
-            with_patience(lambda: _require_version(place, state.version))
-            with_patience(
+            with_retries(lambda: _require_version(place, state.version))
+            with_retries(
                 lambda: until_done.enter_context(
                     concurrent_unique_indexes.made(place, made, limit_ms=limit, progress=progress)
                 )
@@ -285,7 +285,7 @@ def _source_digest(raw: object) -> str:
     return schema_model.digest(raw)  # type: ignore[arg-type]  # it has been parsed: it is an object
 
 
-def with_patience(attempted: Callable[[], T]) -> T:
+def with_retries(attempted: Callable[[], T]) -> T:
     """A part of a change, tried again while it does not win its locks: between attempts readers pass. Raises
     TablesBusy."""
     wait = _FIRST_WAIT

@@ -120,9 +120,9 @@ def test_a_list_of_addresses_may_have_lists_of_hosts_in_it(monkeypatch: pytest.M
 def test_a_number_that_is_none_stops_the_start_with_its_name(
     monkeypatch: pytest.MonkeyPatch, read: Callable[..., float], value: str, said: str
 ) -> None:
-    monkeypatch.setenv("LANE_THREADS", value)
-    with pytest.raises(ImproperlyConfigured, match=f"^LANE_THREADS must be {said}, not '{value}'"):
-        read("LANE_THREADS", 16, minimum=1, maximum=1000)
+    monkeypatch.setenv("WEB_THREADS", value)
+    with pytest.raises(ImproperlyConfigured, match=f"^WEB_THREADS must be {said}, not '{value}'"):
+        read("WEB_THREADS", 16, minimum=1, maximum=1000)
 
 
 @pytest.mark.parametrize("read", READERS)

@@ -25,7 +25,7 @@ from tests.support.valkey_server import RedisServer, until
 
 
 @pytest.fixture(autouse=True)
-def patience(settings: LazySettings) -> None:
+def slow_valkey_is_no_failure(settings: LazySettings) -> None:
     """A busy machine must not open the breaker: what that does has tests of its own."""
     settings.REDIS_TIMEOUT = 10.0
 

@@ -42,7 +42,7 @@ def test_f8_a_restart_of_postgresql_is_503_and_then_over(battered: Up, token: st
     later = [one for one in load.outcomes if one.at > accepts_at]
     first = min(one.at + one.seconds for one in later if one.status in (200, 201, 204))
     assert first - accepts_at < 2.0
-    # At most one per thread of the lanes may find out by itself that its connection is dead.
+    # At most one per thread of the pools may find out by itself that its connection is dead.
     assert [one for one in later if one.at > accepts_at + 2.0 and one.status == 503] == []
     assert environments_without_schema(battered) == []
 

@@ -35,7 +35,7 @@ SETTINGS = {
     "FUNCTION_LEASE_SECONDS": "4",
     "FUNCTION_JOB_SECONDS": "1",
     "JOB_SECONDS": "1",
-    "LANE_THREADS": "8",
+    "WEB_THREADS": "8",
 }
 SCHEMA = {"tables": {"notes": {"columns": {"body": {"type": "text"}}}}}
 SUM = "export default ({a, b}) => ({sum: a + b})"

@@ -196,7 +196,7 @@ def _parameters() -> dict[str, Any]:
 
 
 def test_who_finds_no_connection_in_time_is_refused(loop: Loop, settings: Any) -> None:
-    settings.LANE_THREADS, settings.LANE_LONGEST_WAIT = 2, 0.2
+    settings.WEB_THREADS, settings.WEB_QUEUE_TIMEOUT = 2, 0.2
     slow = ask(b"SELECT pg_sleep(0.8)::text")
     outcomes = loop.run(slow, slow, slow)
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Unavailable", "list", "list"]
@@ -205,7 +205,7 @@ def test_who_finds_no_connection_in_time_is_refused(loop: Loop, settings: Any) -
 
 
 def test_who_waits_for_a_connection_gets_it(loop: Loop, settings: Any) -> None:
-    settings.LANE_THREADS = 2
+    settings.WEB_THREADS = 2
     began = time.monotonic()
     outcomes = loop.run(*[ask(b"SELECT pg_sleep(0.1)::text, $1::text", b"%d" % number) for number in range(8)])
     assert [rows[0][1] for rows in outcomes] == [b"%d" % number for number in range(8)]

@@ -308,10 +308,10 @@ def test_a_part_that_dies_is_started_again(up: Up, part: str) -> None:
 
 @pytest.mark.served
 def test_a_part_that_cannot_run_ends_it_all_with_its_last_words(tmp_path: Path) -> None:
-    broken = start_up(tmp_path / "data", wait=False, environment={"LANE_THREADS": "many"})
+    broken = start_up(tmp_path / "data", wait=False, environment={"WEB_THREADS": "many"})
     processes = everyone(broken)
     assert broken.process.wait(30) == 1
-    wait_for("its last words", lambda: "LANE_THREADS must be a number, not 'many'" in broken.output)
+    wait_for("its last words", lambda: "WEB_THREADS must be a number, not 'many'" in broken.output)
     assert "web ended (exit code 1). Its last lines:" in broken.output
     wait_until_gone(processes, seconds=1)
 

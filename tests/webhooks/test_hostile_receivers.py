@@ -148,7 +148,7 @@ def test_fifty_that_hang_do_not_hold_up_the_one_that_is_quick(
         with _dispatching(using), ExitStack() as stack:
             for each in hanging:
                 stack.callback(each.hang_up)
-            took = [_arrival(tracker, receiver, number, patience=10) for number in range(20)]
+            took = [_arrival(tracker, receiver, number, timeout=10) for number in range(20)]
     assert sorted(took)[18] < within(1.0), took  # who waited for the others would take 15
     assert sum(len(each.requests) for each in hanging) >= 50  # they were tried, too
 
@@ -161,7 +161,7 @@ def test_hanging_receivers_do_not_delay_one_that_has_answered(
     using = tracker.project.cluster
     subscribe(events=["lists.insert"])
     with _dispatching(using), ExitStack() as stack:
-        _arrival(tracker, receiver, 0, patience=14)
+        _arrival(tracker, receiver, 0, timeout=14)
         secret = Webhook.objects.using(using).values_list("sealed_secret", flat=True)[0]
         listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2 * MAX_THREADS)]
         Webhook.objects.using(using).bulk_create(
@@ -174,7 +174,7 @@ def test_hanging_receivers_do_not_delay_one_that_has_answered(
             )
             for each in listening
         )
-        took = [_arrival(tracker, receiver, number, patience=14) for number in range(1, 9)]
+        took = [_arrival(tracker, receiver, number, timeout=14) for number in range(1, 9)]
     assert max(took) < within(1.0), took  # who waited for the others would take 15
 
 
@@ -200,12 +200,12 @@ def _dispatching(using: str) -> Iterator[None]:
     assert not worker.is_alive()
 
 
-def _arrival(tracker: Tracker, receiver: Receiver, number: int, *, patience: float) -> float:
-    """Seconds from the answer to the write of list `number` to its arrival; fails after `patience` seconds."""
+def _arrival(tracker: Tracker, receiver: Receiver, number: int, *, timeout: float) -> float:
+    """Seconds from the answer to the write of list `number` to its arrival; fails after `timeout` seconds."""
     write_list(tracker, f"list {number}")
     committed = time.monotonic()
     while len(receiver.requests) <= number:
-        assert time.monotonic() < committed + patience, "the quick one waits for the others"
+        assert time.monotonic() < committed + timeout, "the quick one waits for the others"
         time.sleep(0.005)
     return time.monotonic() - committed
 

@@ -349,12 +349,12 @@ def test_outcome_after_its_lease_expired_is_ignored(tracker: Tracker, receiver: 
     [taken] = _claim_all(using, lease=timedelta(minutes=1))
     assert (stalled.attempt, taken.attempt) == (1, 2)
     late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "exhausted", "500", response_status=500)
-    record(using, [late], patience=timedelta(days=5))
+    record(using, [late], disable_after=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == "pending"
     good = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
-    record(using, [good], patience=timedelta(days=5))
-    record(using, [good], patience=timedelta(days=5))  # a worker that lost its connection records again
+    record(using, [good], disable_after=timedelta(days=5))
+    record(using, [good], disable_after=timedelta(days=5))  # a worker that lost its connection records again
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == "delivered"
     assert [each["response_status"] for each in delivery["attempts"]] == [500, 200]
@@ -381,12 +381,12 @@ def test_stalled_worker_does_not_cause_a_third_attempt(
         Delivery.objects.using(using).update(schedule_from=F("attempts"))
     [taken] = _claim_all(using, lease=lease)
     late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
-    record(using, [late], patience=timedelta(days=5))
+    record(using, [late], disable_after=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == expected
     # Many receivers say no to what they have seen before.
     refused = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "exhausted", "409", response_status=409)
-    record(using, [refused], patience=timedelta(days=5))
+    record(using, [refused], disable_after=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == ("delivered" if expected == "delivered" else "exhausted")
 
@@ -456,7 +456,7 @@ def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
 
     def record_late() -> None:
         try:
-            record(using, results, patience=timedelta(days=5))
+            record(using, results, disable_after=timedelta(days=5))
         finally:
             connections.close_all()
 

@@ -251,8 +251,8 @@ class Dispatcher:
                 return
             except (OperationalError, InterfaceError):
                 connections[self.using].close()
-                patience = GRACE if should_stop() else settings.WEBHOOK_LEASE.total_seconds()
-                if time.monotonic() - begun > patience:
+                timeout = GRACE if should_stop() else settings.WEBHOOK_LEASE.total_seconds()
+                if time.monotonic() - begun > timeout:
                     raise
                 time.sleep(RECONNECT)
             except DatabaseError:
@@ -265,8 +265,8 @@ class Dispatcher:
                 return
 
     def _record(self, results: list[AttemptOutcome]) -> None:
-        patience: timedelta = settings.WEBHOOK_PATIENCE
-        for found in record(self.using, results, patience=patience):
+        disable_after: timedelta = settings.WEBHOOK_DISABLE_AFTER
+        for found in record(self.using, results, disable_after=disable_after):
             # Somebody may be switching it, for longer than we wait: the next failure disables it then.
             with log_failures(f"disabling {found.webhook_id}"):
                 failing_webhooks.disable(self.using, found.webhook_id, found.reason, depth=found.depth)

@@ -186,9 +186,9 @@ class Failing:
     case."""
 
 
-def record(using: str, results: Sequence[AttemptOutcome], *, patience: timedelta) -> list[Failing]:
+def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: timedelta) -> list[Failing]:
     """Record the outcomes of attempts, all in one statement. Returns the webhooks to be disabled, those that have done
-    nothing but fail for `patience` among them.
+    nothing but fail for `disable_after` among them.
 
     An outcome whose claim was lost to another worker leaves its attempt in the history and the delivery alone, except
     that a delivery which has arrived is delivered.
@@ -223,7 +223,7 @@ def record(using: str, results: Sequence[AttemptOutcome], *, patience: timedelta
         "webhooks": webhooks,
         "succeeded": [each in delivered for each in webhooks],
         "gone": [each in gone for each in webhooks],
-        "patience": patience,
+        "disable_after": disable_after,
     }
     with connections[using].cursor() as cursor:
         cursor.execute(HEALTH, parameters)

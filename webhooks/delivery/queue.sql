@@ -182,7 +182,7 @@ WITH health AS (
 SELECT w.id, CASE WHEN h.gone THEN 'gone' ELSE 'failing' END
   FROM health h JOIN platform.webhooks_webhook w ON w.id = h.webhook_id
  WHERE w.enabled AND w.deleted_at IS NULL AND NOT h.succeeded
-   AND (h.gone OR w.failing_since < now() - %(patience)s)
+   AND (h.gone OR w.failing_since < now() - %(disable_after)s)
 
 -- name: release
 UPDATE platform.webhooks_delivery d

@@ -1,4 +1,4 @@
-"""The lane: one thread at a time, another while that one is stuck."""
+"""One thread at a time, another while that one is stuck."""
 
 import asyncio
 import threading
@@ -12,22 +12,22 @@ import pytest
 from platform_site.server.elastic_pool import ElasticThreadPool
 from tests.support.timing import within
 
-PATIENCE = 0.02
+STUCK_AFTER = 0.02
 
 
-class Line:
-    """A lane of callables; records refused and finished ones."""
+class Jobs:
+    """A pool of callables; records refused and finished ones."""
 
     def __init__(self, **options: Any) -> None:
         self.refused: list[Callable[[], None]] = []
-        self.left = 0
+        self.retired = 0
         self.finished = threading.Semaphore(0)
-        self.lane: ElasticThreadPool[Callable[[], None]] = ElasticThreadPool(
+        self.pool: ElasticThreadPool[Callable[[], None]] = ElasticThreadPool(
             work=self._work,
             refuse=self.refused.append,
-            leave=self._leave,
+            on_retire=self._retired,
             later=asyncio.get_running_loop().call_later,
-            **({"patience": PATIENCE, "linger": 60.0} | options),
+            **({"stuck_after": STUCK_AFTER, "idle_seconds": 60.0} | options),
         )
 
     def _work(self, job: Callable[[], None]) -> None:
@@ -36,15 +36,15 @@ class Line:
         finally:
             self.finished.release()
 
-    def _leave(self) -> None:
-        self.left += 1
+    def _retired(self) -> None:
+        self.retired += 1
 
 
 @asynccontextmanager
-async def a_lane(**options: Any) -> AsyncIterator[Line]:
-    line = Line(**options)
-    yield line
-    await asyncio.to_thread(line.lane.stop)
+async def a_pool(**options: Any) -> AsyncIterator[Jobs]:
+    jobs = Jobs(**options)
+    yield jobs
+    await asyncio.to_thread(jobs.pool.stop)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -86,9 +86,9 @@ def test_quick_jobs_run_one_after_the_other_in_one_thread_in_their_order(togethe
                 order.append(number)
                 threads.add(threading.get_ident())
 
-        async with a_lane(patience=5.0) as line:
+        async with a_pool(stuck_after=5.0) as jobs:
             for number in range(200):
-                line.lane.submit(lambda number=number: job(number))  # type: ignore[misc]
+                jobs.pool.submit(lambda number=number: job(number))  # type: ignore[misc]
             await until(lambda: len(order) == 200)
         assert order == list(range(200))
         assert together.most == 1
@@ -97,7 +97,7 @@ def test_quick_jobs_run_one_after_the_other_in_one_thread_in_their_order(togethe
     asyncio.run(main())
 
 
-def test_stuck_holder_is_replaced_by_one_more_thread(together: Together) -> None:
+def test_stuck_thread_is_replaced_by_one_more_thread(together: Together) -> None:
     async def main() -> None:
         stuck = threading.Event()
         served: list[float] = []
@@ -106,21 +106,21 @@ def test_stuck_holder_is_replaced_by_one_more_thread(together: Together) -> None
             with together:
                 served.append(time.monotonic())
 
-        async with a_lane() as line:
-            line.lane.submit(lambda: stuck.wait(10) and None)
+        async with a_pool() as jobs:
+            jobs.pool.submit(lambda: stuck.wait(10) and None)
             begun = time.monotonic()
             for _ in range(50):
-                line.lane.submit(quick)
+                jobs.pool.submit(quick)
             await until(lambda: len(served) == 50)
-            assert served[0] - begun >= PATIENCE * 0.9, "the first had its chance"
-            assert line.lane.threads == 2
+            assert served[0] - begun >= STUCK_AFTER * 0.9, "the first had its chance"
+            assert jobs.pool.threads == 2
             assert together.most == 1, "beside the stuck one, one runs"
             stuck.set()
 
     asyncio.run(main())
 
 
-def test_replaced_thread_idles_instead_of_running_beside_the_new_holder(together: Together) -> None:
+def test_replaced_thread_idles_instead_of_running_beside_the_active_one(together: Together) -> None:
     async def main() -> None:
         stuck = threading.Event()
         holding, done = threading.Event(), threading.Event()
@@ -129,37 +129,37 @@ def test_replaced_thread_idles_instead_of_running_beside_the_new_holder(together
             with together:
                 time.sleep(0.001)
 
-        async with a_lane(patience=0.05) as line:
-            line.lane.submit(lambda: stuck.wait(10) and None)
-            line.lane.submit(holding.set)
+        async with a_pool(stuck_after=0.05) as jobs:
+            jobs.pool.submit(lambda: stuck.wait(10) and None)
+            jobs.pool.submit(holding.set)
             await until(holding.is_set)
             stuck.set()  # both threads are free now
             for _ in range(200):
-                line.lane.submit(quick)
-            line.lane.submit(done.set)
+                jobs.pool.submit(quick)
+            jobs.pool.submit(done.set)
             await until(done.is_set)
-            assert line.lane.threads == 2
+            assert jobs.pool.threads == 2
             assert together.most == 1
 
     asyncio.run(main())
 
 
-def test_job_is_refused_after_the_longest_wait_when_all_threads_are_stuck() -> None:
+def test_job_is_refused_after_the_queue_timeout_when_all_threads_are_stuck() -> None:
     async def main() -> None:
         stuck = threading.Event()
         ran: list[str] = []
-        async with a_lane(most=3, longest_wait=0.2) as line:
+        async with a_pool(max_threads=3, queue_timeout=0.2) as jobs:
             for _ in range(3):
-                line.lane.submit(lambda: stuck.wait(10) and None)
-            await until(lambda: line.lane.waiting == 0)
+                jobs.pool.submit(lambda: stuck.wait(10) and None)
+            await until(lambda: jobs.pool.waiting == 0)
             begun = time.monotonic()
             late = lambda: ran.append("late")  # noqa: E731
-            line.lane.submit(late)
-            await until(lambda: line.refused == [late])
+            jobs.pool.submit(late)
+            await until(lambda: jobs.refused == [late])
             assert 0.19 <= time.monotonic() - begun < within(1.0)
-            assert line.lane.threads == 3
+            assert jobs.pool.threads == 3
             stuck.set()
-            line.lane.submit(lambda: ran.append("after"))
+            jobs.pool.submit(lambda: ran.append("after"))
             await until(lambda: ran == ["after"])
 
     asyncio.run(main())
@@ -168,15 +168,15 @@ def test_job_is_refused_after_the_longest_wait_when_all_threads_are_stuck() -> N
 def test_idle_threads_end_except_one() -> None:
     async def main() -> None:
         stuck = threading.Event()
-        async with a_lane(linger=0.05) as line:
+        async with a_pool(idle_seconds=0.05) as jobs:
             for _ in range(4):
-                line.lane.submit(lambda: stuck.wait(10) and None)
-            await until(lambda: line.lane.threads == 4)
+                jobs.pool.submit(lambda: stuck.wait(10) and None)
+            await until(lambda: jobs.pool.threads == 4)
             stuck.set()
-            await until(lambda: line.lane.threads == 1)
-            assert line.left == 3
+            await until(lambda: jobs.pool.threads == 1)
+            assert jobs.retired == 3
             answered = threading.Event()
-            line.lane.submit(answered.set)
+            jobs.pool.submit(answered.set)
             await until(answered.is_set)
 
     asyncio.run(main())
@@ -184,16 +184,16 @@ def test_idle_threads_end_except_one() -> None:
 
 def test_job_that_raises_baseexception_keeps_the_lane_thread() -> None:
     async def main() -> None:
-        async with a_lane() as line:
+        async with a_pool() as jobs:
             answered = threading.Event()
 
             def bad() -> None:
                 raise KeyboardInterrupt
 
-            line.lane.submit(bad)
-            line.lane.submit(answered.set)
+            jobs.pool.submit(bad)
+            jobs.pool.submit(answered.set)
             await until(answered.is_set)
-            assert line.lane.threads == 1
+            assert jobs.pool.threads == 1
 
     asyncio.run(main())
 
@@ -201,13 +201,13 @@ def test_job_that_raises_baseexception_keeps_the_lane_thread() -> None:
 def test_stop_lets_what_waits_end_and_every_thread_leave() -> None:
     async def main() -> None:
         done: list[int] = []
-        line = Line()
+        jobs = Jobs()
         for number in range(20):
-            line.lane.submit(lambda number=number: (time.sleep(0.005), done.append(number)) and None)  # type: ignore[misc]
-        await asyncio.to_thread(line.lane.stop)
+            jobs.pool.submit(lambda number=number: (time.sleep(0.005), done.append(number)) and None)  # type: ignore[misc]
+        await asyncio.to_thread(jobs.pool.stop)
         assert done == list(range(20))
-        assert line.lane.threads == 0
-        assert line.left >= 1
+        assert jobs.pool.threads == 0
+        assert jobs.retired >= 1
 
     asyncio.run(main())
 
@@ -218,10 +218,10 @@ def test_announced_wait_is_overtaken_at_once_up_to_a_limit(together: Together) -
         waiting: list[int] = []
         served: list[int] = []
 
-        async with a_lane(patience=30.0, most_aside=2) as line:
+        async with a_pool(stuck_after=30.0, max_waiting=2) as jobs:
 
             def waits(number: int) -> None:
-                line.lane.step_aside()
+                jobs.pool.will_wait()
                 waiting.append(number)
                 stuck.wait(10)
 
@@ -230,25 +230,25 @@ def test_announced_wait_is_overtaken_at_once_up_to_a_limit(together: Together) -
                     served.append(number)
 
             for number in range(2):
-                line.lane.submit(lambda number=number: waits(number))  # type: ignore[misc]
+                jobs.pool.submit(lambda number=number: waits(number))  # type: ignore[misc]
             for number in range(50):
-                line.lane.submit(lambda number=number: quick(number))  # type: ignore[misc]
+                jobs.pool.submit(lambda number=number: quick(number))  # type: ignore[misc]
             # Long before any of the timeouts, in their order, and one at a time.
             await until(lambda: len(served) == 50)
             assert (sorted(waiting), served, together.most) == ([0, 1], list(range(50)), 1)
-            assert line.lane.threads == 3
-            # A third one holds the lane like any other.
-            line.lane.submit(lambda: waits(2))
+            assert jobs.pool.threads == 3
+            # A third one is active like any other.
+            jobs.pool.submit(lambda: waits(2))
             await until(lambda: 2 in waiting)
-            line.lane.submit(lambda: quick(50))
+            jobs.pool.submit(lambda: quick(50))
             await asyncio.sleep(0.05)
             assert len(served) == 50
             stuck.set()
             await until(lambda: len(served) == 51)
             # Their places are free again.
             again = threading.Event()
-            line.lane.submit(lambda: (line.lane.step_aside(), again.wait(10)) and None)
-            line.lane.submit(again.set)
+            jobs.pool.submit(lambda: (jobs.pool.will_wait(), again.wait(10)) and None)
+            jobs.pool.submit(again.set)
             await until(again.is_set)
 
     asyncio.run(main())
@@ -256,13 +256,13 @@ def test_announced_wait_is_overtaken_at_once_up_to_a_limit(together: Together) -
 
 def test_stepping_aside_outside_of_the_lane_does_nothing() -> None:
     async def main() -> None:
-        async with a_lane(patience=30.0) as line:
+        async with a_pool(stuck_after=30.0) as jobs:
             holding, stuck = threading.Event(), threading.Event()
-            line.lane.submit(lambda: (holding.set(), stuck.wait(10)) and None)
+            jobs.pool.submit(lambda: (holding.set(), stuck.wait(10)) and None)
             await until(holding.is_set)
-            line.lane.step_aside()
+            jobs.pool.will_wait()
             served = threading.Event()
-            line.lane.submit(served.set)
+            jobs.pool.submit(served.set)
             await asyncio.sleep(0.05)
             assert not served.is_set()
             stuck.set()
