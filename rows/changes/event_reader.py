@@ -18,7 +18,8 @@ MAX_BYTES: Final = 32 * 2**20
 """Of one pass. A stream that is further behind gets a reset."""
 
 # One statement, hence one snapshot, which it also returns. `unseen` is not in order: a stream that is further behind
-# than its limit is not sent them, and must not cost a sort of them.
+# than its limit is not sent them, and must not cost a sort of them. Not visible to the statement itself are the ids of
+# another server, whose dump was restored here.
 _READ: Final = """
 WITH unseen AS (
     SELECT environment_id, sequence, data
@@ -26,7 +27,7 @@ WITH unseen AS (
      WHERE environment_id = ANY (%(environments)s) AND subject IS NOT NULL
        AND transaction >= pg_snapshot_xmin(%(since)s::pg_snapshot)
        AND NOT pg_visible_in_snapshot(transaction, %(since)s::pg_snapshot)
-       AND (%(until)s::pg_snapshot IS NULL OR pg_visible_in_snapshot(transaction, %(until)s::pg_snapshot))
+       AND pg_visible_in_snapshot(transaction, coalesce(%(until)s::pg_snapshot, pg_current_snapshot()))
      LIMIT %(limit)s
 ), sized AS (
     SELECT environment_id, sequence,

@@ -129,6 +129,23 @@ def test_expensive_subscriptions_of_a_tenant_delay_no_other(app: App, served: Up
         other.close()
 
 
+def test_transaction_ids_of_another_server_are_no_events(app: App) -> None:
+    """In a region that was restored with `pg_restore` they are higher than any of this server."""
+    with app.live("server") as stream:
+        assert stream.next() == READY
+        app.put("tasks", title="restored")
+        assert stream.next()[0] == "row"
+        with app.database() as database:
+            changed = database.execute(
+                "UPDATE platform.rows_outboxevent SET transaction = '999999999' WHERE environment_id = %s",
+                [app.environment],
+            )
+            assert changed.rowcount > 0
+        app.put("tasks", title="new")
+        assert stream.next()[1]["row"]["title"] == "new"
+        assert stream.is_silent(2)
+
+
 def test_streams_of_many_users_do_not_each_ask_the_database(app: App) -> None:
     """After a change of the project, when the record of the environment that they share is not cached for a while."""
     users = [f"user{number}" for number in range(20)]
