@@ -91,7 +91,7 @@ class Subscription:
     def __init__(self, environment_ids: Collection[str], using: str) -> None:
         self.count = 0
         self._using = using
-        self._heard: list[tuple[str, str, str, int]] = []
+        self._pending: list[tuple[str, str, str, int]] = []
         self._listening: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
         listening = Function.objects.using(using).filter(events__isnull=False, events_stopped=None)
         found = listening.filter(environment_id__in=environment_ids).order_by("pk")
@@ -101,21 +101,21 @@ class Subscription:
     def add(self, event: OutboxEvent) -> None:
         for function_id, patterns in self._listening.get(event.environment_id, ()):
             if covers(patterns, event.type):
-                self._heard.append((event.environment_id, function_id, event.event_id, event.sequence))
+                self._pending.append((event.environment_id, function_id, event.event_id, event.sequence))
                 self.count += 1
 
     def write(self) -> None:
-        if not self._heard:
+        if not self._pending:
             return
         with connections[self._using].cursor() as cursor:
-            cursor.execute(_INSERT_PENDING, [list(column) for column in zip(*self._heard, strict=True)])
+            cursor.execute(_INSERT_PENDING, [list(column) for column in zip(*self._pending, strict=True)])
         function_notify.after_commit(self._using)
 
 
 def forget_environment(environment_id: str, using: str) -> None:
-    """What was heard in an environment that is gone, in batches."""
-    heard = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("pk")
-    while batch := list(heard.values_list("pk", flat=True)[:1000]):
+    """The pending events of an environment that is gone, in batches."""
+    pending = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("pk")
+    while batch := list(pending.values_list("pk", flat=True)[:1000]):
         PendingEvent.objects.using(using).filter(pk__in=batch).delete()
 
 
@@ -188,7 +188,7 @@ def queue(using: str) -> int:
     turn = TimeBudget()
     for environment_id in costly.one_of(plans):
         costly.discard(environment_id)
-        with log_failures(f"what functions of {environment_id} heard", using=using):
+        with log_failures(f"events for functions of {environment_id}", using=using):
             limits = plan_limits(plans[environment_id])
             for _ in range(ROUNDS):
                 looked_at, made = _queue_some(environment_id, limits, using)
@@ -232,11 +232,11 @@ def _queue_some(environment_id: str, limits: PlanLimits, using: str, *, most: in
 def _queue(
     environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None, is_hopeless: bool = False
 ) -> tuple[int, int]:
-    """One batch, in one transaction. Returns how much of what was heard is dealt with, and how many runs are queued for
+    """One batch, in one transaction. Returns how many pending events are dealt with, and how many runs are queued for
     it. `is_hopeless`: no input can be made of the event in it."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         # One worker at a time queues of an environment, so that runs are made in order; another has nothing to do.
-        if not advisory_locks.try_lock(cursor, LockSpace.NAMED, f"heard:{environment_id}"):
+        if not advisory_locks.try_lock(cursor, LockSpace.NAMED, f"pending-events:{environment_id}"):
             return 0, 0
         cursor.execute(_FREE_SLOTS, [environment_id, MAX_QUEUED])
         count, size = cursor.fetchone()
@@ -245,12 +245,12 @@ def _queue(
             return 0, 0
         cursor.execute(_IN_ORDER, ["off"])
         waiting = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
-        heard = list(waiting[: most or room])
+        pending = list(waiting[: most or room])
         cursor.execute(_IN_ORDER, ["on"])
         # The subscriptions are checked first, and again after the payloads are decided: no function is locked for as
         # long as that takes, and payloads without subscribers are not decided.
-        listening = _listening(heard, environment_id, using, _FUNCTIONS)
-        batch, events_of_batch = _read(heard, listening, using)
+        listening = _listening(pending, environment_id, using, _FUNCTIONS)
+        batch, events_of_batch = _read(pending, listening, using)
         if not batch:
             return 0, 0
         fates: dict[str, _Decision] = {}
@@ -288,11 +288,11 @@ def _queue(
 
 
 def _listening(
-    heard: Sequence[PendingEvent], environment_id: str, using: str, statement: str
+    pending: Sequence[PendingEvent], environment_id: str, using: str, statement: str
 ) -> dict[str, tuple[int, list[str], str, str]]:
-    """Of the functions that heard these, and run on events now: version, patterns, and as whom."""
+    """Of the functions that these are pending for, and run on events now: version, patterns, and as whom."""
     with connections[using].cursor() as cursor:
-        cursor.execute(statement, [list({each.function_id for each in heard}), environment_id])
+        cursor.execute(statement, [list({each.function_id for each in pending}), environment_id])
         return {function_id: tuple(rest) for function_id, *rest in cursor.fetchall()}
 
 
@@ -306,18 +306,18 @@ def _wants(
 
 
 def _read(
-    heard: Sequence[PendingEvent], listening: Mapping[str, tuple[int, list[str], str, str]], using: str
+    pending: Sequence[PendingEvent], listening: Mapping[str, tuple[int, list[str], str, str]], using: str
 ) -> tuple[list[PendingEvent], dict[str, OutboxEvent | None]]:
-    """The first of what was heard, as many as have AT_ONCE together, and the events by id that are wanted, None where
+    """The first pending events, as many as have AT_ONCE together, and the events by id that are wanted, None where
     one is not kept any more. What is not wanted is not read, nor is the `data` of one that has more than LARGEST."""
-    known = OutboxEvent.objects.using(using).filter(event_id__in=[each.event_id for each in heard])
+    known = OutboxEvent.objects.using(using).filter(event_id__in=[each.event_id for each in pending])
     kept = known.annotate(size=OctetLength("data")).values_list("event_id", "type", "size")
     types_and_sizes = {event_id: (event_type, size) for event_id, event_type, size in kept}
     batch: list[PendingEvent] = []
     found: dict[str, OutboxEvent | None] = {}
     large = []
     total = 0
-    for each in heard:
+    for each in pending:
         event_type, size = types_and_sizes.get(each.event_id, (None, 0))
         if _wants(listening, each, event_type) and each.event_id not in found:
             total += size

@@ -47,7 +47,9 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
             if (link := list_of(label, request)) is not None
         ]
         if title == "Where":
-            items.append({"title": "Forgotten schemas", "icon": "folder_off", "link": reverse("console:forgotten")})
+            items.append(
+                {"title": "Orphaned schemas", "icon": "folder_off", "link": reverse("console:orphaned_schemas")}
+            )
         if items:
             groups.append({"title": title, "separator": True, "items": items})
     return groups

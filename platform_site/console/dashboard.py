@@ -268,7 +268,7 @@ def _regions(
         if sample is None or now - sample.at > REGION_FRESH:
             state = "unseen"
         elif sample.is_away:
-            state = "away"
+            state = "unavailable"
         measured = age_of((now - sample.measured_at).total_seconds()) if sample and sample.measured_at else None
         found.append(
             {

@@ -41,19 +41,19 @@ def orphaned_schemas(request: HttpRequest) -> HttpResponse:
 
 
 def _listed(request: HttpRequest) -> HttpResponse:
-    regions, away = [], []
+    regions, unavailable = [], []
     for cluster in settings.REGION_DATABASES:
         try:
             found = list(islice(schemas.orphaned(cluster), SHOWN + 1))
             regions.append((cluster, [describe(each, cluster) for each in found[:SHOWN]], len(found) > SHOWN))
         except Error:
-            away.append(cluster)
+            unavailable.append(cluster)
     context = _frame(request, "Forgotten schemas") | {
         "regions": [each for each in regions if each[1]],
-        "away": away,
+        "unavailable": unavailable,
         "may_operate": request.user.has_perm(OPERATE),
     }
-    return TemplateResponse(request, "admin/forgotten.html", context)
+    return TemplateResponse(request, "admin/orphaned_schemas.html", context)
 
 
 def _submitted(request: HttpRequest) -> HttpResponse:
@@ -78,7 +78,7 @@ def _submitted(request: HttpRequest) -> HttpResponse:
         messages.error(request, "A database is unavailable or busy. What was dropped stays dropped; try again.")
     else:
         messages.success(request, f"The schema of {environment_id} is dropped.")
-    return HttpResponseRedirect(reverse("console:forgotten"))
+    return HttpResponseRedirect(reverse("console:orphaned_schemas"))
 
 
 def _confirmation(request: HttpRequest, environment_id: str, cluster: str) -> HttpResponse:
@@ -87,7 +87,7 @@ def _confirmation(request: HttpRequest, environment_id: str, cluster: str) -> Ht
         "name": environment_id,
         "verb": _DROP,
         "verb_name": "drop",
-        "back": reverse("console:forgotten"),
+        "back": reverse("console:orphaned_schemas"),
         "kept": [("environment", environment_id), ("region", cluster)],
         "problems": [f"That is not “{environment_id}”. Nothing was changed."] if is_again else [],
     }

@@ -76,12 +76,12 @@ logger = logging.getLogger("platform.console")
 
 @dataclass(slots=True)
 class Timeline:
-    """What was found. `away`: the unavailable regions. `hint`: advice if nothing was found."""
+    """What was found. `unavailable`: the unavailable regions. `hint`: advice if nothing was found."""
 
     text: str
     environment_id: str = ""
     entries: list[Entry] = field(default_factory=list)
-    away: list[str] = field(default_factory=list)
+    unavailable: list[str] = field(default_factory=list)
     hint: str = ""
     is_cut: bool = False
     """Whether some kind had more than MOST."""
@@ -203,8 +203,8 @@ def _in(found: Timeline, region: str | None, look: Callable[[str], None]) -> Non
         logger.warning(
             "a region was unavailable to the timeline", extra={"region": region, "why": type(error).__name__}
         )
-        if region not in found.away:
-            found.away.append(region)
+        if region not in found.unavailable:
+            found.unavailable.append(region)
 
 
 def _cluster_of(environment_id: str) -> str | None:

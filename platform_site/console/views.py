@@ -28,9 +28,9 @@ _SQL: Final = sql_files.load(__file__, reached=REACHED)
 _DUE: Final = _SQL["due"]
 _UNRELAYED: Final = _SQL["unrelayed"]
 _RUNS: Final = _SQL["runs"]
-_HEARD: Final = _SQL["heard"]
+_PENDING_EVENTS: Final = _SQL["pending_events"]
 _HELD: Final = _SQL["held"]
-_LISTS: Final = {"due": _DUE, "unrelayed": _UNRELAYED, "heard": _HEARD, "runs": _RUNS, "held": _HELD}
+_LISTS: Final = {"due": _DUE, "unrelayed": _UNRELAYED, "pending_events": _PENDING_EVENTS, "runs": _RUNS, "held": _HELD}
 
 
 def _for_staff(request: HttpRequest) -> None:

@@ -19,7 +19,7 @@ SELECT r.id, f.name, r.phase, r.environment_id, r.created_at, now()
   JOIN platform.functions_function f ON f.id = r.function_id
  ORDER BY r.created_at LIMIT %(most)s
 
--- name: heard
+-- name: pending_events
 WITH {reached}
 SELECT reached.environment_id, few.count, first.event_id
   FROM reached

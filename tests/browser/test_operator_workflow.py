@@ -124,7 +124,7 @@ LONG = "https://hooks.example.com/a/path/that/goes/on/and/on/without/anywhere/to
 def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], served: Up, world: World) -> None:
     """Nothing overflows the window."""
     webhook = world.make("webhooks", url=LONG, events=["*"])
-    paths = ["", "timeline/", "forgotten/", "projects/project/", f"projects/project/{quote(served.facts['project_id'])}/change/",
+    paths = ["", "timeline/", "orphaned-schemas/", "projects/project/", f"projects/project/{quote(served.facts['project_id'])}/change/",
              "accounts/user/", "accounts/auditentry/", "security/",
              "accounts/signingkey/", "platform_site/endpointmetric/", "platform_site/functionmetric/", f"timeline/?q={webhook['id']}"]  # fmt: skip
     suspended = world.api.post("/v1/projects", token=world.token, json={"name": "Suspended"}).json

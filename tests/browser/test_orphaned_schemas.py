@@ -31,12 +31,12 @@ def test_an_operator_sees_them_and_lets_go_of_one(
     served: Up,
     region: "psycopg.Connection[tuple[object, ...]]",
 ) -> None:
-    address = f"{served.base_url}/admin/forgotten/"
+    address = f"{served.base_url}/admin/orphaned-schemas/"
     page = window()
     sign_in(page, served)
     page.get_by_role("link", name="Forgotten schemas").click()
     expect(page.get_by_text("None: every schema has its environment.")).to_be_visible()
-    save_screenshot(page, "forgotten-none")
+    save_screenshot(page, "orphaned-schemas-none")
     forgotten = [f"env_{ids.new('env')[4:].replace('01', '00', 1)}" for _ in range(2)]
     for each in forgotten:
         region.execute(f'CREATE SCHEMA "{each}"')
@@ -48,10 +48,10 @@ def test_an_operator_sees_them_and_lets_go_of_one(
         for each in forgotten:
             expect(page.get_by_role("link", name=each)).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (width, theme)
-        save_screenshot(page, f"forgotten-{width}-{theme}")
+        save_screenshot(page, f"orphaned-schemas-{width}-{theme}")
         page.get_by_role("button", name=f"Drop the schema of {forgotten[0]}").click()
         expect(page.get_by_text("go for good")).to_be_visible()
-        save_screenshot(page, f"forgotten-asked-{width}-{theme}")
+        save_screenshot(page, f"orphaned-schemas-asked-{width}-{theme}")
     page.locator("input[name=typed]").fill(forgotten[1])
     expect(page.get_by_role("button", name="Drop the schema")).to_be_disabled()
     page.locator("input[name=typed]").fill(forgotten[0])

@@ -60,7 +60,7 @@ def test_nothing_is_lost_while_the_database_is_unavailable() -> None:
     rate_limits.remember_limited({"usr_x": 2})
 
     def away(*_: Any) -> None:
-        raise OperationalError("away")
+        raise OperationalError("unavailable")
 
     with connection.execute_wrapper(away), pytest.raises(OperationalError):
         traffic.hand_in()

@@ -84,7 +84,7 @@ def test_from_anywhere_the_whole_story_is_found(story: Story, from_where: str) -
     assert "attempt 1: answered 500" in titles
     assert "attempt 2: answered 200" in titles
     assert "sum: failed" in titles
-    assert not shown.away
+    assert not shown.unavailable
 
 
 def test_lists_in_the_audit_log_are_readable(world: World) -> None:
@@ -237,15 +237,15 @@ def test_much_is_cut_and_says_so(world: World) -> None:
 
 def test_unavailable_region_is_named_and_others_are_shown(world: World, story: Story) -> None:
     def away(*_: Any) -> None:
-        raise OperationalError("away")
+        raise OperationalError("unavailable")
 
     with connections["eu-west-1"].execute_wrapper(away):
         shown = found(story.request_id)
-    assert shown.away == ["eu-west-1"]
+    assert shown.unavailable == ["eu-west-1"]
     assert ids_of(shown) == story.ids
     with connections[REGION].execute_wrapper(away):
         shown = found(story.request_id)
-    assert shown.away == [REGION]
+    assert shown.unavailable == [REGION]
     assert ids_of(shown) == {story.audit.pk}
 
 

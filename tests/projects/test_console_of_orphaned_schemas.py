@@ -25,7 +25,7 @@ from tests.support.unavailable import database_unavailable
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
-PAGE = "/admin/forgotten/"
+PAGE = "/admin/orphaned-schemas/"
 REGION = "us-east-1"
 EMPTY = "every schema has its environment"
 

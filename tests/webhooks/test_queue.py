@@ -48,7 +48,7 @@ def test_a_claim_costs_the_same_however_long_the_backlog(
     """Without statistics, too: a queue grows faster than they are gathered."""
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])
-    paused: dict[str, Any] = {"hosts": [f"127.0.0.1:{receiver.port}"], "rooms": [0]} if is_paused else {}
+    paused: dict[str, Any] = {"hosts": [f"127.0.0.1:{receiver.port}"], "host_limits": [0]} if is_paused else {}
     pile_up(tracker, webhook, 1, 1_000)
     forget_statistics(using)
     few = blocks_of_a_claim(using, **paused)
@@ -88,21 +88,21 @@ def test_what_is_due_and_nobodys_is_claimed_the_longest_wait_first(
         Delivery.objects.using(using).filter(pk=delivery.pk).update(**{"next_attempt_at": AGO, **state})
         names[delivery.pk] = name
 
-    def claimed(limit: int = 20, room: int = 20, **more: Any) -> list[str]:
+    def claimed(limit: int = 20, initial: int = 20, **more: Any) -> list[str]:
         """The deliveries that would be claimed. The claim is rolled back."""
         with transaction.atomic(using=using):
-            found = [names[each.delivery_id] for each in claim(using, limit, initial_concurrency=room, **more)]
+            found = [names[each.delivery_id] for each in claim(using, limit, initial_concurrency=initial, **more)]
             transaction.set_rollback(True, using=using)
         return sorted(found)
 
     due = ["due", "due for longest", "of a worker that died"]
     assert claimed() == claimed(only=webhook["id"]) == due
     assert claimed(only=other["id"]) == []
-    assert claimed(limit=1) == claimed(room=1) == ["due for longest"]
-    assert len(claimed(limit=2)) == len(claimed(room=2)) == 2
+    assert claimed(limit=1) == claimed(initial=1) == ["due for longest"]
+    assert len(claimed(limit=2)) == len(claimed(initial=2)) == 2
     host = Webhook.objects.using(using).get(pk=webhook["id"]).host
-    assert claimed(hosts=[host], rooms=[0]) == claimed(room=0) == []
-    assert claimed(hosts=[host], rooms=[1], room=20) == ["due for longest"]
+    assert claimed(hosts=[host], host_limits=[0]) == claimed(initial=0) == []
+    assert claimed(hosts=[host], host_limits=[1], initial=20) == ["due for longest"]
     stored = Webhook.objects.using(using).filter(pk=webhook["id"])
     for closed in ({"enabled": False}, {"deleted_at": AGO}, {"listens_until": SOON}):
         before = stored.values(*closed).get()

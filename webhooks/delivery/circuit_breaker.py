@@ -99,7 +99,7 @@ class Receivers:
         for receiver in self._known.values():
             receiver.in_flight = 0
 
-    def room_of(self, host: str) -> int:
+    def limit_of(self, host: str) -> int:
         """How many attempts may run at the same time."""
         return self._of(host).concurrency
 

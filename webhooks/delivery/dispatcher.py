@@ -50,7 +50,7 @@ writers. The first event after a pause is relayed at once, and a backlog fills w
 class SenderThreads:
     """Threads that make attempts: as many as needed, up to MAX_THREADS, for as long as there is work.
 
-    `room` at `submit` limits the concurrent attempts per receiver. Further attempts wait here, so that a thread
+    `limit` at `submit` limits the concurrent attempts per receiver. Further attempts wait here, so that a thread
     that finishes takes the next one without asking the dispatcher.
     """
 
@@ -60,16 +60,16 @@ class SenderThreads:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._active: Counter[str] = Counter()
-        self._room: dict[str, int] = {}
+        self._limits: dict[str, int] = {}
         self._lines: defaultdict[str, deque[ClaimedDelivery]] = defaultdict(deque)
         self.busy = 0
         """Claims submitted whose outcome was not collected yet. Only the dispatcher's thread counts."""
 
-    def submit(self, claimed: ClaimedDelivery, room: int) -> None:
+    def submit(self, claimed: ClaimedDelivery, limit: int) -> None:
         self.busy += 1
         with self._lock:
-            self._room[claimed.host] = room
-            if self._active[claimed.host] >= room:
+            self._limits[claimed.host] = limit
+            if self._active[claimed.host] >= limit:
                 self._lines[claimed.host].append(claimed)
                 return
             self._active[claimed.host] += 1
@@ -90,15 +90,15 @@ class SenderThreads:
     def _next(self, host: str) -> ClaimedDelivery | None:
         with self._lock:
             line = self._lines.get(host)
-            if line and self._active[host] <= self._room[host]:
+            if line and self._active[host] <= self._limits[host]:
                 return line.popleft()
             self._active[host] -= 1
             return None
 
-    def recall(self, host: str, room: int) -> list[ClaimedDelivery]:
+    def recall(self, host: str, limit: int) -> list[ClaimedDelivery]:
         """The receiver's concurrency limit was lowered: take back its waiting attempts."""
         with self._lock:
-            self._room[host] = room
+            self._limits[host] = limit
             left = list(self._lines.pop(host, ()))
         self.busy -= len(left)
         return left
@@ -182,7 +182,7 @@ class Dispatcher:
                     relayed, claimed = 0, []
                 for each in claimed:
                     self.receivers.started(each.host)
-                    senders.submit(each, self.receivers.room_of(each.host))
+                    senders.submit(each, self.receivers.limit_of(each.host))
                 made += len(claimed)
                 results = self._collect(senders, wait=TICK if not (relayed or claimed) else 0)
                 self._record_all(results, should_stop)
@@ -201,13 +201,13 @@ class Dispatcher:
             self.receivers.forget_claims()
             senders.close()
 
-    def _claim(self, room: int) -> list[ClaimedDelivery]:
-        if room <= 0:
+    def _claim(self, free: int) -> list[ClaimedDelivery]:
+        if free <= 0:
             return []
-        hosts, rooms, initial_concurrency = self.receivers.limits(time.monotonic())
+        hosts, host_limits, initial_concurrency = self.receivers.limits(time.monotonic())
         return claim(
-            self.using, min(room, CLAIM_AT_ONCE), hosts=hosts, rooms=rooms, initial_concurrency=initial_concurrency,
-            lease=settings.WEBHOOK_LEASE,
+            self.using, min(free, CLAIM_AT_ONCE), hosts=hosts, host_limits=host_limits,
+            initial_concurrency=initial_concurrency, lease=settings.WEBHOOK_LEASE,
         )  # fmt: skip
 
     def _collect(self, senders: SenderThreads, wait: float) -> list[AttemptOutcome]:
@@ -228,10 +228,10 @@ class Dispatcher:
         now = time.monotonic()
         for result in results:
             host, answered = result.claimed.host, result.response_status is not None
-            before = self.receivers.room_of(host)
+            before = self.receivers.limit_of(host)
             self.receivers.ended(host, answered=answered, seconds=result.duration.total_seconds(), now=now)
-            if (room := self.receivers.room_of(host)) < before:
-                stale += senders.recall(host, room)
+            if (limit := self.receivers.limit_of(host)) < before:
+                stale += senders.recall(host, limit)
         self._give_back(stale)
         return results
 

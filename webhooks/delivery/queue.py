@@ -114,12 +114,12 @@ def claim(
     limit: int,
     *,
     hosts: Sequence[str] = (),
-    rooms: Sequence[int] = (),
+    host_limits: Sequence[int] = (),
     initial_concurrency: int,
     lease: timedelta = LEASE,
     only: str | None = None,
 ) -> list[ClaimedDelivery]:
-    """Up to `limit` due attempts: at most `rooms` for each of `hosts`, `initial_concurrency` for any other receiver.
+    """Up to `limit` due attempts: at most `host_limits` of each of `hosts`, `initial_concurrency` of any other one.
     With `only`, those of this webhook; otherwise all but those of `webhooks listen`.
 
     One statement. With `ordering: "row"`, the deliveries of a row are claimed one after the other. Deliveries of
@@ -128,7 +128,7 @@ def claim(
     parameters: dict[str, Any] = {
         "window": ORDERED_CANDIDATE_LIMIT,
         "hosts": list(hosts),
-        "rooms": list(rooms),
+        "host_limits": list(host_limits),
         "initial_concurrency": initial_concurrency,
         "limit": limit,
         "bytes": MAX_CLAIM_BYTES,
