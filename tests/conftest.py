@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import hypothesis
 import pytest
 from django.conf import settings
 from django.db import connections
@@ -18,6 +19,11 @@ from tests.support.browser import browser, browser_errors, window  # noqa: F401 
 from tests.support.client import Api
 from tests.support.flush import flush_redis
 from tests.support.service import Up, start_up
+
+hypothesis.settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy machine")
 
 _EXHAUSTIVE_FOLDERS = ("faults", "machines")
 _OF_THE_RELEASE = (
