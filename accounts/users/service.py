@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from accounts import audit
 from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
+from accounts.directory import kept_users
 from accounts.directory import locks as account_locks
 from accounts.keys import server_keys
 from accounts.keys.permissions import KeyAuthority
@@ -241,7 +242,10 @@ def _let_sessions_know(user: User, changed: list[str], kept_session_id: str | No
         revocation.mark_uncached(_account_key_names(user))
     if "password" in changed:
         sessions.end_where(Q(user_id=user.pk) & ~Q(pk=kept_session_id or ""), "password_changed")
-    revocation.mark_uncached(session_cache_name(pk) for pk in sessions.live_of(user.pk).values_list("pk", flat=True))
+    names = [session_cache_name(pk) for pk in sessions.live_of(user.pk).values_list("pk", flat=True)]
+    if user.environment_id is not None and kept_users.MUTABLE & set(changed):
+        names.append(kept_users.version_name(user.environment_id))
+    revocation.mark_uncached(names)
 
 
 def _account_key_names(user: User) -> list[str]:
@@ -272,6 +276,8 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         # the pool's size is locked: other sign-ups would wait for thousands of rows. And before the audit entry, by
         # whose time an import or a restore knows which users were deleted while it ran.
         signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id, actor=actor)
+        if locked.environment_id is not None:
+            revocation.mark_uncached([kept_users.version_name(locked.environment_id)])
         User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
 

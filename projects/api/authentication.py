@@ -11,7 +11,6 @@ records give the same `Caller` object, found by their bytes, so a hit parses not
 
 import logging
 import time
-from collections import deque
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Final, Literal, get_args
@@ -23,6 +22,7 @@ from django.http import HttpRequest
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
+from accounts.directory import kept_users
 from accounts.tokens import credentials
 from accounts.tokens.credentials import Credential, KeyCredential, SessionCredential
 from accounts.tokens.revocation import REVOKED, UNCACHED
@@ -38,14 +38,12 @@ from platform_site.postgres import replicas
 from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits, round_trip
 from projects import staff_access
+from projects.api import pending_records, users_version
 from projects.directory import environment_cache, roles
 
 EnvironmentUse = Literal["required", "optional", "unused"]
 HEADER: Final = "X-Environment"
 
-_FILL_WITHIN: Final = 5.0
-"""Seconds. A record that waited longer for its trip is dropped: marks over it must not have expired (MARKER_TTL)."""
-_MOST_WAITING: Final = 1000
 _MOST_REMEMBERED: Final = 5000
 
 log = logging.getLogger("platform.callers")
@@ -132,13 +130,15 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     """The caller behind a credential that `request` showed. Raises as above."""
     question = lookup_of(credential, named_environment(request), use)
     trip = redis_client.round_trip()
-    fill_waiting(trip)
+    pending_records.put_on(trip)
     who = trip.get(question.who)
     where = trip.get(question.where) if question.where is not None else None
     begun = (rate_limits.begin_anonymous if question.is_anonymous else rate_limits.begin)(request, trip, question.payer)
     guesses = rate_limits.Refusals(request, trip) if _may_be_forged(question) else None
     mark_name = _mark_names.get(question.where) if cached_settings.REPLICAS and question.where else None
     mark = trip.highest(mark_name) if mark_name is not None else None
+    may_embed = "with=" in request.META["QUERY_STRING"]
+    version = users_version.ask(trip, question.where) if may_embed and question.where in users_version.pools else None
     trip.run()
     if who.value == REVOKED:
         raise Unauthorized
@@ -152,6 +152,9 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     _check_place(question, found, use)
     if cached_settings.REPLICAS and found.caller.place is not None:
         _note_freshness(request, question, found.caller.place, mark_name, mark)
+    if may_embed and question.where is not None and (place := found.caller.place) is not None:
+        if place.pool_id in kept_users.embedding:
+            users_version.note(request, question.where, place.pool_id, version)
     return found.caller
 
 
@@ -277,10 +280,10 @@ def _query(question: Lookup) -> _Found:
     _verify(question)
     identity, columns = answer
     raw: list[dict[str, Any]] = columns["places"]
-    fill_later(now, question.who, _identity_bytes(identity))
+    pending_records.add(now, question.who, _identity_bytes(identity))
     # An environment that the account may not see is not cached: callers can invent any number of names.
     if question.where is not None and (raw or question.named is None):
-        fill_later(now, question.where, environment_cache.to_record(raw))
+        pending_records.add(now, question.where, environment_cache.to_record(raw))
     if identity.touch_due:
         _touch(identity.id)
     return _assemble(identity, raw)
@@ -370,23 +373,3 @@ def _identity_from(data: bytes) -> Identity:
         raise ValueError("not the scopes of this release")
     members[-1] = frozenset(members[-1])
     return Identity(*members)
-
-
-# ── Records on their way to the cache ───────────────────────────────────────────────────────────────────────────────
-
-_waiting: Final[deque[tuple[float, str, bytes]]] = deque(maxlen=_MOST_WAITING)
-
-
-def fill_later(read_at: float, name: str, record: bytes) -> None:
-    _waiting.append((read_at, name, record))
-
-
-def fill_waiting(trip: round_trip.RoundTrip) -> None:
-    """Put what was read from PostgreSQL lately onto this trip."""
-    while _waiting:
-        try:
-            read_at, name, record = _waiting.popleft()
-        except IndexError:  # another thread took the last one
-            return
-        if time.monotonic() - read_at < _FILL_WITHIN:
-            trip.fill(name, record)

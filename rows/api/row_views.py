@@ -137,7 +137,8 @@ class RowViewSet(ApiViewSet):
         if count is not None and count not in COUNTS:
             raise ValidationFailed.of("count", "not_among", "count must be exact or estimated.")
         asked = ListQuery(**query, count=count)
-        page = services.list_rows(self.place, self._principal(), table, asked, self.freshness)
+        version = None if asked.withs is None else self._users_version()
+        page = services.list_rows(self.place, self._principal(), table, asked, self.freshness, version)
         return respond(page.body)
 
     @extend_schema(parameters=[_WITH, _COLUMNS, IF_NONE_MATCH], responses={200: serializers.Row, 304: None})
@@ -146,7 +147,8 @@ class RowViewSet(ApiViewSet):
         freshness, withs, columns = self.freshness, self.query.get("with"), self.query.get("columns")
         # A tag is of the whole row by itself: it says nothing of what else, or of how little, is asked for here.
         known = self.request._request.META.get("HTTP_IF_NONE_MATCH") if withs is None and columns is None else None
-        row = services.retrieve_row(self.place, self._principal(), table, row_id, withs, columns, freshness)
+        version = None if withs is None else self._users_version()
+        row = services.retrieve_row(self.place, self._principal(), table, row_id, withs, columns, freshness, version)
         is_unchanged = etags.is_unchanged(known, row.etag)
         if known is not None and not is_unchanged and freshness is not None and freshness.answered_by is not None:
             # A replica may confirm what the client has. Where they differ, the primary knows which is newer.
@@ -261,6 +263,11 @@ class RowViewSet(ApiViewSet):
 
     def _principal(self) -> Principal:
         return Principal.of(self.caller)
+
+    def _users_version(self) -> bytes | None:
+        """What authentication has read (`projects.api.users_version`)."""
+        found: bytes | None = self.request._request.__dict__.get("users_version")
+        return found
 
     def _depth(self) -> int:
         """The call depth of this write: the number of webhooks and functions that led to it."""

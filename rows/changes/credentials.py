@@ -14,7 +14,8 @@ from accounts.tokens.revocation import UNCACHED
 from platform_site.http.errors import ApiError
 from platform_site.identity.callers import Caller
 from platform_site.redis import client as redis_client
-from projects.api.authentication import Lookup, caller_by_records, fill_later, fill_waiting
+from projects.api import pending_records
+from projects.api.authentication import Lookup, caller_by_records
 from projects.directory import environments
 
 AUTHENTICATE_SECONDS: Final = 0.8
@@ -108,7 +109,7 @@ def check_together(credentials: Iterable[SharedCredential]) -> None:
     for start in range(0, len(due), _CHECKED_TOGETHER):
         some = due[start : start + _CHECKED_TOGETHER]
         trip = redis_client.round_trip()
-        fill_waiting(trip)
+        pending_records.put_on(trip)
         asked = [(each, lookup, trip.get(lookup.who), trip.get(lookup.where or lookup.who)) for each, lookup in some]
         trip.run()
         for each, lookup, who, where in asked:
@@ -131,5 +132,5 @@ def _read_place(lookup: Lookup) -> bytes | None:
         return None
     now = time.monotonic()
     record = environments.record_of(claims.environment_id)
-    fill_later(now, lookup.where, record)
+    pending_records.add(now, lookup.where, record)
     return record

@@ -52,7 +52,10 @@ class StaleVersion(Exception):
 class QueryContext:
     """A principal before one version of an environment's schema, for the length of one verb."""
 
-    __slots__ = ("connection", "environment", "freshness", "is_verified", "place", "principal", "resolver", "role_key")
+    __slots__ = (
+        "connection", "environment", "freshness", "is_verified", "place", "principal", "resolver", "role_key",
+        "users_version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class QueryContext:
         environment: CompiledSchema,
         connection: BaseDatabaseWrapper,
         freshness: Freshness | None = None,
+        users_version: bytes | None = None,
     ) -> None:
         self.place = place
         self.principal = principal
@@ -71,6 +75,7 @@ class QueryContext:
         self.resolver = environment.rules.resolver(self.role_key)
         self.freshness = freshness
         """What a replica must show to answer what this verb reads; None where only the primary may."""
+        self.users_version = users_version
         self.is_verified = False
         """The version was confirmed as current, so conclusions from the schema are valid."""
 
@@ -168,8 +173,12 @@ class QueryContext:
 
 
 def run(
-    place: EnvironmentRef, principal: Principal, verb: Callable[[QueryContext], T], freshness: Freshness | None = None
-) -> T:  # fmt: skip
+    place: EnvironmentRef,
+    principal: Principal,
+    verb: Callable[[QueryContext], T],
+    freshness: Freshness | None = None,
+    users_version: bytes | None = None,
+) -> T:
     """Run `verb` against the schema as this process knows it, and again against a newer one where that was stale.
 
     With `freshness` a replica may answer what the first run reads.
@@ -180,7 +189,7 @@ def run(
     environment = schema_cache.compiled_schema(place)
     for runs_left in reversed(range(MAX_RUNS)):
         connection = connections[environment.alias]
-        asking = QueryContext(place, principal, environment, connection, freshness)
+        asking = QueryContext(place, principal, environment, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:
                 return verb(asking)

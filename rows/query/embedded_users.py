@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from accounts.directory import user_lookup
+from accounts.directory import kept_users
 from platform_site.http.errors import ValidationFailed
 from platform_site.postgres.libpq import Row
 from rows.query.sql.expressions import Sql
@@ -26,27 +26,33 @@ def mark(user_id: Any) -> Sql:
     return Sql(r"(E'\t' || to_json(", user_id, ")::text)::json")
 
 
-def embed(body: bytes, fields: tuple[str, ...], pool_id: str, max_bytes: int) -> bytes:
-    """`body` with each mark replaced by the `fields` of the user, or by null if the pool has no such user. One query.
+def embed(body: bytes, fields: tuple[str, ...], pool_id: str, version: bytes | None, max_bytes: int) -> bytes:
+    """`body` with each mark replaced by the `fields` of the user, or by null if the pool has no such user. At most one
+    query.
 
     Raises ValidationFailed naming `with` if the result would be larger than `max_bytes`, and Django's database errors
     if the control database is unavailable.
     """
     parts: list[bytes] = _MARK.split(body)  # text, id, text, id, …, text
-    users = _find(set(parts[1::2]), fields, pool_id)
+    users = _find(set(parts[1::2]), fields, pool_id, version)
     parts[1::2] = [users.get(one, b"null") for one in parts[1::2]]
     return b"".join(_bounded(parts, max_bytes))
 
 
 def append(
-    rows: Sequence[Row], names: Sequence[str], fields: tuple[str, ...], pool_id: str, max_bytes: int
+    rows: Sequence[Row],
+    names: Sequence[str],
+    fields: tuple[str, ...],
+    pool_id: str,
+    version: bytes | None,
+    max_bytes: int,
 ) -> list[bytes]:
     """The JSON of each row with its users under `names`: their ids are the cells after the JSON. As `embed`; no query
     where there are no ids."""
     end = 1 + len(names)
     asked = {row[1:end] for row in rows}
     ids = {one for each in asked for one in each if one is not None}
-    users = _find(ids, fields, pool_id) if ids else {}
+    users = _find(ids, fields, pool_id, version) if ids else {}
     keys = [b',"%b":' % name.encode() for name in names]
     members = {
         each: b"".join([key + users.get(one or b"", b"null") for key, one in zip(keys, each, strict=True)]) + b"}"
@@ -55,10 +61,12 @@ def append(
     return _bounded([(row[0] or b"")[:-1] + members[row[1:end]] for row in rows], max_bytes)
 
 
-def _find(ids: Collection[bytes], fields: tuple[str, ...], pool_id: str) -> dict[bytes, bytes]:
+def _find(
+    ids: Collection[bytes], fields: tuple[str, ...], pool_id: str, version: bytes | None
+) -> dict[bytes, bytes]:  # fmt: skip
     if len(ids) > MAX_USERS:
         raise _too_large(f"The answer would have more than {MAX_USERS:,} different users.")
-    return user_lookup.find_users(pool_id, ids, fields)
+    return kept_users.find_users(pool_id, ids, fields, version)
 
 
 def _bounded(parts: list[bytes], max_bytes: int) -> list[bytes]:

@@ -74,15 +74,20 @@ class RowAnswer:
 
 
 def list_rows(
-    place: EnvironmentRef, principal: Principal, table: str, query: ListQuery, freshness: Freshness | None = None
+    place: EnvironmentRef,
+    principal: Principal,
+    table: str,
+    query: ListQuery,
+    freshness: Freshness | None = None,
+    users_version: bytes | None = None,
 ) -> Page:
     """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
-    answer.
+    answer; `users_version` is what the request has read of `accounts.directory.kept_users`.
 
     Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with`, `columns`,
     `cursor`, or, where the answer would be too large, `limit`. Contract section 4.6.
     """
-    return run(place, principal, lambda asking: _list(asking, table, query), freshness)
+    return run(place, principal, lambda asking: _list(asking, table, query), freshness, users_version)
 
 
 def retrieve_row(
@@ -93,14 +98,16 @@ def retrieve_row(
     withs: Any = None,
     columns: Any = None,
     freshness: Freshness | None = None,
+    users_version: bytes | None = None,
 ) -> RowAnswer:
     """One row, with relations. Its `etag` is of the row without them, and None where `columns` leave some of its own
-    out. One statement. With `freshness` a replica may answer.
+    out. One statement. `freshness` and `users_version` as for a list.
 
     Raises NotFound (no such row or table for this principal) and ValidationFailed naming `with` or `columns`. Contract
     section 4.7.
     """
-    return run(place, principal, lambda asking: _retrieve(asking, table, row_id, withs, columns), freshness)
+    verb = lambda asking: _retrieve(asking, table, row_id, withs, columns)  # noqa: E731
+    return run(place, principal, verb, freshness, users_version)
 
 
 def etag_of(row: bytes) -> str:
@@ -181,15 +188,16 @@ def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
 
 
 def _with_relations(asking: QueryContext, rows: Sequence[Row], withs: params.Withs, only_users: bool) -> list[bytes]:
-    """The rows as JSON with their relations; users in a second query if there are any."""
+    """The rows as JSON with their relations; users in a second query if any are not kept by this process."""
     fields, pool_id = asking.resolver.user_fields, asking.place.pool_id
     if only_users:
-        return embedded_users.append(rows, [one.name for one in withs], fields, pool_id, MAX_ANSWER_BYTES)
+        names = [one.name for one in withs]
+        return embedded_users.append(rows, names, fields, pool_id, asking.users_version, MAX_ANSWER_BYTES)
     bodies = list(map(_joined, repeat(asking), rows))
     body = b",".join(bodies)
     if embedded_users.SIGN not in body:
         return bodies
-    return [embedded_users.embed(body, fields, pool_id, MAX_ANSWER_BYTES)]
+    return [embedded_users.embed(body, fields, pool_id, asking.users_version, MAX_ANSWER_BYTES)]
 
 
 def _joined(asking: QueryContext, row: Row) -> bytes:

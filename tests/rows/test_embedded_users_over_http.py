@@ -1,14 +1,12 @@
 """Users embedded in rows outside of any transaction: the second query, and an unavailable control database."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
 
+from accounts.directory import kept_users
 from accounts.models import User
-from platform_site.postgres import prepared
-from tests.rows.conftest import Tracker
 from tests.support.embedded_users import App, document
 from tests.support.unavailable import control_unavailable, terminate_connection
 
@@ -21,15 +19,8 @@ def app(make_tracker: Any) -> App:
 
 
 def test_one_query_reads_the_users_of_a_page_and_none_without_them(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    run: Callable[..., Any] = prepared.execute
-
-    def counting(wrapper: Any, *rest: Any) -> Any:
-        asked.append(wrapper.alias)
-        return run(wrapper, *rest)
-
+    monkeypatch.setattr(kept_users, "is_version", lambda value: False)
     app.get("alice", "cards?with=owner")
-    monkeypatch.setattr(prepared, "execute", counting)
     region = app.tracker.project.cluster
     for path, expected in (
         ("cards", [region]),
@@ -39,9 +30,7 @@ def test_one_query_reads_the_users_of_a_page_and_none_without_them(app: App, mon
         (f"cards/{app.his}?with=helper", [region]),  # masked: there is no user to read
         ('cards?with=owner&where={"id":"none"}', [region, region]),  # nothing found: is the schema current?
     ):
-        asked.clear()
-        app.get("alice", path)
-        assert asked == expected, path
+        assert app.databases_read(monkeypatch, "alice", path)[1] == expected, path
 
 
 def test_rows_without_users_are_served_without_the_control_database(app: App) -> None:
@@ -56,8 +45,9 @@ def test_rows_without_users_are_served_without_the_control_database(app: App) ->
     assert app.get("alice", f"{path}?with=owner").body == before
 
 
-def test_a_lost_connection_or_statement_is_not_noticed(app: App) -> None:
+def test_a_lost_connection_or_statement_is_not_noticed(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"cards/{app.hers}?with=owner"
+    monkeypatch.setattr(kept_users, "is_version", lambda value: False)
     before = [app.get("alice", path).body for _ in range(3)]
     terminate_connection(connections["default"])
     assert app.get("alice", path).body == before[0]
@@ -67,15 +57,3 @@ def test_a_lost_connection_or_statement_is_not_noticed(app: App) -> None:
             list(User.objects.filter(pk="usr_none"))
             transaction.set_rollback(True)
         assert app.get("alice", path).body == before[0]
-
-
-def test_a_new_name_and_a_narrower_document_are_seen_at_once(app: App) -> None:
-    tracker: Tracker = app.tracker
-    path = f"cards/{app.hers}?with=owner"
-    assert app.get("alice", path).json["owner"]["name"] == "alice"
-    app.user("alice", name="Alice II")
-    assert app.get("alice", path).json["owner"]["name"] == "Alice II"
-    tracker.apply(document({"user": ["id"]}))
-    assert app.get("alice", path).json["owner"] == {"id": app.users["alice"]}
-    tracker.apply(document({}))
-    assert app.refused("alice", path)[0] == {"with": "unknown"}

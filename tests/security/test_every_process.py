@@ -182,6 +182,26 @@ def test_a_users_role_and_claims_are_the_new_ones_everywhere(house: House, chang
     assert bodies(REQUESTS) == {("all",)}
 
 
+def test_an_embedded_user_is_the_new_one_everywhere_and_then_none(house: House) -> None:
+    house.apply(document(user={"read": {}}) | {"users": {"user": ["name"]}})
+    _, ada = house.user("ada")
+    user, _ = house.user("dora")
+    house.call(house.owner, "PATCH", f"/users/{user}", {"name": "Dora"})
+    house.call(house.owner, "POST", "/rows/notes", {"body": "x", "owner_id": user})
+
+    def owners(requests: int) -> set[str | None]:
+        answers = house.ask(ada, "/rows/notes?with=owner", requests=requests)
+        assert statuses(answers) == {200}
+        return {row["owner"] and row["owner"]["name"] for answer in answers for row in answer.body["data"]}
+
+    for _ in range(3):
+        assert owners(WARMING) == {"Dora"}
+    house.call(house.owner, "PATCH", f"/users/{user}", {"name": "Dora II"})
+    assert owners(REQUESTS) == {"Dora II"}
+    house.call(house.owner, "DELETE", f"/users/{user}")
+    assert owners(REQUESTS) == {None}
+
+
 @pytest.mark.parametrize("how", ["disabled", "deleted"])
 def test_a_user_who_is_gone_is_a_stranger_everywhere(house: House, how: str) -> None:
     house.apply(document(user={"read": {}}))
