@@ -4,7 +4,8 @@ Random documents, rules, rows, callers, filters and orders; the API's own verbs 
 other `tests.support.documented_rules`, which reads the same JSON and knows nothing of how the rest works.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from platform_site.http.errors import ApiError, NotFound, ValidationFailed
 from rows import services
 from rows.query.aggregates import request as aggregate_request
 from rows.rules.principal import Principal
+from rows.write import batch
 from tests.support import random_documents
 from tests.support.documented_rules import Documented, Reading, Unknown
 from tests.support.random_documents import RELATIONS, TABLES, Conditions, order_text
@@ -51,6 +53,12 @@ def test_what_may_not_be_read_changes_no_byte(data: st.DataObject) -> None:
     unreadable_changes_no_byte(data)
 
 
+@settings(usual, max_examples=5)
+@given(data=st.data())
+def test_what_may_not_be_read_changes_no_byte_of_a_batch(data: st.DataObject) -> None:
+    unreadable_changes_no_byte_of_a_batch(data)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @thorough
@@ -60,6 +68,7 @@ def test_all_of_it_many_times_over(data: st.DataObject) -> None:
     relations_equal_the_documentation(data)
     chosen_columns_equal_the_documentation(data)
     unreadable_changes_no_byte(data)
+    unreadable_changes_no_byte_of_a_batch(data)
 
 
 def lists_equal_the_documentation(data: st.DataObject) -> None:
@@ -200,21 +209,7 @@ def narrowed(related: Any, shown: list[str]) -> Any:
 
 def unreadable_changes_no_byte(data: st.DataObject) -> None:
     document = data.draw(random_documents.documents(), "document")
-    tenant, oracle = tenant_with_rows(document, data.draw(random_documents.rows(document), "rows"))
-    who = data.draw(st.sampled_from(data.draw(random_documents.callers())[:-1]), "who")
-
-    candidates = [*unreadable(document, oracle, who)]
-    assume(candidates)
-    table, row, name, type_ = data.draw(st.sampled_from(candidates), "cell changed")
-    value = data.draw(st.sampled_from([None, *random_documents.VALUES[type_]]), "new value")
-    assume(row[name] != value)
-    changed = Documented(
-        document,
-        {t: [{**r, name: value} if r is row else r for r in there] for t, there in oracle.rows.items()},
-    )
-    # Nothing that this caller may see has changed: neither this cell, nor what the rules make of it elsewhere.
-    assume(all(oracle.seen(who, t) == changed.seen(who, t) for t in TABLES))
-
+    tenant, _, who, change = unreadable_change(data, document)
     queries = [
         (t, {"where": where, "order": order_text(order), "limit": limit, "count": "exact", **shown})
         for t in TABLES
@@ -228,9 +223,66 @@ def unreadable_changes_no_byte(data: st.DataObject) -> None:
     aggregates = [(t, body) for t in TABLES for body in aggregates_of(data, document, t)]
     before = [answer(tenant, who, t, query) for t, query in queries]
     before += [aggregate(tenant, who, t, body) for t, body in aggregates]
-    write(tenant, table, row["id"], name, type_, value)
+    change()
     after = [answer(tenant, who, t, query) for t, query in queries]
     assert after + [aggregate(tenant, who, t, body) for t, body in aggregates] == before
+
+
+def unreadable_change(
+    data: st.DataObject, document: Any, *, in_seen_row: bool = False
+) -> tuple[Tenant, Documented, Principal, Callable[[], None]]:  # fmt: skip
+    """An environment, what is known of it, a caller, and the change of one cell that this caller may not read."""
+    tenant, oracle = tenant_with_rows(document, data.draw(random_documents.rows(document), "rows"))
+    who = data.draw(st.sampled_from(data.draw(random_documents.callers())[:-1]), "who")
+    candidates = [*unreadable(document, oracle, who)]
+    if in_seen_row:
+        seen = {row["id"] for t in TABLES for row in oracle.seen(who, t)}
+        candidates = [one for one in candidates if one[1]["id"] in seen]
+    assume(candidates)
+    table, row, name, type_ = data.draw(st.sampled_from(candidates), "cell changed")
+    value = data.draw(st.sampled_from([None, *random_documents.VALUES[type_]]), "new value")
+    assume(row[name] != value)
+    changed = Documented(
+        document,
+        {t: [{**r, name: value} if r is row else r for r in there] for t, there in oracle.rows.items()},
+    )
+    # Nothing that this caller may see has changed: neither this cell, nor what the rules make of it elsewhere.
+    assume(all(oracle.seen(who, t) == changed.seen(who, t) for t in TABLES))
+    return tenant, oracle, who, lambda: write(tenant, table, row["id"], name, type_, value)
+
+
+def unreadable_changes_no_byte_of_a_batch(data: st.DataObject) -> None:
+    document = data.draw(random_documents.documents(), "document")
+    for table in document["tables"].values():
+        for rules in table["rules"].values():
+            rules |= {"insert": {}, "update": {}}
+    tenant, oracle, who, change = unreadable_change(data, document, in_seen_row=True)
+    batches = [operations for t in TABLES for row in oracle.seen(who, t) for operations in batches_of(document, t, row)]
+    assume(batches)
+    before = [written(tenant, who, operations) for operations in batches]
+    change()
+    assert [written(tenant, who, operations) for operations in batches] == before
+
+
+def batches_of(document: Any, table: str, row: Any) -> Iterator[list[dict[str, Any]]]:
+    """For each column: a cell that is seen is written as it is, and the column copied from the result to a new row."""
+    types = {
+        name: type_ for name, type_ in random_documents.type_of(document, table).items() if type_ != "reference"
+    }  # fmt: skip
+    same = {name: row[name] for name in types if row.get(name) is not None}
+    update = {"op": "update", "table": table, "id": row["id"], "values": same, "name": "old"}
+    for name in types:
+        yield [update, {"op": "insert", "table": table, "values": {name: {"$ref": f"old.{name}"}}}]
+
+
+def written(tenant: Tenant, who: Principal, operations: list[dict[str, Any]]) -> str:
+    """The response to a batch that is only tried, or its error, without ids, times and tags, which are new each time."""
+    try:
+        read = batch.read_operations(operations, None)
+        body = batch.as_json(batch.execute(tenant.place, who, read, dry_run=True))
+    except ApiError as refused:
+        body = orjson.dumps(refused.body("req_1"))
+    return re.sub(r'"(id|created_at|updated_at|etag)":"([^"\\]|\\.)*"', "", body.decode())
 
 
 def aggregates_of(data: st.DataObject, document: Any, table: str) -> Iterator[dict[str, Any]]:
