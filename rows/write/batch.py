@@ -77,11 +77,14 @@ def read_operations(body: Any, read_tags: Any) -> list[Operation]:
     if not 1 <= len(body) <= MAX_OPERATIONS:
         raise ValidationFailed.of("operations", "out_of_range", f"Send 1 to {MAX_OPERATIONS} operations.")
     operations: list[Operation] = []
+    names: set[str] = set()
     for number, item in enumerate(body):
         try:
             operation = _read_operation(item, read_tags)
-            if operation.name is not None and any(operation.name == other.name for other in operations):
-                raise ValidationFailed.of("name", "taken", "An earlier operation has this name.")
+            if operation.name is not None:
+                if operation.name in names:
+                    raise ValidationFailed.of("name", "taken", "An earlier operation has this name.")
+                names.add(operation.name)
         except ValidationFailed as error:
             raise _numbered(error, number) from None
         operations.append(operation)
