@@ -52,6 +52,12 @@ EMAIL = OpenApiParameter(
     {"type": "string"},
     description="Only the user with this email, ignoring case. A space is read as a plus sign.",
 )
+MOST_IDS: Final = 100
+IDS = OpenApiParameter(
+    "ids",
+    {"type": "string"},
+    description=f"Only the users with these ids, separated by commas, at most {MOST_IDS}. Unknown ids are left out.",
+)
 
 
 def device_of(request: HttpRequest) -> Device:
@@ -263,24 +269,22 @@ class UserViewSet(ApiViewSet):
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
     )
-    query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "email"})}
+    query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "email", "ids"})}
     also_raises: ClassVar = {"create": (QuotaExceeded,)}
     serializer_class = serializers.UserInput
 
-    @extend_schema(responses=listing(serializers.UserDetail), parameters=[EMAIL])
+    @extend_schema(responses=listing(serializers.UserDetail), parameters=[EMAIL, IDS])
     def list(self, request: Any) -> HttpResponse:
         """The users of the environment, the newest first."""
-        pool_id, email = self.place.pool_id, self.query.get("email")
+        pool_id, email, asked_ids = self.place.pool_id, self.query.get("email"), self.query.get("ids")
+        users, facts = User.objects.in_pool(pool_id), [pool_id]
         if email is not None:
             email = email.replace(" ", "+")  # what a bare plus sign in a URL means; no email has a space
-        page = paginate(
-            User.objects.in_pool(pool_id) if email is None else User.objects.with_email(pool_id, email),
-            ["-id"],
-            read_limit(self.query.get("limit")),
-            self.query.get("cursor"),
-            "users",
-            [pool_id] if email is None else [pool_id, email],
-        )
+            users, facts = User.objects.with_email(pool_id, email), [pool_id, email]
+        if asked_ids is not None:
+            users, facts = users.filter(pk__in=_read_ids(asked_ids)), [*facts, "ids", asked_ids]
+        limit, cursor = read_limit(self.query.get("limit")), self.query.get("cursor")
+        page = paginate(users, ["-id"], limit, cursor, "users", facts)
         return respond({"data": [serializers.user(user) for user in page.items], "next_cursor": page.next_cursor})
 
     @idempotent()
@@ -322,6 +326,16 @@ class UserViewSet(ApiViewSet):
         if user is None:
             raise NotFound
         return user
+
+
+def _read_ids(text: str) -> set[str]:
+    """Raises ValidationFailed."""
+    asked = {each.strip() for each in text.split(",")}
+    if len(asked) > MOST_IDS:
+        raise ValidationFailed.of("ids", "too_many", f"At most {MOST_IDS} ids.")
+    if not all(ids.matches("usr", each) for each in asked):
+        raise ValidationFailed.of("ids", "invalid", "Must be ids of users (usr_…), separated by commas.")
+    return asked
 
 
 class PublicKeysViewSet(ApiViewSet):

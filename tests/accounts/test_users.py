@@ -174,6 +174,30 @@ def test_one_is_found_by_an_address(
     assert api.get("/v1/users?email=a&email=b", token=manager).fields == {"email": "repeated"}
 
 
+def test_several_are_found_by_their_ids(
+    api: Api, manager: str, una: User, bob: User, make_user: Callable[..., User]
+) -> None:
+    elsewhere = make_user("eve", pool_id=make_environment(bob).pk)
+    two = api.post("/v1/users", token=manager, json={"email": "two@example.com"}).json["id"]
+
+    def found(*ids: str, **more: str) -> Answer:
+        return api.get("/v1/users?" + urlencode({"ids": ",".join(ids), **more}), token=manager)
+
+    unknown = "usr_" + "0" * 26
+    both = found(una.pk, two, elsewhere.pk, bob.pk, unknown, una.pk)
+    assert [user["id"] for user in both.json["data"]] == sorted([una.pk, two], reverse=True)
+    assert both.json["next_cursor"] is None
+    assert [user["id"] for user in found(una.pk, two, email=una.email).json["data"]] == [una.pk]
+    first = found(una.pk, two, limit="1").json
+    assert [user["id"] for user in found(una.pk, two, cursor=first["next_cursor"]).json["data"]] == [una.pk]
+    assert found(una.pk, cursor=first["next_cursor"]).fields == {"cursor": "invalid_cursor"}
+    for wrong in ("", "una", f"{una.pk},", "prj_" + "0" * 26):
+        assert found(wrong).fields == {"ids": "invalid"}, wrong
+    many = [f"usr_{number:026d}" for number in range(101)]
+    assert found(*many[:100]).json["data"] == []
+    assert found(*many).fields == {"ids": "too_many"}
+
+
 def test_other_pools_do_not_exist(
     api: Api, manager: str, alice: User, bob: User, production: Environment, make_user: Callable[..., User]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.utils.html import escape
 
+from platform_site.developer_console.api_calls import ApiClient
 from tests.developer_console.conftest import Desk
 from tests.rows.conftest import Tracker
 from tests.support.statements import counted
@@ -67,6 +68,42 @@ def test_a_row_that_the_member_may_not_read_stays_an_id(tracker: Tracker, desk: 
     assert shown(desk)[cheese] == "of goats", "a hidden column gives no text"
     relate(tracker, insert={})
     assert shown(desk)[bread] == bread, "no rule to read"
+
+
+def test_a_user_is_shown_by_email_or_name_to_members_who_may_read_users(
+    tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk]
+) -> None:
+    tracker.apply({"tables": {"notes": {"columns": {"author": {"type": "user", "null": True}}}}})
+    alice = tracker.users["alice"]
+    for author in (alice, None):
+        assert tracker.post("key", "/rows/notes", {"author_id": author}).status == 201
+    assert shown(desk, "author_id") == {alice: "alice@tracker.example"}
+    page = desk.get("tables/notes").content.decode()
+    assert f'href="{desk.url(f"auth/users/{alice}")}" aria-label="User alice@tracker.example"' in page
+    picked = desk.get("tables/notes/pick/author_id", data={"q": alice}).json()["data"]
+    assert picked == [{"id": alice, "label": "alice@tracker.example"}]
+    viewer = desk_of("viewer")
+    assert shown(viewer, "author_id") == {alice: alice}, "viewers may not list users"
+    assert "auth/users/" not in viewer.get("tables/notes").content.decode()
+
+
+def test_a_hidden_column_costs_no_call_and_is_not_searched(
+    tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relate(tracker, read={"columns": ["about"]}, insert={})
+    cheese = add_note(tracker, "Cheese", "of goats")
+    asked: list[str] = []
+    respond = ApiClient.respond
+
+    def noted(client: ApiClient, method: str, path: str, body: bytes, **more: Any) -> Any:
+        asked.append(path)
+        return respond(client, method, path, body, **more)
+
+    monkeypatch.setattr(ApiClient, "respond", noted)
+    assert shown(desk)[cheese] == "of goats"
+    assert asked.count("/v1/rows/tasks") == 1
+    for text, expected in (("goats", [{"id": cheese, "label": "of goats"}]), ("Cheese", [])):
+        assert desk.get("tables/notes/pick/task_id", data={"q": text}).json()["data"] == expected
 
 
 def test_labels_cost_no_statement_for_each_row(tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,11 @@ class Column:
     """Of an enum."""
 
     @property
+    def is_link(self) -> bool:
+        """Whether its values are ids, of rows of `target` or of users."""
+        return self.type in ("reference", "user")
+
+    @property
     def is_read_only(self) -> bool:
         return self.key in READ_ONLY
 

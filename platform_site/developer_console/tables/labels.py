@@ -1,52 +1,85 @@
-"""What cells show in place of the id of a referenced row: the first text of it that the member may read."""
+"""What cells show in place of an id: the first text of the referenced row that the member may read, or a user's email.
+
+One call of the API for each referenced table, and one for users.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from platform_site.developer_console.api_calls import Refused
-from platform_site.developer_console.frame import Console
+from platform_site.developer_console.frame import WRITERS, Console
 from platform_site.developer_console.tables.columns import Column, columns_of
 from platform_site.http import exact_json
+from projects.directory.environments import place_of
+from rows.query import schema_cache
+from rows.rules.principal import Principal
 
 LONGEST: Final = 100
 _AT_ONCE: Final = 100
 
+Labels = Mapping[tuple[str | None, str], str]
+"""By the referenced table, which is None for users, and id."""
 
-def text_keys(table: Mapping[str, Any]) -> list[str]:
-    """The columns whose text may stand for a row, in the order of the document."""
-    return [column.key for column in columns_of(table) if column.type in ("text", "enum") and column.key != "id"]
+
+def text_key(console: Console, name: str, table: Mapping[str, Any]) -> str | None:
+    """The column whose text stands for a row of this table: the first one that the member may read."""
+    readable = _readable(console, name)
+    texts = (column.key for column in columns_of(table) if column.type in ("text", "enum") and column.key != "id")
+    return next((key for key in texts if key in readable), None)
+
+
+def label_of_user(user: Mapping[str, Any]) -> str:
+    text: str = user["email"] or user["name"] or ""
+    return text[:LONGEST]
 
 
 def labels_of(
     console: Console, tables: Mapping[str, Any], columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
-) -> dict[tuple[str, str], str]:
-    """By table and id, what the rows of a page refer to: one call of the API for each referenced table. Raises
-    Refused."""
-    wanted: dict[str, set[str]] = {}
+) -> Labels:
+    """Of what the rows of a page refer to. Raises Refused."""
+    wanted: dict[str | None, set[str]] = {}
     for column in columns:
-        if column.target is not None:
+        if column.is_link:
             wanted.setdefault(column.target, set()).update(row[column.key] for row in rows if row.get(column.key))
-    found: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str | None, str], str] = {}
     for target, ids in wanted.items():
-        keys, ordered = text_keys(tables[target]), sorted(ids)
+        ordered = sorted(ids)
         for at in range(0, len(ordered), _AT_ONCE):
-            found |= {
-                (target, row_id): text for row_id, text in _texts(console, target, keys, ordered[at : at + _AT_ONCE])
-            }
+            part = ordered[at : at + _AT_ONCE]
+            texts = _emails(console, part) if target is None else _texts(console, target, tables[target], part)
+            found |= {(target, each): text for each, text in texts if text}
     return found
 
 
-def _texts(console: Console, table: str, keys: Sequence[str], ids: Sequence[str]) -> list[tuple[str, str]]:
-    """Ids and texts of those rows that the member may read."""
-    query = {"where": exact_json.dumps({"id": {"$in": ids}}), "limit": str(_AT_ONCE)}
-    for key in keys:
-        try:
-            rows = console.api("GET", f"/v1/rows/{table}", query=query | {"columns": key}).data["data"]
-        except Refused as refusal:
-            if refusal.status == 422:  # a hidden column
-                continue
-            if refusal.status in (403, 404):
-                return []
-            raise
-        return [(row["id"], row[key][:LONGEST]) for row in rows if row[key]]
-    return []
+def _emails(console: Console, ids: Sequence[str]) -> list[tuple[str, str]]:
+    query = {"ids": ",".join(ids), "limit": str(_AT_ONCE)}
+    return [(user["id"], label_of_user(user)) for user in _listed(console, "/v1/users", query)]
+
+
+def _texts(console: Console, name: str, table: Mapping[str, Any], ids: Sequence[str]) -> list[tuple[str, str]]:
+    key = text_key(console, name, table)
+    if key is None:
+        return []
+    query = {"where": exact_json.dumps({"id": {"$in": ids}}), "limit": str(_AT_ONCE), "columns": key}
+    return [(row["id"], (row[key] or "")[:LONGEST]) for row in _listed(console, f"/v1/rows/{name}", query)]
+
+
+def _readable(console: Console, table: str) -> Mapping[str, Any]:
+    """The columns that the member may read."""
+    place = place_of(console.environment["id"])
+    if place is None:
+        return {}
+    rules = schema_cache.compiled_schema(place).rules
+    member = Principal("account", reads_only=console.me["role"] not in WRITERS)
+    return rules.resolver(rules.role_key(member)).columns(table)
+
+
+def _listed(console: Console, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Nothing where the member may not list them, or the schema has just changed."""
+    try:
+        found: list[dict[str, Any]] = console.api("GET", path, query=query).data["data"]
+    except Refused as refusal:
+        if refusal.status in (403, 404, 422):
+            return []
+        raise
+    return found

@@ -8,10 +8,11 @@ from django.views.decorators.http import require_POST, require_safe
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column
-from platform_site.developer_console.tables.labels import LONGEST, text_keys
+from platform_site.developer_console.tables.labels import LONGEST, label_of_user, text_key
 from platform_site.developer_console.tables.pages import chosen_table
 from platform_site.http import exact_json
 from platform_site.http.views import encode
+from platform_site.identity import ids
 from rows.schema.column_values import ROW_ID
 
 MOST: Final = 20
@@ -44,7 +45,7 @@ def live(console: Console, table: str) -> HttpResponse:
 def pick(console: Console, table: str, key: str) -> HttpResponse:
     """Rows or users that a column may refer to, found by a part of their text or email: `{"data": [{id, label}]}`."""
     found, columns = chosen_table(console, table)
-    column = next((each for each in columns if each.key == key and each.type in ("reference", "user")), None)
+    column = next((each for each in columns if each.key == key and each.is_link), None)
     if column is None:
         raise Refused(404, {"code": "not_found", "message": "The table has no such reference."})
     asked = console.request.GET.get("q", "").strip()[:200]
@@ -58,25 +59,28 @@ def pick(console: Console, table: str, key: str) -> HttpResponse:
 
 
 def _users(console: Console, asked: str) -> list[dict[str, str]]:
-    """Of the newest users, those whose id, email or name has the text; and the one with the email."""
+    """Of the newest users, those whose id, email or name has the text; and the one with the id or the email."""
+    if ids.matches("usr", asked):
+        found = console.api("GET", "/v1/users", query={"ids": asked}).data["data"]
+        return [{"id": user["id"], "label": label_of_user(user)} for user in found]
     newest = console.api("GET", "/v1/users", query={"limit": str(_MOST_USERS)}).data["data"]
     wanted = asked.casefold()
     users = [user for user in newest if any(wanted in (user[key] or "").casefold() for key in ("id", "email", "name"))]
     if not users and "@" in asked:
         users = console.api("GET", "/v1/users", query={"email": asked}).data["data"]
-    return [{"id": user["id"], "label": (user["email"] or user["name"] or "")[:LONGEST]} for user in users]
+    return [{"id": user["id"], "label": label_of_user(user)} for user in users]
 
 
 def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -> list[dict[str, str]]:
-    """Rows of the table that the column refers to, by their id or a part of their first text."""
+    """Rows of the table that the column refers to, by their id or a part of the text that stands for them."""
     target = column.target or ""
-    texts = text_keys(found[target])[:1]
-    query = {"limit": str(MOST)}
+    key = text_key(console, target, found[target])
+    query = {"limit": str(MOST), "columns": key or "id"}
     if asked:
-        by_text: list[dict[str, Any]] = [{key: {"$icontains": asked}} for key in texts]
+        by_text: list[dict[str, Any]] = [{key: {"$icontains": asked}}] if key else []
         by_id: list[dict[str, Any]] = [{"id": asked}] if ROW_ID.fullmatch(asked) else []
         if not by_text and not by_id:
             return []
         query["where"] = exact_json.dumps({"$or": [*by_text, *by_id]})
     rows = console.api("GET", f"/v1/rows/{target}", query=query).data["data"]
-    return [{"id": row["id"], "label": " ".join(row.get(key) or "" for key in texts)[:LONGEST]} for row in rows]
+    return [{"id": row["id"], "label": (row[key] or "")[:LONGEST] if key else ""} for row in rows]

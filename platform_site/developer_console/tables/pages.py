@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 from platform_site.developer_console.api_calls import Refused, answer_of
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column, columns_of, shown_text, text_of
-from platform_site.developer_console.tables.labels import labels_of
+from platform_site.developer_console.tables.labels import Labels, labels_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError
 from projects.directory.environments import place_of
@@ -136,7 +136,7 @@ def _shown(
     console: Console,
     row: dict[str, Any],
     columns: list[Column],
-    labels: dict[tuple[str, str], str],
+    labels: Labels,
     seen: dict[str, Any] | None,
 ) -> dict[str, Any]:
     values = row["values"]
@@ -144,13 +144,14 @@ def _shown(
     cells = []
     for column in columns:
         value = values.get(column.key)
-        label = labels.get((column.target, value)) if column.target else None
+        label = labels.get((column.target, value)) if column.is_link and value else None
         cells.append(
             {
                 "attributes": _attributes(console, column, value, as_seen),
                 "text": label or shown_text(value, column.type),
                 "is_null": value is None,
                 "href": _target(console, column, value),
+                "names": "Row" if column.target else "User",
             }
         )
     return {"id": values["id"], "etag": row["etag"], "is_hidden": as_seen is None, "cells": cells}
@@ -167,7 +168,7 @@ def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str,
         "data-read-only": column.is_read_only,
     }
     found |= {"data-values": ",".join(column.values)} if column.values else {}
-    found |= {"title": value} if value and (column.target or column.type == "timestamp") else {}
+    found |= {"title": value} if value and (column.is_link or column.type == "timestamp") else {}
     found |= {"aria-readonly": "true"} if column.is_read_only else {}
     found |= {"tabindex": "-1"} if console.may_write else {}
     found |= {"class": "unseen"} if as_seen is not None and column.key not in as_seen else {}
@@ -175,9 +176,11 @@ def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str,
 
 
 def _target(console: Console, column: Column, value: Any) -> str | None:
-    """The row that a reference names."""
-    if column.target is None or not isinstance(value, str):
+    """The page of the row or user that a cell names."""
+    if not column.is_link or not isinstance(value, str):
         return None
+    if column.target is None:
+        return console.url("user", value) if "users:manage" in console.me["scopes"] else None
     return f"{console.url('table', column.target)}?{urlencode({'where': exact_json.dumps({'id': value})})}"
 
 

@@ -76,7 +76,7 @@ function show(cell, value) {
   if (isTime) cell.title = text;
   if (isNull) shown.className = "soft";
   cell.querySelector(".cell").replaceChildren(shown);
-  if (cell.dataset.type === "reference") showLabel(cell, shown);
+  if (pickerUrl(cell.dataset.key, cell.dataset.type)) showLabel(cell, shown);
 }
 
 const labels = new Map(); // promises of what stands for referenced rows, by the URL that finds each
@@ -87,7 +87,7 @@ async function labelAt(url, id) {
   return (await response.json()).data.find((each) => each.id === id)?.label ?? "";
 }
 
-// A reference shows the first text of the row. The id stays its value and its title.
+// A reference shows the first text of the row, a user its email. The id stays the value and the title.
 async function showLabel(cell, shown) {
   const id = cell.dataset.value;
   const link = cell.querySelector(":scope > a:not(.why)");
@@ -98,10 +98,11 @@ async function showLabel(cell, shown) {
   const label = (await labels.get(url)) || id;
   shown.textContent = label;
   if (!link) return;
-  const target = new URL(link.href);
-  target.searchParams.set("where", JSON.stringify({ id }));
+  const isUser = cell.dataset.type === "user";
+  const target = new URL(isUser ? id : link.href, link.href);
+  if (!isUser) target.searchParams.set("where", JSON.stringify({ id }));
   link.href = target;
-  link.setAttribute("aria-label", `Row ${label}`);
+  link.setAttribute("aria-label", `${isUser ? "User" : "Row"} ${label}`);
 }
 
 function showRow(row, answer) {
