@@ -1,4 +1,4 @@
-"""What happened in an environment in the last 24 hours, by the hour, as charts of Home.
+"""What happened in an environment in the last 24 hours, by the hour, as charts, which Home loads after itself.
 
 Requests are those of the request log, which leaves some out under pressure. Each member sees what its scopes show.
 """
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db import Error, connections, transaction
+from django.http import HttpResponse
 from django.utils.safestring import SafeString
 
 from functions.models import Function
 from platform_site.console import charts
 from platform_site.console.charts import Series
-from platform_site.developer_console.frame import Console
+from platform_site.developer_console.frame import Console, page
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sql_files
 from projects.directory.environments import place_of
@@ -37,6 +38,13 @@ class Activity:
     is_empty: bool
     is_cut: bool
     """Whether a count stopped at MOST."""
+
+
+@page("home")
+def activity(console: Console) -> HttpResponse:
+    """The charts, as a part of Home or as a page."""
+    layout = "console/part.html" if console.request.htmx else "console/base.html"  # type: ignore[attr-defined]
+    return console.render("console/activity.html", {"activity": of(console, place(console)), "layout": layout})
 
 
 def place(console: Console) -> EnvironmentRef | None:

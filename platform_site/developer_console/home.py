@@ -1,4 +1,4 @@
-"""Home: the environment's URL, the last day, what needs attention, keys, and the first lines of code."""
+"""Home: the environment's URL, what needs attention, the last day, keys, and the first lines of code."""
 
 from typing import Any, Final
 
@@ -22,15 +22,14 @@ def home(console: Console) -> HttpResponse:
             context = keys.change(console)
         except Refused as refusal:
             context, status = {"key_refusal": refusal}, refusal.status
-    tables, place = _tables(console), activity.place(console)
+    tables = _tables(console)
     context |= keys.panel(console)
     return console.render(
         "console/home.html",
         {
             "base_url": settings.BASE_URL,
             "tables": tables,
-            "activity": activity.of(console, place),
-            "troubles": activity.troubles(console, place),
+            "troubles": activity.troubles(console, activity.place(console)),
             "snippets": _snippets(console, tables, context.get("new_key")),
             **context,
         },

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from platform_site.developer_console import command_line, frame, home, logs, search, sessions, settings
+from platform_site.developer_console import activity, command_line, frame, home, logs, search, sessions, settings
 from platform_site.developer_console import sign_in as member_sign_in
 from platform_site.developer_console.auth import providers, sign_up, users
 from platform_site.developer_console.branches import merging
@@ -30,6 +30,7 @@ urlpatterns = [
     path("staff", staff_pages.access, name="staff"),
     path("<str:project_id>", frame.open_project, name="project"),
     path(_ENVIRONMENT, home.home, name="home"),
+    path(f"{_ENVIRONMENT}activity", activity.activity, name="activity"),
     path(f"{_ENVIRONMENT}schema", schema.schema, name="schema"),
     path(f"{_ENVIRONMENT}schema/diagram", diagram.diagram, name="diagram"),
     path(f"{_ENVIRONMENT}auth/", users.users, name="auth"),

@@ -5,6 +5,7 @@ from tests.support.service import Up
 _PAGES = {
     "search": "search?q=task",
     "home": "",
+    "activity": "activity",
     "table": "tables/tasks",
     "filter": "tables/tasks?where=%7B",
     "seen-as": "tables/tasks?as=anonymous",
