@@ -9,7 +9,7 @@ on.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 from accounts import audit
 from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
-from accounts.models import Session, User
+from accounts.models import AuditEntry, Session, User
 from accounts.tokens import access_tokens, refresh_tokens, revocation, signing_keys
 from accounts.tokens.credentials import session_cache_name
 from accounts.tokens.refresh_tokens import RefreshToken
@@ -214,6 +214,12 @@ def of_user(user_id: str, state: str = "live") -> "QuerySet[Session]":
     wanted = {"live": live, "ended": ~live, "all": Q()}[state]
     found = Session.objects.filter(wanted, user_id=user_id).annotate(has_expired=Q(expires_at__lte=Now()))
     return found.order_by("-id")
+
+
+def methods_of(session_ids: Collection[str]) -> dict[str, str]:
+    """How sessions were started, by their ids, as the audit log has it. One query."""
+    started = AuditEntry.objects.filter(action="session.started", target_id__in=session_ids)
+    return {str(session_id): method for session_id, method in started.values_list("target_id", "detail__method")}
 
 
 def _end(session_ids: Iterable[str], reason: Reason) -> None:

@@ -13,11 +13,11 @@ It shows ids, kinds, times and outcomes; never cell values, payloads, inputs, or
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, Error, connections
-from django.db.models import Q
+from django.db.models import Model, Q, QuerySet
 
 from accounts.models import AuditEntry
 from functions.models import Function, InboundEndpoint, Run
@@ -33,6 +33,7 @@ from platform_site.console.timeline_entries import (
     run_entry,
 )
 from platform_site.identity import ids
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.request_log import reader as request_log
 from projects.directory.environments import place_of
 from rows.migrate import service as schema_service
@@ -45,6 +46,8 @@ LONGEST: Final = 120
 REQUESTS: Final = 5
 """Requests whose surroundings are looked up."""
 
+KINDS: Final = frozenset({"audit", "request", "event", "delivery", "run"})
+"""Of entries. An attempt belongs to its delivery, an inbound endpoint to its runs."""
 CONTROL_KINDS: Final = {
     "prj": ("project_id", "target_id"),
     "env": ("environment_id", "target_id"),
@@ -71,6 +74,8 @@ SELECT r.id
 """
 """The newest five of each function of an environment: a leap in the index for each."""
 
+Kinds = frozenset[str]
+Row = TypeVar("Row", bound=Model)
 logger = logging.getLogger("platform.console")
 
 
@@ -87,16 +92,20 @@ class Timeline:
     """Whether some kind had more than MOST."""
 
 
-def of(text: str, environment_id: str = "") -> Timeline:
+def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = None, kinds: Kinds = KINDS) -> Timeline:
     """The timeline around an id: of anything, of a request, or of a row (`tsk_…` or `tasks/tsk_…` with its
-    environment)."""
+    environment).
+
+    Operators see all. For others, `within` is the environment whose entries alone are shown, and `kinds` are those that
+    they may see.
+    """
     text, environment_id = text.strip()[:LONGEST], environment_id.strip()
     found = Timeline(text, environment_id)
     if not text:
         return found
     prefix = text.partition("_")[0]
     kind = prefix if prefix in ids.PREFIXES and ids.matches(prefix, text) else None
-    gathered = _Gathered(found)
+    gathered = _Gathered(found, within, kinds)
     if kind in CONTROL_KINDS:
         for column in CONTROL_KINDS[kind]:
             gathered.audit(**{column: text})
@@ -110,7 +119,7 @@ def of(text: str, environment_id: str = "") -> Timeline:
             found.hint = f"There is no environment {environment_id}, or it cannot be reached."
         _in(found, cluster, lambda using: _row(gathered, using, text, environment_id))
     elif kind in ("wh", "evt", "dlv", "fn", "run", "inb"):
-        for region in settings.REGION_DATABASES:
+        for region in gathered.regions:
             _in(found, region, lambda using: _resource(gathered, using, str(kind), text))
     elif kind in (None, "req"):
         gathered.requests.add(text)
@@ -124,14 +133,23 @@ def of(text: str, environment_id: str = "") -> Timeline:
 class _Gathered:
     """What has been found so far, each thing once."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, within: EnvironmentRef | None, kinds: Kinds) -> None:
         self._timeline = timeline
+        self._within = within.environment_id if within else None
+        self._kinds = kinds
+        self.regions = [within.cluster] if within else list(settings.REGION_DATABASES)
         self._entries: dict[str, Entry] = {}
         self.requests: set[str] = set()
 
     def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self._entries.setdefault(entry.id, entry)
+
+    def own(self, kind: str, rows: QuerySet[Row]) -> QuerySet[Row]:
+        """Those that may be shown."""
+        if kind not in self._kinds:
+            return rows.none()
+        return rows.filter(environment_id=self._within) if self._within else rows
 
     def cut(self, found: Sequence[Any]) -> Sequence[Any]:
         """At most MOST of what was asked for; one more was asked for, to know whether there is more."""
@@ -142,27 +160,26 @@ class _Gathered:
     def sorted(self) -> list[Entry]:
         entries = list(self._entries.values())
         logged = {entry.facts[0][1] for entry in entries if entry.kind == "request"}
-        begun = [
-            Entry(ids.created_at(each), "request", each, "request", depth=0)
-            for each in sorted(self.requests - logged)
-            if ids.matches("req", each) and entries
-        ]
+        named = sorted(self.requests - logged) if entries and "request" in self._kinds else []
+        begun = [Entry(ids.created_at(each), "request", each, "request") for each in named if ids.matches("req", each)]
         return sorted([*begun, *entries], key=lambda entry: (entry.at, entry.depth))
 
     def audit(self, **which: str | list[str]) -> None:
-        newest = AuditEntry.objects.filter(**which).order_by("-at", "-id")[: MOST + 1]
+        newest = self.own("audit", AuditEntry.objects.filter(**which)).order_by("-at", "-id")[: MOST + 1]
         for entry in self.cut(list(newest)):
             if entry.request_id:
                 self.requests.add(entry.request_id)
             self.add([audit_entry(entry)])
 
     def logged(self, using: str, requests: list[str]) -> None:
-        newest = self.cut(request_log.of_requests(using, requests, MOST + 1))
-        self.add(request_entry(entry, using) for entry in newest)
+        if "request" in self._kinds:
+            newest = self.cut(request_log.of_requests(using, requests, MOST + 1, self._within))
+            self.add(request_entry(entry, using) for entry in newest)
 
     def events(self, using: str, which: Q) -> None:
         """Events with their deliveries, the attempts of these, and the runs of functions on them."""
-        events = list(self.cut(list(OutboxEvent.objects.using(using).filter(which).order_by("-sequence")[: MOST + 1])))
+        known = self.own("event", OutboxEvent.objects.using(using).filter(which))
+        events = list(self.cut(list(known.order_by("-sequence")[: MOST + 1])))
         for event in events:
             if event.request_id:
                 self.requests.add(event.request_id)
@@ -172,20 +189,20 @@ class _Gathered:
             named = [event.event_id for event in events if event.environment_id == environment_id]
             pairs |= Q(environment_id=environment_id, event_id__in=named)
         if events:
-            self.deliveries(using, list(Delivery.objects.using(using).filter(pairs)[: MOST + 1]))
+            self.deliveries(using, Delivery.objects.using(using).filter(pairs))
             named = [event.event_id for event in events]
-            self.runs(using, list(_runs(using).filter(event_id__in=named)[: MOST + 1]))
+            self.runs(using, _runs(using).filter(event_id__in=named))
 
-    def deliveries(self, using: str, found: Sequence[Delivery]) -> None:
-        deliveries = self.cut(found)
+    def deliveries(self, using: str, found: "QuerySet[Delivery]") -> None:
+        deliveries = self.cut(list(self.own("delivery", found)[: MOST + 1]))
         webhooks = Webhook.objects.using(using).in_bulk({each.webhook_id for each in deliveries})
         self.add(delivery_entry(each, webhooks.get(each.webhook_id), using) for each in deliveries)
         attempts = Attempt.objects.using(using).filter(delivery_id__in=[each.pk for each in deliveries])
         shown = attempts.defer("response_headers", "response_body").order_by("-id")[: MOST + 1]
         self.add(attempt_entry(each, using) for each in self.cut(list(shown)))
 
-    def runs(self, using: str, found: Sequence[Run]) -> None:
-        runs = self.cut(found)
+    def runs(self, using: str, found: "QuerySet[Run]") -> None:
+        runs = self.cut(list(self.own("run", found)[: MOST + 1]))
         functions = Function.objects.using(using).in_bulk({each.function_id for each in runs})
         for run in runs:
             if run.request_id:
@@ -216,35 +233,36 @@ def _resource(gathered: _Gathered, using: str, kind: str, text: str) -> None:
     if kind == "evt":
         gathered.events(using, Q(event_id=text))
     elif kind == "dlv":
-        found = Delivery.objects.using(using).filter(pk=text).first()
-        if found is not None:
-            gathered.events(using, Q(event_id=found.event_id))
-            gathered.deliveries(using, [found])
+        found = gathered.own("delivery", Delivery.objects.using(using).filter(pk=text))
+        gathered.events(using, Q(event_id__in=[each.event_id for each in found]))
+        gathered.deliveries(using, found)
     elif kind == "wh":
         newest = Delivery.objects.using(using).filter(webhook_id=text).order_by("-created_at", "-id")
-        gathered.deliveries(using, list(newest[: MOST + 1]))
+        gathered.deliveries(using, newest)
     elif kind == "run":
-        runs = list(_runs(using).filter(pk=text))
+        runs = gathered.own("run", _runs(using).filter(pk=text))
         gathered.runs(using, runs)
         gathered.events(using, Q(event_id__in=[run.event_id for run in runs if run.event_id]))
     elif kind == "inb":
         _endpoint(gathered, using, text)
     else:
         newest_runs = _runs(using).filter(function_id=text).order_by("-created_at", "-id")
-        gathered.runs(using, list(newest_runs[: MOST + 1]))
+        gathered.runs(using, newest_runs)
 
 
 def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
     """An inbound endpoint, and which of its function's newest runs it started: their inputs have its id, which no
     header or body can imitate (its quotes would be escaped)."""
-    address = InboundEndpoint.objects.using(using).select_related("function").filter(pk=address_id).first()
+    functions = gathered.own("run", Function.objects.using(using).all())
+    known = InboundEndpoint.objects.using(using).select_related("function").filter(pk=address_id)
+    address = known.filter(function__in=functions).first()
     if address is None:
         return
     gathered.add([endpoint_entry(address, using)])
     runs = Run.objects.using(using).filter(function_id=address.function_id)
     newest = [*history.newest_of(runs, {"trigger": Run.Trigger.INBOUND}, MOST).values_list("pk", flat=True)]
     by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{address_id}"')
-    gathered.runs(using, list(by_it.order_by("-created_at", "-id")))
+    gathered.runs(using, by_it.order_by("-created_at", "-id"))
 
 
 def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
@@ -253,7 +271,7 @@ def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
     with connections[using].cursor() as cursor:
         cursor.execute(_NEWEST_RUNS, [environment_id, MOST + 1])
         newest = [run_id for (run_id,) in cursor.fetchall()]
-    gathered.runs(using, list(_runs(using).filter(pk__in=newest).order_by("-created_at", "-id")))
+    gathered.runs(using, _runs(using).filter(pk__in=newest).order_by("-created_at", "-id"))
 
 
 def _row(gathered: _Gathered, using: str, text: str, environment_id: str) -> None:
@@ -274,17 +292,17 @@ def _follow_requests(gathered: _Gathered) -> None:
         return
     gathered.audit(request_id__in=requests)
     _in(gathered._timeline, DEFAULT_DB_ALIAS, lambda using: gathered.logged(using, requests))
-    for region in settings.REGION_DATABASES:
+    for region in gathered.regions:
         _in(gathered._timeline, region, lambda using: _of_requests(gathered, using, requests))
 
 
 def _of_requests(gathered: _Gathered, using: str, requests: list[str]) -> None:
     gathered.logged(using, requests)
     gathered.events(using, Q(request_id__in=requests))
-    gathered.runs(using, list(_runs(using).filter(request_id__in=requests)[: MOST + 1]))
+    gathered.runs(using, _runs(using).filter(request_id__in=requests))
 
 
-def _runs(using: str) -> Any:
+def _runs(using: str) -> "QuerySet[Run]":
     return Run.objects.using(using).defer("input", "output", "logs")
 
 

@@ -1,4 +1,4 @@
-"""Logs: the requests of the environment, and for owners the project's audit log."""
+"""Logs: the requests of the environment, what happened around an id, and for owners the project's audit log."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,11 +6,14 @@ from typing import Any, Final
 from django.http import HttpResponse
 from django.utils.http import urlencode
 
+from platform_site.console import timeline as timelines
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
+from platform_site.identity import ids
+from projects.directory.environments import place_of
 
 _PERIOD: Final = (
     Field("since", "Since (UTC)", "datetime-local"),
@@ -39,6 +42,12 @@ _AUDIT: Final = (
     Field("environment", "Environment id", placeholder="env_…"),
     *_PERIOD,
 )
+_SEEN_WITH: Final = {
+    "logs:read": {"request"},
+    "webhooks:read": {"event", "delivery"},
+    "functions:read": {"run"},
+}
+"""Kinds of entries of the timeline, by scope."""
 _MOMENTS: Final = ("since", "until")
 
 
@@ -56,6 +65,28 @@ def audit(console: Console) -> HttpResponse:
     for entry in context["entries"]:
         entry["detail_text"] = exact_json.dumps(entry["detail"], indent=True) if entry["detail"] else ""
     return console.render("console/audit.html", context, status)
+
+
+@page("logs")
+def timeline(console: Console) -> HttpResponse:
+    """What happened around an id of the environment; without one, the newest."""
+    asked = console.request.GET.get("id", "").strip().replace("\0", "")
+    place, environment_id = place_of(console.environment["id"]), console.environment["id"]
+    if place is None:
+        raise Refused(404, {"code": "not_found", "message": "The environment cannot be reached."})
+    kinds = {"audit"} if console.is_owner else set()
+    for scope, shown in _SEEN_WITH.items():
+        kinds |= shown if scope in console.me["scopes"] else set()
+    found = timelines.of(asked or environment_id, environment_id, within=place, kinds=frozenset(kinds))
+    entries = []
+    for entry in found.entries if asked else reversed(found.entries):
+        links = [(name, value, _is_id(value)) for name, value in entry.facts if value != environment_id]
+        entries.append({"entry": entry, "has_timeline": _is_id(entry.id), "facts": links})
+    return console.render("console/timeline.html", {"asked": asked, "timeline": found, "entries": entries})
+
+
+def _is_id(text: str) -> bool:
+    return ids.matches(text.partition("_")[0], text)
 
 
 def _listed(

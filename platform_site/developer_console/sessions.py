@@ -5,14 +5,21 @@ from urllib.parse import quote
 
 from django.http import HttpResponse
 
+from accounts.users import sessions as account_sessions
 from platform_site.developer_console import forms
 from platform_site.developer_console.frame import Console, page
+
+_PROGRAMS: Final = {"console": "Console", "command line": "Command platform"}
+"""By the method of the sign-in."""
 
 
 @page("sessions")
 def sessions(console: Console) -> HttpResponse:
     submitted = forms.submit(console, _CHANGES)
     found = console.client.call("GET", "/v1/auth/sessions", query={"limit": "100"}).data
+    methods = account_sessions.methods_of([each["id"] for each in found["data"]])
+    for each in found["data"]:
+        each["by"] = _PROGRAMS.get(methods.get(each["id"], "").partition(",")[0], "API")
     context = {"sessions": found["data"], "are_more": found["next_cursor"] is not None, "refusal": submitted.refusal}
     return console.render("console/sessions.html", context | submitted.context, submitted.status)
 

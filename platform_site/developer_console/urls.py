@@ -50,6 +50,7 @@ urlpatterns = [
     path(f"{_ENVIRONMENT}webhooks/<str:webhook_id>/deliveries", webhook_deliveries.deliveries, name="deliveries"),
     path(f"{_ENVIRONMENT}logs", logs.logs, name="logs"),
     path(f"{_ENVIRONMENT}logs/audit", logs.audit, name="audit"),
+    path(f"{_ENVIRONMENT}logs/timeline", logs.timeline, name="timeline"),
     path(f"{_ENVIRONMENT}branches/", branches.branches, name="branches"),
     path(f"{_ENVIRONMENT}branches/merge", merging.merge, name="merge"),
     path(f"{_ENVIRONMENT}search", search.search, name="search"),

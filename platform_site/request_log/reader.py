@@ -114,13 +114,18 @@ def _text(value: Any) -> str:
 
 
 _OF_REQUESTS: Final = sql.SQL(
-    "SELECT {} FROM request_log_entry WHERE request_id = ANY (%s) ORDER BY at DESC, id DESC LIMIT %s"
+    "SELECT {} FROM request_log_entry WHERE request_id = ANY (%(requests)s)"
+    " AND environment_id IS NOT DISTINCT FROM coalesce(%(environment)s, environment_id)"
+    " ORDER BY at DESC, id DESC LIMIT %(most)s"
 )
 
 
-def of_requests(using: str, request_ids: list[str], most: int) -> list[dict[str, Any]]:
-    """The newest entries of these request ids in one database, for operators."""
+def of_requests(
+    using: str, request_ids: list[str], most: int, environment_id: str | None = None
+) -> list[dict[str, Any]]:
+    """The newest entries of these request ids in one database; without `environment_id` of all, for operators."""
     columns = ("environment_id", *_COLUMNS)
     with connections[using].cursor() as reading:
-        reading.execute(_OF_REQUESTS.format(_names(columns)).as_string(None), [request_ids, most])
+        values = {"requests": request_ids, "environment": environment_id, "most": most}
+        reading.execute(_OF_REQUESTS.format(_names(columns)).as_string(None), values)
         return [dict(zip(columns, row, strict=True)) for row in reading.fetchall()]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import NARROW, enter_console, in_a_browser, save_screenshot
+from tests.support.browser import NARROW, enter_console, in_a_browser, open_new, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
 from tests.support.service import Up
@@ -19,6 +19,8 @@ def test_a_user_is_added_disabled_and_deleted_on_a_phone(
     page = window(width=NARROW)
     base = enter_console(page, served)
     page.goto(base + "auth/")
+    open_new(page)
+    expect(page.get_by_label("Email", exact=True)).to_be_focused()
     page.get_by_label("Email", exact=True).fill("eve@example.com")
     page.get_by_label("Claims (JSON)").fill("{team}")
     page.get_by_role("button", name="Add user").press("Enter")

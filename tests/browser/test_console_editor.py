@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Dialog, Page, expect
 
-from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, save_screenshot
+from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, open_new, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
 from tests.support.console_checks import findings, fits
@@ -85,6 +85,7 @@ def test_a_form_without_an_answer_keeps_its_values(
     page = window()
     base = enter_console(page, served)
     page.goto(f"{base}webhooks/")
+    open_new(page)
     page.get_by_label("URL").fill("https://hooks.example/kept")
     page.context.set_offline(True)
     page.get_by_role("button", name="Create webhook").click()
@@ -108,6 +109,7 @@ def test_too_many_requests_keep_what_was_typed(
     page = window(width=width, theme=theme)
     base = enter_console(page, served)
     page.goto(f"{base}webhooks/")
+    open_new(page)
     page.get_by_label("URL").fill("https://hooks.example/kept")
     headers = {"HX-Reswap": "none", "HX-Trigger": '{"console:refused": "Too many <b>requests</b>."}'}
     page.route(f"{base}webhooks/", lambda route: route.fulfill(status=429, headers=headers))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import browser as browser
-from tests.support.browser import enter_console, in_a_browser, save_screenshot
+from tests.support.browser import enter_console, in_a_browser, open_new, save_screenshot
 from tests.support.browser import window as window
 from tests.support.service import Up
 
@@ -24,6 +24,7 @@ def test_a_function_is_deployed_run_and_rolled_back(
     page = window()
     enter_console(page, served)
     page.get_by_role("link", name="Functions", exact=True).click()
+    open_new(page)
     page.get_by_label("Name", exact=True).fill("greets")
     source = page.get_by_label(re.compile("^Source"))
     source.fill("export default (")
@@ -56,6 +57,7 @@ def test_a_background_run_is_followed_to_its_end(window: Callable[..., Page], se
     page = window()
     base = enter_console(page, served)
     page.goto(base + "functions/")
+    open_new(page)
     page.get_by_label("Name", exact=True).fill("sleeps")
     page.get_by_label(re.compile("^Source")).fill(SLEEPS)
     page.get_by_role("button", name="Deploy").click()

@@ -1,6 +1,8 @@
 """The grid as a spreadsheet in a real browser: keys, pickers, ranges, widths, and changes by others."""
 
 import json
+import re
+import secrets
 from collections.abc import Callable
 
 import pytest
@@ -133,6 +135,38 @@ def test_a_boolean_is_a_box(window: Callable[..., Page], things: Things, theme: 
     page.get_by_role("button", name="Set null").click()
     expect(cell(page, empty, "done").locator(".cell")).to_have_text("null")
     assert things.row(empty)["done"] is None
+    for value in (True, False):
+        box.locator(".cell").click()
+        expect(box).to_have_attribute("data-value", str(value).lower())
+        assert things.row(ticked)["done"] is value
+    box.click(position={"x": 60, "y": 6})  # beside the box
+    cell(page, empty, "done").locator(".cell").click()
+    expect(cell(page, empty, "done")).to_be_focused()
+    assert (things.row(ticked)["done"], things.row(empty)["done"]) == (False, None)
+
+
+def test_a_user_is_shown_by_email_also_after_a_change(window: Callable[..., Page], things: Things) -> None:
+    ada, grace = (
+        things.call("post", "/v1/users", json={"email": f"{name}-{secrets.token_hex(4)}@example.com"})
+        for name in ("ada", "grace")
+    )
+    row_id = things.add(name="a", owner_id=ada["id"])
+    page = window()
+    things.open(page)
+    owner = cell(page, row_id, "owner_id")
+    expect(owner.locator(".cell")).to_have_text(ada["email"])
+    owner.focus()
+    page.keyboard.type(grace["email"][:10])
+    expect(page.locator("td.editing").get_by_role("option")).to_have_count(1)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    link = owner.get_by_role("link", name=f"User {grace['email']}")
+    expect(link).to_have_attribute("href", re.compile(f"/auth/users/{grace['id']}$"))
+    assert things.row(row_id)["owner_id"] == grace["id"]
+    things.call("patch", f"/v1/rows/things/{row_id}", json={"owner_id": ada["id"]})
+    expect(owner.locator(".cell")).to_have_text(ada["email"])
+    save_screenshot(page, "grid-users")
 
 
 def test_a_range_is_copied_and_pasted(window: Callable[..., Page], things: Things, browser_errors: list[str]) -> None:

@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from platform_site import demo_receiver
 from tests.support.browser import browser as browser
-from tests.support.browser import enter_console, in_a_browser, save_screenshot
+from tests.support.browser import enter_console, in_a_browser, open_new, save_screenshot
 from tests.support.browser import window as window
 from tests.support.service import Up
 
@@ -37,6 +37,7 @@ def test_a_webhook_is_created_and_its_delivery_seen(
     page = window(permissions=["clipboard-read", "clipboard-write"])
     enter_console(page, served)
     page.get_by_role("link", name="Webhooks", exact=True).click()
+    open_new(page)
     page.get_by_label("URL", exact=True).fill("ftp://example.com/")
     page.get_by_role("button", name="Create webhook").click()
     expect(page.locator("#new-url-problem")).to_be_in_viewport()

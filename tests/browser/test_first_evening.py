@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from platform_site import demo_receiver
-from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, save_screenshot
+from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, open_new, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
 from tests.support.service import Up
@@ -99,6 +99,7 @@ def see_delivery(page: Page, url: str) -> None:
 
 def branch_change_merge(page: Page) -> None:
     go(page, "Branches")
+    open_new(page)
     page.get_by_label("Name", exact=True).fill("fix/notes")
     page.get_by_role("button", name="Create branch").click()
     expect(page.get_by_text("The branch fix/notes is created.")).to_be_visible()

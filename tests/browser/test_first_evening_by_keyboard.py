@@ -150,6 +150,8 @@ class Evening:
     def branch_change_merge(self) -> None:
         page = self.page
         self.go("Branches")
+        self.keys.use(page.locator("summary", has_text="New branch"))
+        expect(page.get_by_label("Name", exact=True)).to_be_focused()
         self.keys.fill(page.get_by_label("Name", exact=True), "fix/notes")
         self.button("Create branch")
         expect(page.get_by_text("The branch fix/notes is created.")).to_be_visible()

@@ -55,9 +55,9 @@ def test_home_loads_the_charts_after_itself(desk: Desk) -> None:
     assert f'<a href="{desk.url("activity")}">' in page, "without scripts"
     assert "Nothing has happened yet." not in page
     assert "Sections" in desk.get("activity").content.decode(), "a page with the sidebar"
-    part = desk.get("activity", headers={"HX-Request": "true"}).content.decode().strip()
-    assert part.startswith('<section class="panel" id="activity"')
-    assert part.endswith("</section>")
+    part = desk.get("activity", headers={"HX-Request": "true"}).content.decode()
+    assert '<section class="panel" id="activity"' in part
+    assert "Sections" not in part
 
 
 def test_charts_count_the_environments_own(tracker: Tracker, desk: Desk, log: Log, cluster: str) -> None:

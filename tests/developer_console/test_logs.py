@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
+from functions.models import Run
+from platform_site.identity import ids
 from platform_site.request_log import recording
+from projects.directory.environments import place_of
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at
 from tests.rows.conftest import Tracker
+from tests.support import history
 from tests.support.request_log import Log
+from webhooks.delivery.relay import relay_batch
+from webhooks.models import Delivery
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -54,6 +60,75 @@ def test_requests_are_listed_and_filtered(tracker: Tracker, desk: Desk, log: Log
     caller = re.search(r"\?caller=(key_\w+)", page.content.decode())
     assert caller
     assert 1 <= rows_of(desk.get(f"logs?caller={caller[1]}")) < rows_of(page)
+
+
+def relay(tracker: Tracker) -> str:
+    """Events become deliveries. The region."""
+    place = place_of(tracker.environment_id)
+    assert place is not None
+    while relay_batch(place.cluster).events:
+        pass
+    return place.cluster
+
+
+def kinds_of(answer: Any) -> list[str]:
+    """Of the entries of a timeline, from the top."""
+    assert answer.status_code == 200
+    return re.findall(r"</time>\s+(\w+) <strong>", answer.content.decode())
+
+
+def test_the_timeline_shows_what_belongs_together(
+    tracker: Tracker, desk: Desk, log: Log, desk_of: Callable[[str], Desk]
+) -> None:
+    assert "Nothing has happened yet." not in text_of(desk.get("logs/timeline")), "the schema was applied"
+    webhook = {"url": "https://hooks.example/x", "events": ["tasks.*"]}
+    assert tracker.post("owner", "/webhooks", webhook).status == 201
+    answer = tracker.post("key", "/rows/tasks", {"title": "Bread"})
+    log.written()
+    relay(tracker)
+    request_id, row_id = answer.headers["X-Request-Id"], answer.json["id"]
+    page = desk.get("logs/timeline", data={"id": request_id})
+    assert kinds_of(page) == ["request", "event", "delivery"]
+    assert f'href="?id={request_id}"' in page.content.decode()
+    assert "Bread" not in text_of(page)
+    for text in (row_id, f"tasks/{row_id}"):
+        assert kinds_of(desk.get("logs/timeline", data={"id": text})) == ["request", "event", "delivery"], text
+    newest = kinds_of(desk.get("logs/timeline"))
+    assert set(newest) == {"audit", "request", "event", "delivery"}
+    assert newest[0] == "delivery"
+    viewer = desk_of("viewer")
+    assert set(kinds_of(viewer.get("logs/timeline"))) == {"event", "delivery"}, "no requests, no audit log"
+    evil = desk.get("logs/timeline", data={"id": "<b>\0" + "x" * 200})
+    assert "Nothing is known of this id here." in text_of(evil)
+    assert "<b>" not in evil.content.decode()
+
+
+def test_the_timeline_knows_nothing_of_other_environments(
+    tracker: Tracker, make_tracker: Callable[..., Tracker], log: Log
+) -> None:
+    other = make_tracker(DOCUMENT, "Other")
+    assert tracker.post("owner", "/webhooks", {"url": "https://hooks.example/x", "events": ["tasks.*"]}).status == 201
+    source = {"source": "export default () => 1"}
+    assert tracker.call("owner", "PUT", "/functions/sum", json=source).status < 300
+    answer = tracker.post("key", "/rows/tasks", {"title": "Bread"})
+    log.written()
+    cluster = relay(tracker)
+    history.add_runs(cluster, tracker.environment_id, "sum", 60, days=0.1)
+    delivery = Delivery.objects.using(cluster).get(environment_id=tracker.environment_id)
+    runs, run_id = Run.objects.using(cluster).filter(environment_id=tracker.environment_id), ids.new("run")
+    assert runs.filter(pk=runs[0].pk).update(id=run_id) == 1
+    run = runs.get(pk=run_id)
+    mine, theirs = desk_at(tracker), desk_at(other)
+    known = [
+        answer.headers["X-Request-Id"], delivery.pk, delivery.event_id, delivery.webhook_id, run.pk, run.function_id,
+        tracker.environment_id, answer.json["id"],
+    ]  # fmt: skip
+    for each in known:
+        assert kinds_of(mine.get("logs/timeline", data={"id": each})), each
+    for each in [*known, tracker.project.pk, tracker.users["alice"]]:
+        page = theirs.get("logs/timeline", data={"id": each})
+        assert "Nothing is known of this id here." in text_of(page), each
+        assert "only the newest are shown" not in text_of(page), each
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,13 @@ PAGES: Final = (
     "auth/providers",
     "logs",
     "logs/audit",
+    "logs/timeline",
     "sessions",
     "branches/",
     "branches/merge",
 )
 MOST_STATEMENTS: Final = 16
-DEARER: Final = {"settings": 34}
+DEARER: Final = {"settings": 34, "logs/timeline": 20}
 """Pages with more parts."""
 HISTORY: Final = ("functions_run", "webhooks_delivery", "webhooks_attempt", "rows_outboxevent")
 FEW, MANY, DAYS = 1_000, 10_000, 12.5

@@ -6,8 +6,11 @@ import pytest
 from django.test import Client
 
 from accounts.models import AuditEntry, Session
+from accounts.users import sessions
+from accounts.users.sessions import Device
 from tests.developer_console.conftest import Desk, desk_at, member, sign_in, without_token
 from tests.rows.conftest import Tracker
+from tests.support.statements import counted
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -35,6 +38,23 @@ def test_one_session_is_ended_and_the_others_stay(tracker: Tracker, desk: Desk) 
     assert (is_in(laptop, desk), is_in(phone, desk), is_in(desk.browser, desk)) == (False, True, True)
     assert second in others(desk)
     assert AuditEntry.objects.filter(action="session.revoked", actor_id=owner.pk).count() == 1
+
+
+def test_a_session_says_what_it_was_started_for(tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown() -> list[str]:
+        return re.findall(r'<span class="tag neutral">([^<]+)</span>', desk.get("sessions").content.decode())
+
+    owner = member(tracker.project, "owner")
+    for method in ("password", "command line", "console, second factor"):
+        sessions.start(owner, environment_id=None, device=Device(), method=method, password_hash=owner.password)
+    assert shown()[:4] == ["Console", "Command platform", "API", "Console"]
+    with counted(monkeypatch) as few:
+        shown()
+    for _ in range(5):
+        sign_in(owner)
+    with counted(monkeypatch) as many:
+        assert shown()[:5] == ["Console"] * 5
+    assert len(many) == len(few)
 
 
 def test_all_other_sessions_are_ended_at_once(tracker: Tracker, desk: Desk) -> None:

@@ -84,6 +84,11 @@ def sign_in(page: Page, served: Up) -> None:
     page.wait_for_url(f"{served.base_url}/admin/")
 
 
+def open_new(page: Page) -> None:
+    """The form of something new, above a list that is not empty."""
+    page.locator("details.new:not([open]) > summary").click()
+
+
 def enter_console(page: Page, served: Up) -> str:
     """Signed in at the console as the owner; the URL of the production environment there."""
     base = f"{served.base_url}/console/{served.facts['project_id']}/{served.facts['environments']['production']}/"

@@ -28,6 +28,7 @@ _PAGES = {
     "logs": "logs",
     "logs-error": "logs?status=nine",
     "audit": "logs/audit",
+    "timeline": "logs/timeline",
     "sessions": "sessions",
     "branches": "branches/",
     "merge": "branches/merge",

@@ -27,6 +27,12 @@ document.addEventListener("click", (event) => {
   closePopups(event.target.closest("details[data-closes]"));
 });
 
+// The form of something new begins at its first field.
+document.addEventListener("click", (event) => {
+  const form = event.target.closest("details.new > summary")?.parentElement;
+  if (form && !form.open) setTimeout(() => form.querySelector("input:not([type=hidden]), select, textarea").focus());
+});
+
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   const open = document.activeElement?.closest("details[data-closes][open]");
@@ -41,13 +47,13 @@ document.addEventListener("keydown", (event) => {
 
 // After a form the first message is in view and read out. The focus stays at the button that was pressed, if the new
 // content has it, too. A part of the page that renews itself moves neither.
-let pressed = null;
-document.addEventListener("htmx:beforeSwap", () => (pressed = document.activeElement));
+let pressed = null; // of the content alone, not of a dialog above it
+document.addEventListener("htmx:beforeSwap", () => (pressed = document.activeElement.closest("main *")));
 document.addEventListener("htmx:afterSwap", (event) => {
   showTypes();
   nameCells();
   const isRenewal = event.detail.requestConfig.verb === "get";
-  if (isRenewal && pressed === document.body) return;
+  if (isRenewal && !pressed) return;
   if (!isRenewal) document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
   const target = document.querySelector("main [data-focus]");
   if (target) return (target.querySelector("input:not([type=hidden]), select, textarea") ?? target).focus();

@@ -111,6 +111,7 @@ function onGridKey(event) {
 
 if (grid.hasAttribute("data-editable")) {
   // A click selects a cell, the next one edits it: so does a double click, and a touch screen needs no double tap.
+  // A click on a box ticks it.
   let selectedBefore = null;
   grid.addEventListener("pointerdown", (event) => {
     selectedBefore = document.activeElement;
@@ -122,6 +123,8 @@ if (grid.hasAttribute("data-editable")) {
   });
   grid.addEventListener("click", (event) => {
     const cell = event.target.closest("td[data-key]");
+    const isBox = event.target.closest('td[data-type="boolean"]:not([data-null]) .cell') !== null;
+    if (isBox && !event.shiftKey) return inTurn(() => toggle(cell));
     if (cell && cell === selectedBefore && !event.target.closest("a, .editor")) edit(cell);
   });
   grid.addEventListener("focusin", (event) => {
