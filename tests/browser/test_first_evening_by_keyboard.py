@@ -140,7 +140,7 @@ class Evening:
         before = self.page.evaluate_handle("document.activeElement")
         self.keys.press("Control+k")
         self.keys.press("Escape")
-        assert self.page.evaluate("before => before === document.activeElement", before)
+        self.page.wait_for_function("before => before === document.activeElement", arg=before)
         self.keys.press("Control+k")
         self.keys.type(name)
         expect(self.page.locator("#search-results").get_by_role("link", name=name).first).to_be_visible()
