@@ -49,6 +49,8 @@ class SupervisedProcess:
     started_at: float = 0.0
     tries: int = 0
     retry_at: float | None = None
+    has_worked: bool = False
+    """Whether it ran when something that needs it was ready: what stops it later, such as a full disk, will pass."""
     lines: "deque[str]" = field(default_factory=lambda: deque(maxlen=25))
     _partial: bytes = b""
 
@@ -108,10 +110,13 @@ class Supervisor:
         self._changed([p.process.pid for p in self._parts if p.process is not None and p.runs])
 
     def run_until(self, done: Callable[[], bool], *, seconds: float, every: float = 0.02) -> bool:
-        """Serve output until `done()`; False if stopped or out of time. Raises PartFailed: nothing is restarted yet."""
+        """Serve output until `done()`, which proves the parts; False if stopped or out of time. Raises ProcessFailed:
+        nothing is restarted yet."""
         deadline = time.monotonic() + seconds
         while not self.stopping and time.monotonic() < deadline:
             if done():
+                for part in self._parts:
+                    part.has_worked = True
                 return True
             self._pump(every)
             for part in self._parts:
@@ -121,14 +126,15 @@ class Supervisor:
         return False
 
     def run(self) -> None:
-        """Serve output and restart what ends, until stopped. Raises PartFailed when restarting does not help."""
+        """Serve output and restart what ends, until stopped. Raises ProcessFailed when that does not help a part that
+        never worked."""
         while not self.stopping:
             self._pump(0.5)
             now = time.monotonic()
             for part in self._parts:
                 if part.runs:
-                    if part.tries and now - part.started_at > _STEADY_SECONDS:
-                        part.tries = 0
+                    if now - part.started_at > _STEADY_SECONDS:
+                        part.tries, part.has_worked = 0, True
                 elif part.retry_at is None:
                     self._ended(part, now)
                 elif now >= part.retry_at:
@@ -245,7 +251,9 @@ class Supervisor:
             part.tries = 0
         part.tries += 1
         if part.tries > _TRIES:
-            raise ProcessFailed(part, part.lines)
+            if not part.has_worked:
+                raise ProcessFailed(part, part.lines)
+            part.tries = _TRIES
         wait = min(8.0, 0.1 * 3 ** (part.tries - 1))
         part.retry_at = now + wait
         self.say(f"{part.name} ended ({part.how_it_ended()}); starting it again in {wait:.1f} s")

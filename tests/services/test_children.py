@@ -54,3 +54,40 @@ def test_an_orphan_with_the_pid_of_a_buried_part_is_buried_too() -> None:
             pass
         orphan.returncode = 0
         """)
+
+
+_ENDS_AT_ONCE = """
+    from platform_site.embedded import supervisor as module
+    module._TRIES = 2
+    starts = []
+
+    def spawn(output):
+        starts.append(subprocess.Popen(["true"]))
+        if len(starts) == 5:
+            supervisor._stops = 1
+        return starts[-1]
+
+    part = SupervisedProcess("postgres", spawn, signal.SIGINT, 1.0)
+    supervisor.start(part)
+    """
+
+
+def test_a_part_that_never_worked_is_given_up() -> None:
+    given_up = """
+    try:
+        supervisor.run()
+        raise SystemExit("it was started for ever")
+    except module.ProcessFailed:
+        assert len(starts) == 3
+    """
+    _in_a_process(_ENDS_AT_ONCE + given_up)
+
+
+def test_a_part_that_has_worked_is_started_until_it_works_again() -> None:
+    """A disk may stay full for an hour."""
+    goes_on = """
+    assert supervisor.run_until(lambda: True, seconds=1)
+    supervisor.run()
+    assert len(starts) == 5
+    """
+    _in_a_process(_ENDS_AT_ONCE + goes_on)

@@ -1,5 +1,6 @@
 """A small file system in memory, which a test fills up."""
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -20,9 +21,14 @@ class SmallDisk:
         self.at = at
 
     def fill(self) -> None:
-        with open(self.at / "other", "wb") as other:
-            free = os.statvfs(self.at)
-            other.write(bytes(free.f_bavail * free.f_frsize))
+        """Until nothing more fits: others write there meanwhile."""
+        with open(self.at / "other", "wb", buffering=0) as other:
+            try:
+                while True:
+                    other.write(bytes(1 << 16))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
 
     def free(self) -> None:
         (self.at / "other").unlink(missing_ok=True)
