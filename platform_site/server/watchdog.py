@@ -47,7 +47,7 @@ class Watchdog:
         self._status = Path(f"/proc/self/task/{threading.get_native_id()}/status")
         self._answered = True
         self._asked_at = self._answered_at = 0.0
-        self._cpu_when_asked = 0.0
+        self._cpu_when_asked = self._cpu_when_answered = 0.0
         self._between_callbacks: FrameType | None = None
         """What the thread executes while the loop waits for its sockets."""
         self._ended = threading.Event()
@@ -66,16 +66,18 @@ class Watchdog:
         while not self._ended.wait(INTERVAL):
             if self._answered:
                 if reported:
-                    taken = self._answered_at - self._asked_at
-                    logger.warning("the event loop went on after %.0f ms", 1000 * taken)
+                    taken, used = self._answered_at - self._asked_at, self._cpu_when_answered - self._cpu_when_asked
+                    logger.warning(
+                        "the event loop went on after %.0f ms, %.0f of them computing", 1000 * taken, 1000 * used
+                    )
                 before, reported = None, False
                 self._ask()
             elif not reported:
                 now = self._state()
                 frame = sys._current_frames().get(self._watched)
                 is_in_callback = frame is not self._between_callbacks
-                if is_in_callback and self._is_stopped(before, now):
-                    self._report(frame)
+                if is_in_callback and (doing := self._stopped_by(before, now)):
+                    self._report(doing, frame)
                     reported = True
                 before = now
 
@@ -86,7 +88,7 @@ class Watchdog:
 
     def _answer(self) -> None:
         self._between_callbacks = sys._getframe(1)
-        self._answered_at = time.monotonic()
+        self._answered_at, self._cpu_when_answered = time.monotonic(), time.clock_gettime(self._clock)
         self._answered = True
 
     def _state(self) -> ThreadState:
@@ -94,12 +96,16 @@ class Watchdog:
         found = STATUS.search(self._status.read_text())
         return ThreadState(cpu, found[1], int(found[2])) if found else ThreadState(cpu, "?", 0)
 
-    def _is_stopped(self, before: ThreadState | None, now: ThreadState) -> bool:
-        if now.cpu - self._cpu_when_asked > MOST_CPU:
-            return True
-        return before is not None and before.state == now.state == "S" and before.waits == now.waits
+    def _stopped_by(self, before: ThreadState | None, now: ThreadState) -> str | None:
+        """What the thread does that stops the loop, in words."""
+        used = now.cpu - self._cpu_when_asked
+        if used > MOST_CPU:
+            return "it computes"
+        if before is not None and before.state == now.state == "S" and before.waits == now.waits:
+            return "it sleeps"
+        return None
 
-    def _report(self, frame: FrameType | None) -> None:
+    def _report(self, doing: str, frame: FrameType | None) -> None:
         LOOP_STOPS.inc()
         # The stack has lines of code and no values, so no secrets.
-        logger.warning("the event loop stands still\n%s", "".join(traceback.format_stack(frame)))
+        logger.warning("the event loop stands still: %s\n%s", doing, "".join(traceback.format_stack(frame)))

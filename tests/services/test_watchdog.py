@@ -26,6 +26,7 @@ def run(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
     async def watched() -> None:
         await asyncio.sleep(0.1)
         loop.call_soon(work)
+        await asyncio.sleep(0.1)  # and as long as the work takes
         await asyncio.sleep(0.2)
 
     watchdog.start()
@@ -45,15 +46,17 @@ def compute_for_long(seconds: float = 0.3) -> None:
         sum(range(1000))
 
 
-@pytest.mark.parametrize("work", [wait_for_a_disk, compute_for_long])
+@pytest.mark.parametrize(("work", "doing"), [(wait_for_a_disk, "sleeps"), (compute_for_long, "computes")])
 def test_what_stops_the_loop_is_logged_once_with_its_stack(
-    loop: asyncio.AbstractEventLoop, work: Callable[[], None], caplog: pytest.LogCaptureFixture
+    loop: asyncio.AbstractEventLoop, work: Callable[[], None], doing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     run(loop, work)
-    [message, *_] = [each.getMessage() for each in caplog.records if each.name == "platform_site.server.watchdog"]
-    assert message.startswith("the event loop stands still")
+    message, over = [each.getMessage() for each in caplog.records if each.name == "platform_site.server.watchdog"][:2]
+    assert message.startswith(f"the event loop stands still: it {doing}\n")
     assert work.__name__ in message
+    computing = int(over.removesuffix(" of them computing").rpartition(" ")[2])
+    assert (computing >= 290) == (doing == "computes"), over
 
 
 def test_threads_that_keep_the_interpreter_busy_are_not_logged(
