@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.test import override_settings
 
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
@@ -45,6 +46,18 @@ def subscribe(tracker: Tracker, receiver: Receiver) -> Post:
         return made
 
     return make
+
+
+@pytest.fixture
+def _nobody_gathers_statistics(tracker: Tracker) -> Iterator[None]:
+    """PostgreSQL would do so by itself, whenever it comes by, in a test of those that are old or missing."""
+    tables = ("webhooks_delivery", "rows_outboxevent")
+    with connections[tracker.project.cluster].cursor() as cursor:
+        for table in tables:
+            cursor.execute(f"ALTER TABLE platform.{table} SET (autovacuum_enabled = off)")
+        yield
+        for table in tables:
+            cursor.execute(f"ALTER TABLE platform.{table} RESET (autovacuum_enabled)")
 
 
 @pytest.fixture

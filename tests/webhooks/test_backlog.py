@@ -25,7 +25,10 @@ from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [
+    pytest.mark.django_db(databases="__all__", transaction=True),
+    pytest.mark.usefixtures("_nobody_gathers_statistics"),
+]
 
 Dispatch = Callable[[], int]
 

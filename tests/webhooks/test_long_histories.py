@@ -22,7 +22,11 @@ from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.clock_skew import repair_future_times
 from webhooks.models import Delivery, Webhook
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.django_db(databases="__all__", transaction=True),
+    pytest.mark.usefixtures("_nobody_gathers_statistics"),
+]
 
 MONTH = timedelta(days=30)
 MANY, SOME = 20_000, 3_000

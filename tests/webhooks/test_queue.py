@@ -23,7 +23,10 @@ from webhooks.delivery.reconciler import settle
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [
+    pytest.mark.django_db(databases="__all__", transaction=True),
+    pytest.mark.usefixtures("_nobody_gathers_statistics"),
+]
 
 BACKLOG = """
 INSERT INTO platform.webhooks_delivery (id, environment_id, webhook_id, event_id, event_type, subject, sequence, depth,
