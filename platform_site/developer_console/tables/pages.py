@@ -3,9 +3,9 @@
 import json
 from typing import Any, Final
 
-from django.forms.utils import flatatt
 from django.http import HttpResponse
 from django.shortcuts import redirect
+from django.utils.html import escape
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
@@ -159,7 +159,9 @@ def _shown(
 
 def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str, Any] | None) -> SafeString:
     """Those of a cell, for the grid's scripts. A page has hundreds of cells, so each has only what it needs."""
+    is_unseen = as_seen is not None and column.key not in as_seen
     found: dict[str, Any] = {
+        "class": "unseen" if is_unseen else False,
         "data-key": column.key,
         "data-type": column.type,
         "data-value": text_of(value, column.type),
@@ -171,8 +173,9 @@ def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str,
     found |= {"title": value} if value and (column.is_link or column.type == "timestamp") else {}
     found |= {"aria-readonly": "true"} if column.is_read_only else {}
     found |= {"tabindex": "-1"} if console.may_write else {}
-    found |= {"class": "unseen"} if as_seen is not None and column.key not in as_seen else {}
-    return flatatt(found)
+    # Django's flatatt takes five times as long, half of the time of a page.
+    given = ((name, value) for name, value in found.items() if value is not False)
+    return SafeString("".join(f" {name}" if value is True else f' {name}="{escape(value)}"' for name, value in given))
 
 
 def _target(console: Console, column: Column, value: Any) -> str | None:
