@@ -83,7 +83,9 @@ DOORS = {
 @pytest.fixture
 def doomed(make_tracker: Callable[..., Tracker], settings: Any) -> Tracker:  # noqa: F811
     settings.ORPHAN_GRACE_SECONDS = settings.DELETION_GRACE_SECONDS = 0
-    return make_tracker(DOCUMENT, "Doomed", users=())
+    made = make_tracker(DOCUMENT, "Doomed", users=())
+    assert made.tokens["key"], "it has a key"
+    return made
 
 
 @pytest.fixture

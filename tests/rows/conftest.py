@@ -1,6 +1,8 @@
 """A real project with a schema, and the tokens of those who work in it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +11,23 @@ from accounts.models import User
 from projects.models import Project
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
 from tests.support.client import Answer, Api
+
+
+class Credentials(dict[str, str]):
+    """Tokens and keys by name. Each is made when it is first asked for: most tests use one or two."""
+
+    def __init__(self, **make: Callable[[], str]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, who: str) -> str:
+        made = self[who] = self._make[who]()
+        return made
+
+
+def _token_now(user: User, environment_id: str | None = None) -> str:
+    user.refresh_from_db()  # a test may have given it a password
+    return token_of(user, environment_id)
 
 
 @dataclass(frozen=True)
@@ -57,7 +76,9 @@ def make_tracker(api: Api, settings: Any) -> Any:
     def make(document: dict[str, Any], name: str = "Tracker", *, users: tuple[str, ...] = ("alice", "bob")) -> Tracker:
         from accounts import audit
         from accounts.users import service as user_service
+        from projects.directory.environments import place_of
         from projects.models import Member
+        from rows.migrate import service as schema_service
 
         def account(who: str, pool_id: str | None = None) -> User:
             return user_service.create_user(
@@ -73,17 +94,19 @@ def make_tracker(api: Api, settings: Any) -> Any:
             api,
             project,
             environment_id,
-            {
-                "owner": token_of(owner),
-                "viewer": token_of(viewer),
-                "key": key_for(environment_id, "rows:read", "rows:write", "schema:read"),
-                "reader": key_for(environment_id, "rows:read"),
-                "operator": key_for(environment_id, "rows:read", "rows:write", "rows:bypass_rules"),
-                **{who: token_of(user, environment_id) for who, user in people.items()},
-            },
+            Credentials(
+                owner=partial(_token_now, owner),
+                viewer=partial(_token_now, viewer),
+                key=partial(key_for, environment_id, "rows:read", "rows:write", "schema:read"),
+                reader=partial(key_for, environment_id, "rows:read"),
+                operator=partial(key_for, environment_id, "rows:read", "rows:write", "rows:bypass_rules"),
+                **{who: partial(_token_now, user, environment_id) for who, user in people.items()},
+            ),
             {who: user.pk for who, user in people.items()},
         )
-        tracker.apply(document)
+        place = place_of(environment_id)
+        assert place is not None
+        schema_service.change(place, document, actor=audit.Actor.of(owner))
         return tracker
 
     return make
