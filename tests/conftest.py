@@ -14,6 +14,7 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 
 from accounts.tokens import signing_keys
 from platform_site.management.commands import migrate
+from platform_site.postgres import libpq
 from projects.provisioning import suspension
 from tests.support.browser import browser, browser_errors, window  # noqa: F401 - fixtures
 from tests.support.client import Api
@@ -101,8 +102,22 @@ def _tables_are_emptied_quickly() -> None:
                 if alias in settings.REGION_DATABASES:
                     # The periodic job keeps schemas that had an environment; its record was just deleted.
                     cursor.execute(_DROP_SCHEMAS)
+            _begin_anew(connections[alias].connection)
+            connections[alias].close_if_unusable_or_obsolete()
 
     TransactionTestCase._fixture_teardown = emptied  # type: ignore[method-assign]
+    # Django also closes the connections. The next test would wait for four processes of PostgreSQL with empty caches.
+    TransactionTestCase._should_reload_connections = lambda self: False  # type: ignore[attr-defined]
+
+
+def _begin_anew(connection: Any) -> None:
+    """Make a session of PostgreSQL, and what psycopg and we remember of it, as of a new connection."""
+    connection.pgconn.exec_(b"DISCARD ALL")
+    connection._prepared.clear()
+    connection._prepared._to_flush.clear()
+    ours = libpq.prepared_on(connection)
+    for remembered in (ours.names, ours.seen, ours.tables):
+        remembered.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)
