@@ -1,8 +1,6 @@
 """A real project with a schema, and the tokens of those who work in it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,23 +9,6 @@ from accounts.models import User
 from projects.models import Project
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
 from tests.support.client import Answer, Api
-
-
-class Credentials(dict[str, str]):
-    """Tokens and keys by name. Each is made when it is first asked for: most tests use one or two."""
-
-    def __init__(self, **make: Callable[[], str]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, who: str) -> str:
-        made = self[who] = self._make[who]()
-        return made
-
-
-def _token_now(user: User, environment_id: str | None = None) -> str:
-    user.refresh_from_db()  # a test may have given it a password
-    return token_of(user, environment_id)
 
 
 @dataclass(frozen=True)
@@ -94,14 +75,14 @@ def make_tracker(api: Api, settings: Any) -> Any:
             api,
             project,
             environment_id,
-            Credentials(
-                owner=partial(_token_now, owner),
-                viewer=partial(_token_now, viewer),
-                key=partial(key_for, environment_id, "rows:read", "rows:write", "schema:read"),
-                reader=partial(key_for, environment_id, "rows:read"),
-                operator=partial(key_for, environment_id, "rows:read", "rows:write", "rows:bypass_rules"),
-                **{who: partial(_token_now, user, environment_id) for who, user in people.items()},
-            ),
+            {
+                "owner": token_of(owner),
+                "viewer": token_of(viewer),
+                "key": key_for(environment_id, "rows:read", "rows:write", "schema:read"),
+                "reader": key_for(environment_id, "rows:read"),
+                "operator": key_for(environment_id, "rows:read", "rows:write", "rows:bypass_rules"),
+                **{who: token_of(user, environment_id) for who, user in people.items()},
+            },
             {who: user.pk for who, user in people.items()},
         )
         place = place_of(environment_id)
