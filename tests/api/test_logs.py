@@ -281,6 +281,7 @@ def test_lost_database_logs_one_line_and_other_task_errors_a_traceback(
 ) -> None:
     @app.task(name="tests.lose_the_database", shared=False)
     def lose() -> None:
+        connection.close()  # an older one would be checked before it is used again
         connection.ensure_connection()
         terminate_connection(connection)
         with connection.cursor() as cursor:
