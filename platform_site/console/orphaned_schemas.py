@@ -48,7 +48,7 @@ def _listed(request: HttpRequest) -> HttpResponse:
             regions.append((cluster, [describe(each, cluster) for each in found[:SHOWN]], len(found) > SHOWN))
         except Error:
             unavailable.append(cluster)
-    context = _frame(request, "Forgotten schemas") | {
+    context = _frame(request, "Orphaned schemas") | {
         "regions": [each for each in regions if each[1]],
         "unavailable": unavailable,
         "may_operate": request.user.has_perm(OPERATE),

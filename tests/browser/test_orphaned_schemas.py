@@ -34,7 +34,7 @@ def test_an_operator_sees_them_and_lets_go_of_one(
     address = f"{served.base_url}/admin/orphaned-schemas/"
     page = window()
     sign_in(page, served)
-    page.get_by_role("link", name="Forgotten schemas").click()
+    page.get_by_role("link", name="Orphaned schemas").click()
     expect(page.get_by_text("None: every schema has its environment.")).to_be_visible()
     save_screenshot(page, "orphaned-schemas-none")
     forgotten = [f"env_{ids.new('env')[4:].replace('01', '00', 1)}" for _ in range(2)]
