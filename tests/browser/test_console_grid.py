@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.support.browser import NARROW, WIDE, in_a_browser, save_screenshot
 from tests.support.browser import browser as browser
@@ -233,6 +233,26 @@ def test_changes_by_others_arrive(window: Callable[..., Page], things: Things, b
     page.get_by_role("link", name="Show", exact=True).click()
     expect(page.get_by_text("d", exact=True)).to_be_visible()
     forget(browser_errors, 404, 412)
+
+
+def test_changes_before_the_stream_begins_arrive(
+    window: Callable[..., Page], things: Things, browser_errors: list[str]
+) -> None:
+    changed, deleted = things.add(name="a"), things.add(name="b")
+
+    def change_first(route: Route) -> None:
+        things.call("patch", f"/v1/rows/things/{changed}", json={"name": "by another"})
+        things.call("delete", f"/v1/rows/things/{deleted}")
+        things.add(name="c")
+        route.continue_()
+
+    page = window()
+    page.route("**/tables/things/live*", change_first, times=1)
+    things.open(page)
+    expect(cell(page, changed, "name").locator(".cell")).to_have_text("by another")
+    expect(page.locator(f"tr.gone[data-id='{deleted}']")).to_be_visible()
+    expect(page.locator("#live-state")).to_contain_text("1 row added or changed elsewhere.")
+    forget(browser_errors, 404)
 
 
 def test_widths_of_columns_stay(window: Callable[..., Page], things: Things) -> None:

@@ -58,7 +58,23 @@ function receive(name, data) {
     if (row) leave(row);
     isShown(data.id);
   } else if (name === "reset") showState("The table has changed.", true);
-  else if (name === "ready") showState("Live");
+  else if (name === "ready") {
+    showState("Live");
+    catchUp();
+  }
+}
+
+// What has changed after the page was made and before the stream began.
+async function catchUp() {
+  const response = await fetch(location.href);
+  if (!response.ok || response.redirected) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const etags = new Map([...page.querySelectorAll("tr[data-etag]")].map((row) => [row.dataset.id, row.dataset.etag]));
+  for (const row of grid.querySelectorAll("tr[data-etag]")) {
+    if (etags.get(row.dataset.id) !== row.dataset.etag) refresh(row);
+    etags.delete(row.dataset.id);
+  }
+  for (const id of etags.keys()) receive("row", { id });
 }
 
 async function listen() {
@@ -71,7 +87,7 @@ async function listen() {
     // Too many streams, or unavailable: later. No permission: not again.
     return response.status === 429 || response.status >= 500 ? 30_000 : null;
   }
-  showState("Live");
+  if (lastId) showState("Live");
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   let wait = 2000;
