@@ -7,6 +7,7 @@ Figures: docs/explanation/performance.md.
 """
 
 import asyncio
+import contextlib
 import copy
 import json
 import resource
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from tests.support.live_changes import DOCUMENT, App
 from tests.support.service import start_up
@@ -121,7 +123,11 @@ def server(app: App) -> httpx.AsyncClient:
 
 def cpu(app: App) -> float:
     """Seconds that all processes of the service have spent, PostgreSQL and Valkey among them."""
-    return sum(sum(each.cpu_times()[:2]) for each in app.served.children())
+    spent = 0.0
+    for each in app.served.children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a worker of PostgreSQL that has ended meanwhile
+            spent += sum(each.cpu_times()[:2])
+    return spent
 
 
 async def cost_of_writes(app: App) -> None:
