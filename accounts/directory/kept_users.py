@@ -9,19 +9,18 @@ users come from PostgreSQL. Users that do not exist are not kept: they may be cr
 
 import secrets
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 from accounts.directory import user_lookup
+from platform_site.concurrency.memo import Memo
 
 MUTABLE: Final = frozenset({"email", "name", "role"})
 """The fields whose change ends a version."""
 _VERSION_BYTES: Final = 16
-_MOST_KEPT: Final = 20_000
-_MOST_POOLS: Final = 5_000
 
-_kept: Final[dict[tuple[bytes, str, tuple[str, ...], bytes], bytes]] = {}
-"""By version, pool, fields and id, the oldest first."""
-embedding: Final[dict[str, None]] = {}
+_kept: Final[Memo[tuple[bytes, str, tuple[str, ...], bytes], bytes]] = Memo(10_000)
+"""By version, pool, fields and id."""
+embedding: Final[Memo[str, bool]] = Memo(2_500)
 """Pools of which rows have embedded users lately: only their versions are worth a question."""
 
 
@@ -44,18 +43,12 @@ def find_users(
 ) -> dict[bytes, bytes]:  # fmt: skip
     """As `user_lookup.find_users`, without a query if all are kept under the `version` that this request has read."""
     if version is None:
-        embedding[pool_id] = None
-        _shorten(embedding, _MOST_POOLS)
+        embedding.put(pool_id, True)
         return user_lookup.find_users(pool_id, ids, fields)
     known = {one: user for one in ids if (user := _kept.get((version, pool_id, fields, one))) is not None}
     if len(known) < len(ids):
         read = user_lookup.find_users(pool_id, [one for one in ids if one not in known], fields)
         for one, user in read.items():
-            _kept[version, pool_id, fields, one] = known[one] = user
-        _shorten(_kept, _MOST_KEPT)
+            known[one] = user
+            _kept.put((version, pool_id, fields, one), user)
     return known
-
-
-def _shorten(kept: dict[Any, Any], most: int) -> None:
-    while len(kept) > most:
-        kept.pop(next(iter(kept)), None)  # another thread may have taken it

@@ -22,7 +22,6 @@ from django.http import HttpRequest
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
-from accounts.directory import kept_users
 from accounts.tokens import credentials
 from accounts.tokens.credentials import Credential, KeyCredential, SessionCredential
 from accounts.tokens.revocation import REVOKED, UNCACHED
@@ -137,8 +136,8 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     guesses = rate_limits.Refusals(request, trip) if _may_be_forged(question) else None
     mark_name = _mark_names.get(question.where) if cached_settings.REPLICAS and question.where else None
     mark = trip.highest(mark_name) if mark_name is not None else None
-    may_embed = "with=" in request.META["QUERY_STRING"]
-    version = users_version.ask(trip, question.where) if may_embed and question.where in users_version.pools else None
+    may_embed = "with=" in request.META.get("QUERY_STRING", "")
+    version = users_version.ask(trip, question.where) if may_embed and question.where is not None else None
     trip.run()
     if who.value == REVOKED:
         raise Unauthorized
@@ -153,8 +152,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     if cached_settings.REPLICAS and found.caller.place is not None:
         _note_freshness(request, question, found.caller.place, mark_name, mark)
     if may_embed and question.where is not None and (place := found.caller.place) is not None:
-        if place.pool_id in kept_users.embedding:
-            users_version.note(request, question.where, place.pool_id, version)
+        users_version.note(request, question.where, place.pool_id, version)
     return found.caller
 
 

@@ -10,28 +10,28 @@ from typing import Final
 from django.http import HttpRequest
 
 from accounts.directory import kept_users
+from platform_site.concurrency.memo import Memo
 from platform_site.redis.round_trip import Fetched, RoundTrip
 from projects.api import pending_records
 
-_MOST_REMEMBERED: Final = 5000
-pools: Final[dict[str, str]] = {}
+_pools: Final[Memo[str, str]] = Memo(2_500)
 """Of environments whose rows embed users, by the name of their record."""
 Asked = tuple[str, Fetched]
 """A pool, and its version once the trip is made."""
 
 
-def ask(trip: RoundTrip, where: str) -> Asked:
-    """`where` is among `pools`."""
-    pool_id = pools[where]
-    return pool_id, trip.get(kept_users.version_name(pool_id))
+def ask(trip: RoundTrip, where: str) -> Asked | None:
+    """None while the pool is not known, or its users are not embedded."""
+    pool_id = _pools.get(where)
+    return None if pool_id is None else (pool_id, trip.get(kept_users.version_name(pool_id)))
 
 
 def note(request: HttpRequest, where: str, pool_id: str, asked: Asked | None) -> None:
     """Leave the version of the pool with the request, or begin one if there is none."""
+    if not kept_users.embedding.get(pool_id):
+        return
     if asked is None or asked[0] != pool_id:
-        while len(pools) >= _MOST_REMEMBERED:
-            pools.pop(next(iter(pools), ""), None)
-        pools[where] = pool_id
+        _pools.put(where, pool_id)
         return
     version = asked[1].value
     if version is None:

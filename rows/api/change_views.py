@@ -82,7 +82,7 @@ def _authenticate_again(meta: tuple[tuple[str, str], ...], grant_id: str | None)
     """Who the caller of an earlier request is by now. It is not counted again."""
     request = HttpRequest()
     request.method = "POST"
-    request.META = {"QUERY_STRING": "", **dict(meta)}
+    request.META = dict(meta)
     request.__dict__[staff_access.ATTRIBUTE] = grant_id
     request.__dict__[server_hints.REPEATED] = True
     view = ChangesViewSet()

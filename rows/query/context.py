@@ -13,6 +13,7 @@ from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.concurrency import loop_requests, server_hints
+from platform_site.concurrency.memo import Memo
 from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import ApiError, NotFound, Unavailable
 from platform_site.identity.callers import EnvironmentRef
@@ -20,7 +21,6 @@ from platform_site.postgres import replicas, sqlstates
 from platform_site.postgres.libpq import Row
 from platform_site.postgres.prepared import retry_if_lost, run_in_transaction, run_limited, run_on, run_on_replica
 from platform_site.postgres.replicas import Freshness
-from rows.memo import Memo
 from rows.query import schema_cache
 from rows.query.role_view import CLOCK, RoleView
 from rows.query.schema_cache import CompiledSchema

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from platform_site.concurrency.memo import Memo
 from platform_site.http.errors import ValidationFailed
-from rows.memo import Memo
 from rows.rules.conditions import Hop, Path
 from rows.rules.grammar import MAX_HOPS
 from rows.rules.name_resolver import NameResolver, shown, user_column

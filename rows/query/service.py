@@ -11,12 +11,12 @@ from typing import Any, Final, Literal, get_args
 
 import orjson
 
+from platform_site.concurrency.memo import Memo
 from platform_site.http import cursors
 from platform_site.http.errors import NotFound, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres.libpq import Row
 from platform_site.postgres.replicas import Freshness
-from rows.memo import Memo
 from rows.query import embedded_users, params
 from rows.query import where as query_where
 from rows.query.context import QueryContext, StaleVersion, run

@@ -10,9 +10,9 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from platform_site.concurrency.memo import Memo
 from platform_site.http.bodies import DuplicateName, object_of
 from platform_site.http.errors import ValidationFailed
-from rows.memo import Memo
 from rows.rules.conditions import NO_FILTER, Filter
 from rows.rules.grammar import MAX_DEPTH, read_filter
 from rows.rules.name_resolver import InvalidCondition, NameResolver, shown

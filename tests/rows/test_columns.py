@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import pytest
 
+from platform_site.concurrency.memo import Memo
 from platform_site.http.errors import ValidationFailed
 from platform_site.postgres.prepared import retry_if_lost
 from rows import services
-from rows.memo import Memo
 from rows.query import context, params
 from rows.query import service as query_service
 from tests.rows.conftest import Tracker

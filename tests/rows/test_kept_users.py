@@ -12,6 +12,7 @@ from accounts import audit
 from accounts.directory import kept_users, user_lookup
 from accounts.models import User
 from accounts.users import service as accounts
+from platform_site.concurrency.memo import Memo
 from tests.support.embedded_users import App, document
 from tests.support.flush import flush_redis
 from tests.support.unavailable import control_unavailable
@@ -206,7 +207,7 @@ def test_a_change_in_one_environment_leaves_the_users_of_others_known(
 
 
 def test_what_is_kept_is_bounded(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_users, "_MOST_KEPT", 3)
+    monkeypatch.setattr(kept_users, "_kept", Memo(1))
     pool_id, ids = app.tracker.environment_id, [user_id.encode() for user_id in app.users.values()]
     for _ in range(5):
         version = kept_users.new_version()
