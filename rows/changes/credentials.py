@@ -113,8 +113,11 @@ def check_together(credentials: Iterable[SharedCredential]) -> None:
         asked = [(each, lookup, trip.get(lookup.who), trip.get(lookup.where or lookup.who)) for each, lookup in some]
         trip.run()
         for each, lookup, who, where in asked:
+            if who.value is None:  # as while Redis is unavailable
+                continue
             with contextlib.suppress(ApiError, Error):
                 if lookup.where not in places:
+                    places[lookup.where] = None  # a query that fails is not repeated for the next credential
                     is_cached = where.value not in (None, UNCACHED)
                     places[lookup.where] = where.value if is_cached else _read_place(lookup)
                 caller = caller_by_records(lookup, who.value, places[lookup.where])

@@ -18,8 +18,8 @@ MAX_BYTES: Final = 32 * 2**20
 """Of one pass. A stream that is further behind gets a reset."""
 
 # One statement, hence one snapshot, which it also returns. `unseen` is not in order: a stream that is further behind
-# than its limit is not sent them, and must not cost a sort of them. Not visible to the statement itself are the ids of
-# another server, whose dump was restored here.
+# than its limit is not sent them, and must not cost a sort of them. An id that this snapshot does not know either is
+# of another server, whose dump was restored here.
 _READ: Final = """
 WITH unseen AS (
     SELECT environment_id, sequence, data
