@@ -50,13 +50,9 @@ class ElasticThreadPool(Generic[Job]):
     ) -> None:
         self._work, self._refuse, self._on_retire, self._later = work, refuse, on_retire, later
         self._max_waiting = max_waiting
-        self._waiting: set[_Thread] = set()
-        self._max_threads, self._stuck_after, self._queue_timeout, self._idle_seconds = (
-            max_threads,
-            stuck_after,
-            queue_timeout,
-            idle_seconds,
-        )
+        self._waiting_threads: set[_Thread] = set()
+        self._max_threads, self._stuck_after = max_threads, stuck_after
+        self._queue_timeout, self._idle_seconds = queue_timeout, idle_seconds
         self._lock = threading.Lock()
         self._queue: deque[tuple[float, Job]] = deque()
         self._active: _Thread | None = None
@@ -71,7 +67,7 @@ class ElasticThreadPool(Generic[Job]):
         return len(self._threads)
 
     @property
-    def waiting(self) -> int:
+    def queued(self) -> int:
         """How many jobs have not started."""
         return len(self._queue)
 
@@ -91,8 +87,12 @@ class ElasticThreadPool(Generic[Job]):
         `max_waiting` have done so already."""
         thread = threading.current_thread()
         with self._lock:
-            if self._active is thread and isinstance(thread, _Thread) and len(self._waiting) < self._max_waiting:
-                self._waiting.add(thread)
+            if (
+                self._active is thread
+                and isinstance(thread, _Thread)
+                and len(self._waiting_threads) < self._max_waiting
+            ):
+                self._waiting_threads.add(thread)
                 self._active = None
                 if self._queue:
                     self._activate_another(time.monotonic())
@@ -151,7 +151,7 @@ class ElasticThreadPool(Generic[Job]):
         """What `thread` does next; None: it ends. Called by the thread itself, which waits in here while it is idle."""
         while True:
             with self._lock:
-                self._waiting.discard(thread)
+                self._waiting_threads.discard(thread)
                 now = time.monotonic()
                 active = self._active
                 if self._queue and active is not thread and (active is None or now - active.began >= self._stuck_after):
@@ -190,6 +190,6 @@ class _Thread(threading.Thread):
                     pool._work(job)
                 except BaseException:  # whatever it is, the thread must go on
                     logger.exception("a job raised")
-                del job  # while resting, hold on to nothing
+                del job  # while idle, hold on to nothing
         finally:
             pool._on_retire()

@@ -151,7 +151,7 @@ def test_job_is_refused_after_the_queue_timeout_when_all_threads_are_stuck() -> 
         async with a_pool(max_threads=3, queue_timeout=0.2) as jobs:
             for _ in range(3):
                 jobs.pool.submit(lambda: stuck.wait(10) and None)
-            await until(lambda: jobs.pool.waiting == 0)
+            await until(lambda: jobs.pool.queued == 0)
             begun = time.monotonic()
             late = lambda: ran.append("late")  # noqa: E731
             jobs.pool.submit(late)
