@@ -2,7 +2,8 @@
 
 Starts the whole service, opens streams of USERS users and measures what a stream takes of memory, what a write costs
 where the table is watched, what retrieves cost beside the streams, and the time from a write's request to each client
-that sees the change. `--idle` leaves out the last. The clients run beside the service, on the same cores.
+that sees the change. `--idle` leaves out the last. The clients run beside the service, on the same cores. Each 10,000
+streams are of an environment of their own, as many as one may have, and of a process of their own.
 Figures: docs/explanation/performance.md.
 """
 
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import copy
 import json
+import multiprocessing
 import resource
 import statistics
 import sys
@@ -27,6 +29,8 @@ from tests.support.service import start_up
 
 USERS = 10
 SINGLE_WRITES = 100
+PAUSES = (0.3, 0.0)
+"""Between single writes: while nothing else happens, and one after the other."""
 BURST_SECONDS = 5.0
 EVENTS = 2_000
 """Events a second, over all streams, that the burst aims at."""
@@ -35,6 +39,8 @@ ROUNDS = 4
 RETRIEVE_SECONDS = 4.0
 AT_ONCE = 16
 """Streams that open at the same time."""
+PER_ENVIRONMENT = 10_000
+"""Streams that the largest plan allows."""
 UNCACHED_SECONDS = 120
 """After a change of the project its environments' records are not cached for so long."""
 FIRST = 100
@@ -46,6 +52,8 @@ class Clients:
     """Open streams. `arrivals` has for each title when a client got it."""
 
     app: App
+    address: str = "127.0.0.1"
+    """Of the clients: one address has ports for 28,000."""
     arrivals: dict[str, list[float]] = field(default_factory=dict)
     ready: int = 0
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -77,7 +85,7 @@ class Clients:
         url = client.base_url
         body = json.dumps({"subscriptions": {"tasks": {"table": "tasks", "columns": "title"}}})
         while True:
-            reader, writer = await asyncio.open_connection(url.host, url.port)
+            reader, writer = await asyncio.open_connection(url.host, url.port, local_addr=(self.address, 0))
             writer.write(
                 f"POST /v1/changes HTTP/1.1\r\nHost: {url.host}:{url.port}\r\nContent-Type: application/json\r\n"
                 f"Authorization: {client.headers['Authorization']}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
@@ -184,10 +192,34 @@ async def cpu_of_web(app: App, seconds: float = 5.0) -> float:
     return (spent() - before) / seconds
 
 
-async def measure(app: App, streams: int, idle: bool) -> None:
+def add_users(app: App, streams: int) -> list[str]:
     users = [f"user{number}" for number in range(max(USERS, streams // 90))]
     for name in users:
         app.add_user(name)
+    return users
+
+
+def hold(app: App, streams: int, number: int, opened: Any, is_over: Any) -> None:
+    """In a process of its own: open the streams of another environment, say how many open in which time, and keep
+    them."""
+
+    async def run() -> None:
+        users = add_users(app, streams)
+        clients = Clients(app, f"127.0.0.{2 + number}")
+        try:
+            opened.put(f"{streams} more streams, opened {streams / await clients.open(users, streams):.0f} a second")
+        except TimeoutError:
+            opened.put(f"{clients.ready} of {streams} more streams; {clients.refused} times refused")
+        await asyncio.to_thread(is_over.wait)
+        print(f"{clients.ended} of {clients.ready} streams of environment {2 + number} ended")
+        for task in clients.tasks:
+            task.cancel()
+
+    asyncio.run(run())
+
+
+async def measure(app: App, streams: int, idle: bool) -> None:
+    users = add_users(app, streams)
     clients = Clients(app)
     await retrieves(app)
     alone = await retrieves(app)
@@ -213,13 +245,16 @@ async def arrivals(app: App, clients: Clients, users: list[str]) -> None:
     streams = len(clients.tasks)
     each = streams // len(users)
     async with server(app) as client:
-        latencies: list[float] = []
-        for number in range(SINGLE_WRITES):
-            began = time.perf_counter()
-            await write(client, f"single {number}", app.users[users[number % len(users)]])
-            await wait_until("arrivals", lambda: len(clients.arrivals.get(f"single {number}", [])) >= each)  # noqa: B023
-            latencies += [at - began for at in clients.arrivals[f"single {number}"]]
-        print(f"one write at a time, to {each} of {streams} streams: {spread(latencies)}")
+        for pause in PAUSES:
+            latencies: list[float] = []
+            for number in range(SINGLE_WRITES):
+                title = f"single {number} {pause}"
+                await asyncio.sleep(pause)
+                began = time.perf_counter()
+                await write(client, title, app.users[users[number % len(users)]])
+                await wait_until("arrivals", lambda: len(clients.arrivals.get(title, [])) >= each)  # noqa: B023
+                latencies += [at - began for at in clients.arrivals[title]]
+            print(f"one write at a time, pauses of {pause} s, to {each} of {streams} streams: {spread(latencies)}")
         begun: dict[str, float] = {}
         starts = time.perf_counter()
 
@@ -246,10 +281,23 @@ def main(streams: int = 200, *, idle: bool = False) -> None:
     with tempfile.TemporaryDirectory() as directory:
         up = start_up(Path(directory) / "data", environment={"RATE_LIMIT_FACTOR": "1000"})
         try:
-            app = App(up)
-            app.ok("owner", "PATCH", f"/projects/{app.project_id}", plan="team")
+            apps = []
+            for _ in range(-(-streams // PER_ENVIRONMENT)):
+                apps.append(App(up))
+                apps[-1].ok("owner", "PATCH", f"/projects/{apps[-1].project_id}", plan="team")
             time.sleep(UNCACHED_SECONDS)
-            asyncio.run(measure(app, streams, idle))
+            opened, is_over = multiprocessing.Queue(), multiprocessing.Event()
+            others = [
+                multiprocessing.Process(target=hold, args=(other, PER_ENVIRONMENT, number, opened, is_over))
+                for number, other in enumerate(apps[1:])
+            ]
+            for process in others:
+                process.start()
+                print(opened.get())
+            asyncio.run(measure(apps[0], min(streams, PER_ENVIRONMENT), idle))
+            is_over.set()
+            for process in others:
+                process.join()
         finally:
             up.stop()
 
