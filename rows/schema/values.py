@@ -11,7 +11,7 @@ datetime in UTC, parsed JSON, and tuples of these. *Wire* is text bytes for an u
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -220,9 +220,20 @@ def _whole(value: Any) -> Any:
 
 
 def _wire_array(value: Iterable[Any], element: Callable[[Any], bytes]) -> bytes:
-    # Every element in quotes: no word (NULL), blank, brace or comma inside can then mean anything.
-    parts = [element(part).replace(b"\\", b"\\\\").replace(b'"', b'\\"') for part in value]
-    return b'{"' + b'","'.join(parts) + b'"}' if parts else b"{}"
+    return wire_texts(list(map(element, value)))
+
+
+def wire_texts(parts: Sequence[bytes | None]) -> bytes:
+    """The `text[]` of these texts and nulls."""
+    # Every text in quotes: no word (NULL), blank, brace or comma inside can then mean anything.
+    if parts and None not in parts:
+        text = b'","'.join(parts)  # type: ignore[arg-type]
+        if b"\\" not in text and text.count(b'"') == 2 * len(parts) - 2:
+            return b'{"' + text + b'"}'
+    quoted = [
+        b"NULL" if part is None else b'"' + part.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"' for part in parts
+    ]
+    return b"{" + b",".join(quoted) + b"}"
 
 
 def _wire_date(value: date) -> bytes:

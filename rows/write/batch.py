@@ -30,13 +30,15 @@ MAX_OPERATIONS: Final = 100
 Op = Literal["insert", "update", "upsert", "delete"]
 _OPS: Final[tuple[Op, ...]] = get_args(Op)
 _FIELDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
-    "insert": (frozenset({"values"}), frozenset()),
-    "update": (frozenset({"id", "values"}), frozenset({"if_match"})),
-    "upsert": (frozenset({"values", "on_conflict"}), frozenset()),
-    "delete": (frozenset({"id"}), frozenset({"if_match"})),
-}
-"""The required and the optional fields of each operation, beside `op`, `table` and `name`."""
-_TEXTS: Final = frozenset({"table", "name", "on_conflict", "if_match"})
+    "insert": (frozenset({"table", "values"}), frozenset({"op", "table", "name", "values"})),
+    "update": (frozenset({"table", "id", "values"}), frozenset({"op", "table", "name", "id", "values", "if_match"})),
+    "upsert": (
+        frozenset({"table", "values", "on_conflict"}), frozenset({"op", "table", "name", "values", "on_conflict"})
+    ),
+    "delete": (frozenset({"table", "id"}), frozenset({"op", "table", "name", "id", "if_match"})),
+}  # fmt: skip
+"""The required and all fields of each operation."""
+_TEXTS: Final = ("if_match", "name", "on_conflict", "table")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
 _REFERENCE: Final = "$ref"
 
@@ -238,11 +240,13 @@ class _Batch:
             return values
         table, access = self._context.table(operation.table)
         rules = (access.insert, access.update if operation.op != "insert" else None)
-        known = {ID.name, *self._context.resolver.columns(table.name)}.union(*(rule.columns for rule in rules if rule))
+        known = [(ID.name,), self._context.resolver.columns(table.name), *(rule.columns for rule in rules if rule)]
         found, errors = dict(values), []
         for name, value in values.items():
-            column = table.all_columns.get(name) if name in known else None
-            if column is not None and column.type != "json" and _is_reference(value):
+            if not _is_reference(value):
+                continue
+            column = table.all_columns.get(name) if any(name in names for names in known) else None
+            if column is not None and column.type != "json":
                 try:
                     found[name] = self._cell(value[_REFERENCE], column)
                 except _InvalidReference as error:
@@ -294,15 +298,16 @@ def _read_operation(item: Any, read_tags: Any) -> Operation:
     op = item.get("op")
     if not isinstance(op, str) or op not in _OPS:
         raise ValidationFailed.of("op", "not_among", f"Must be one of {', '.join(_OPS)}.")
-    required, optional = _FIELDS[op]
-    allowed = {"op", "table", "name"} | required | optional
+    required, allowed = _FIELDS[op]
     errors = [
         FieldError(str(name)[:100], "unknown_field", f"{op} takes {', '.join(sorted(allowed))}.")
         for name in item
         if name not in allowed
     ]
-    errors += [FieldError(name, "required", "Required.") for name in sorted({"table"} | required) if name not in item]
-    for name in sorted(_TEXTS & item.keys() & allowed):
+    errors += [FieldError(name, "required", "Required.") for name in sorted(required - item.keys())]
+    for name in _TEXTS:
+        if name not in item or name not in allowed:
+            continue
         if not isinstance(item[name], str):
             errors.append(FieldError(name, "wrong_type", "Must be a string."))
         elif name == "name" and not _NAME.fullmatch(item[name]):

@@ -1,4 +1,4 @@
-"""Inserts several rows in one round trip, by libpq's pipeline mode.
+"""Inserts several rows in one round trip, by libpq's pipeline mode; rows of the same shape by one statement.
 
 A pipeline cannot decide anything between two statements, so it serves the usual case that every row is inserted. After
 NotInOneTrip the caller rolls the transaction back and inserts one row after the other, which finds the reason.
@@ -11,9 +11,12 @@ from django.db import DatabaseError, OperationalError
 from platform_site.postgres.sqlstates import TOO_LONG_FOR_AN_INDEX, sqlstate
 from rows.query.context import QueryContext
 from rows.query.service import RowAnswer
-from rows.write.pending_write import PendingWrite, announce_recorded, answer_of
-from rows.write.statements import conditions, writes
-from rows.write.statements.shapes import InsertShape
+from rows.query.sql.statement import ROW_ID, Cell, Statement
+from rows.schema import values
+from rows.write.pending_write import Named, PendingWrite, announce_recorded, answer_of
+from rows.write.statements import writes
+from rows.write.statements.conditions import depends_on_others, uses_old_row
+from rows.write.statements.shapes import EVENT_ID, EventIds, InsertManyShape, InsertShape
 
 
 class NotInOneTrip(Exception):
@@ -24,7 +27,7 @@ def is_possible(context: QueryContext, attempt: PendingWrite) -> bool:
     """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
     assert isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
     role_view = context.environment.open_role_view(context.role_key)
-    return not conditions.uses_old_row(role_view, attempt.table.name, attempt.shape)
+    return not uses_old_row(role_view, attempt.table.name, attempt.shape)
 
 
 def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[RowAnswer]:
@@ -35,17 +38,63 @@ def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) 
     wants = context.environment.wants_events
     current = [attempt.with_events(wants(attempt.table.name, "insert")) for attempt in attempts]
     try:
-        results = context.write_all(
-            [(context.statement(attempt.shape, writes.insert), attempt.named) for attempt in current]
-        )
+        results = context.write_all([_statement(context, group) for group in _groups(context, current)])
     except DatabaseError as error:
         if isinstance(error, OperationalError) and sqlstate(error) != TOO_LONG_FOR_AN_INDEX:
             raise
         raise NotInOneTrip from error
-    if not all(results):
+    rows = {row[1]: row for result in results for row in result}
+    if len(rows) < len(current):
         raise NotInOneTrip
     answers = []
-    for attempt, [row] in zip(current, results, strict=True):
+    for attempt in current:
+        row = rows[attempt.named[ROW_ID]]
         announce_recorded(context, attempt, row)
         answers.append(answer_of((row[1] or b"").decode(), row[0]))
     return answers
+
+
+def _groups(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[list[PendingWrite]]:
+    """The inserts of one statement each, in the order of the statements: those of the same shape, but a row behind
+    those that it refers to, and each by itself where their order matters. Raises NotInOneTrip if a row refers to a
+    later one."""
+    if len(attempts) == 1 or depends_on_others(
+        context.environment.open_role_view(context.role_key), {attempt.table.name for attempt in attempts}
+    ):
+        return [[attempt] for attempt in attempts]
+    groups: list[list[PendingWrite]] = []
+    last: dict[object, int] = {}
+    """The number of the last group of a shape."""
+    referred_to: set[bytes | None] = set()
+    for attempt in attempts:
+        if attempt.named[ROW_ID] in referred_to:
+            raise NotInOneTrip
+        referred = set()
+        for column in attempt.table.columns.values():
+            if column.references is not None:
+                referred.add(column.references)
+                referred_to.add(attempt.named.get(Cell(column.name)))
+        number = last.get(attempt.shape)
+        if number is not None and referred.isdisjoint(group[0].table.name for group in groups[number:]):
+            groups[number].append(attempt)
+        else:
+            last[attempt.shape] = len(groups)
+            groups.append([attempt])
+    return groups
+
+
+def _statement(context: QueryContext, group: Sequence[PendingWrite]) -> tuple[Statement, Named]:
+    """The statement that inserts the rows of a group, and its values."""
+    first = group[0]
+    assert isinstance(first.shape, InsertShape)  # noqa: S101 - for the type checker
+    if len(group) == 1:
+        return context.statement(first.shape, writes.insert), first.named
+    named: Named = {}
+    for key, value in first.named.items():
+        if key == EVENT_ID:
+            named[EventIds()] = values.wire_texts([attempt.named[key] for attempt in group])
+        elif key == ROW_ID or isinstance(key, Cell):
+            named[key] = values.wire_texts([attempt.named[key] for attempt in group])
+        else:
+            named[key] = value
+    return context.statement(InsertManyShape(first.shape), writes.insert_many), named

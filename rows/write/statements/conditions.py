@@ -111,6 +111,22 @@ def uses_old_row(role_view: "RoleView", table: str, shape: InsertShape | UpdateS
     return bool(known)
 
 
+def depends_on_others(role_view: "RoleView", tables: Iterable[str]) -> bool:
+    """Whether a rule that inserts into `tables` ask may depend on rows of these tables that the new row does not refer
+    to, so that it matters which of them are inserted first."""
+    inserted = frozenset(tables)
+    known = role_view.remembered.get(("depends on others", inserted))
+    if known is None:
+        asked = [access.insert.check for name in inserted if (access := role_view.access(name)).insert is not None]
+        for name in role_view.schema.tables:
+            read = role_view.access(name).read
+            if read is not None:
+                asked += [read.where, *read.partial.values()]
+        known = any(hop.many and hop.table in inserted for condition in asked for hop in hops_of(condition))
+        role_view.remembered["depends on others", inserted] = known
+    return bool(known)
+
+
 def compared_with(role_view: "RoleView", table: Table, shape: UpdateShape) -> tuple[str, ...]:
     """The columns whose cells before the write its checks name as `$old`, sorted."""
     rule = rule_of(role_view, table, shape)

@@ -23,6 +23,13 @@ class InsertShape:
 
 
 @dataclass(frozen=True, slots=True)
+class InsertManyShape:
+    """Several rows by one statement: it takes each cell and the id as an array of texts, in the order of the rows."""
+
+    write: InsertShape
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateShape:
     """`columns` are those sent, sorted; `matches` says that there is an If-Match, `large` that the new cells may have
     more than `sizes.LARGE_WRITE`, so that the row's size must be looked at. `update_operators` are those of the

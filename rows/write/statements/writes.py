@@ -11,6 +11,7 @@ that it has locked. Without subscribers, the statement only tests that there are
 reads (`rows.query.sql.select`); `rows.write.attempts` runs them.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import F
@@ -21,7 +22,9 @@ from rows.query.sql.row_json import shown
 from rows.query.sql.statement import (
     AS_TEXT,
     LIMIT,
+    ROW_ID,
     After,
+    Cell,
     Statement,
     Writer,
     assign_parameter_numbers,
@@ -35,6 +38,7 @@ from rows.schema.model import Table
 from rows.write.row_size import fits
 from rows.write.statements.changes import delete_of, update_of, wanted, with_event
 from rows.write.statements.conditions import (
+    STAMP,
     cells_of,
     is_among,
     is_computable_sql,
@@ -51,6 +55,7 @@ from rows.write.statements.shapes import (
     ChosenShape,
     DeleteShape,
     Ids,
+    InsertManyShape,
     InsertShape,
     LockShape,
     UpdateShape,
@@ -63,12 +68,44 @@ if TYPE_CHECKING:
 def insert(role_view: "RoleView", shape: InsertShape) -> Statement:
     """One new row. Answers as `_answer`; no row where a check, a reference or the version refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
-    cells = cells_of(role_view, table, shape)
-    new = WrittenRow(cells)
+    change = _inserted(writer, table, shape, cells_of(role_view, table, shape))
+    return _answer(writer, table, change, "insert", shape.events, tuple(table.columns))
+
+
+def insert_many(role_view: "RoleView", shape: InsertManyShape) -> Statement:
+    """New rows. Answers as `_answer`, without those that a check or a reference refused.
+
+    Their timestamps are a microsecond apart, the last one now, so that a list by `created_at` shows them in their
+    order.
+    """
+    writer, table = Writer(role_view), role_view.schema.tables[shape.write.table]
+    sent: dict[str, Parameter] = {}
+    cells = cells_of(role_view, table, shape.write)
+    number = ("cardinality(", Parameter(ROW_ID, "text[]"), ") - _s._number")
+    for name, cell in cells.items():
+        if isinstance(cell, Parameter) and (cell.key == ROW_ID or isinstance(cell.key, Cell)):
+            sent[name] = Parameter(cell.key, "text[]")
+            cells[name] = Sql(f'_s."{name}"::{cell.sql_type}')
+        elif cell is STAMP:
+            cells[name] = Sql("(", STAMP, " - (", *number, ") * interval '1 microsecond')")
+    arrays: list[Any] = []
+    for array in sent.values():
+        arrays += [array, ", "]
+    names = ", ".join(f'"{name}"' for name in sent)
+    source = (" FROM unnest(", *arrays[:-1], f") WITH ORDINALITY _s ({names}, _number)")
+    change = combine(_inserted(writer, table, shape.write, cells, source), " ORDER BY _s._number")
+    return _answer(writer, table, change, "insert", shape.write.events, tuple(table.columns), part=0)
+
+
+def _inserted(
+    writer: Writer, table: Table, shape: InsertShape, cells: dict[str, Any], source: Sequence[Any] = ()
+) -> Piece:
+    """The INSERT of these cells, of one row or of each of `source`, with all that must hold."""
+    role_view = writer.role_view
     conditions: list[Any] = [is_current()]
     rule = rule_of(role_view, table, shape)
     if not uses_old_row(role_view, table.name, shape):
-        conditions.append(role_view.rules.condition(rule.check, table.name, new))
+        conditions.append(role_view.rules.condition(rule.check, table.name, WrittenRow(cells)))
     conditions += [
         is_seen(role_view, table, column, cells[column.name], None)
         for column in references_of(role_view, table, shape)
@@ -82,11 +119,10 @@ def insert(role_view: "RoleView", shape: InsertShape) -> Statement:
     for condition in conditions:
         where += [condition, " AND "]
     columns = ", ".join(f'"{name}"' for name in table.all_columns)
-    change = combine(
+    return combine(
         f"INSERT INTO {role_view.models[table.name]._meta.db_table} ({columns}) ",
-        writer.expression(Sql("SELECT ", *select[:-1], " WHERE ", *where[:-1]), table.name),
+        writer.expression(Sql("SELECT ", *select[:-1], *source, " WHERE ", *where[:-1]), table.name),
     )
-    return _answer(writer, table, change, "insert", shape.events, tuple(table.columns))
 
 
 def update(role_view: "RoleView", shape: UpdateShape) -> Statement:
@@ -170,10 +206,17 @@ def chosen(role_view: "RoleView", shape: ChosenShape) -> Statement:
 
 
 def _answer(
-    writer: Writer, table: Table, change: Piece, action: str, events: bool, changed: tuple[str, ...]
+    writer: Writer,
+    table: Table,
+    change: Piece,
+    action: str,
+    events: bool,
+    changed: tuple[str, ...],
+    *,
+    part: int | None = None,
 ) -> Statement:
-    """The write with its event and its result: the row as JSON (null if the caller may not read it any more), its id,
-    and with `events` whether its event is due to the relay, null without subscribers."""
+    """The write (of many rows with a `part`) with its event and its result: the row as JSON (null if the caller may not
+    read it any more), its id, and with `events` whether its event is due to the relay, null without subscribers."""
     role_view = writer.role_view
     read = role_view.access(table.name).read
     select, joins = shown(writer, table, AliasedRow("_r"))
@@ -183,14 +226,15 @@ def _answer(
     elif read.where != TRUE:
         visible = writer.expression(role_view.rules.condition(read.where, table.name, AliasedRow("_r")), table.name)
         body = combine("CASE WHEN ", visible, " THEN row_to_json(_q) END")
-    flags = ["(SELECT is_due FROM _e)"] if events else []
+    number = "" if part is None else str(part)
+    flags = [combine("(SELECT is_due FROM ", f"_e{number} LIMIT 1)")] if events else []
     return assign_parameter_numbers(
         *combine(
             "WITH ",
-            with_event(writer, table, change, action, events, changed),
+            with_event(writer, table, change, action, events, changed, part=part),
             " SELECT ",
             listed([body, '_r."id"', *flags]),
-            " FROM _w _r",
+            f" FROM _w{number} _r",
             joins,
             " CROSS JOIN LATERAL (SELECT ",
             select,
