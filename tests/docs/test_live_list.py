@@ -1,10 +1,7 @@
 """docs/how-to/live-list.md: its page shows every change, in a browser, across a cut connection."""
 
 import re
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import in_a_browser
 from tests.support.live_changes import App
+from tests.support.pages import page_server
 from tests.support.service import Up
 
 pytestmark = in_a_browser
@@ -36,33 +34,13 @@ def app(served: Up) -> Iterator[App]:
     app.close()
 
 
-@contextmanager
-def site(html: str) -> Iterator[str]:
-    """The origin of a web server with this page."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/" else 404)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.end_headers()
-            self.wfile.write(html.encode() if self.path == "/" else b"")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def test_the_page_shows_every_change(served: Up, app: App, window: Callable[..., Page]) -> None:
     [html] = re.findall(r"```html\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert len(html.splitlines()) <= 50
     token = app.clients["ada"].headers["Authorization"].removeprefix("Bearer ")
     given = f"<script>const base = {served.base_url!r}, token = {token!r}</script>"
     first = app.put("tasks", title="First", owner_id=app.users["ada"])
-    with site('<link rel="icon" href="data:,">' + given + html) as origin:
+    with page_server('<link rel="icon" href="data:,">' + given + html) as origin:
         path = f"/projects/{app.project_id}/environments/{app.environment}"
         app.ok("owner", "PATCH", path, allowed_origins=[origin])
         page = window()

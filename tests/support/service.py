@@ -145,11 +145,11 @@ def start_up(
     return up
 
 
-def manage(up: Up, *arguments: str) -> None:
-    """One of the operators' commands: a process of its own, beside those that answer."""
+def manage(up: Up, *arguments: str) -> str:
+    """One of the operators' commands: a process of its own, beside those that answer. Returns what it prints."""
     command = [sys.executable, str(ROOT / "manage.py"), *arguments]
     environment = {"DATA_DIR": str(up.data_dir), "PATH": "/usr/bin:/bin", **up.environment}
-    subprocess.run(command, env=environment, capture_output=True, check=True)
+    return subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout
 
 
 def wait_for_ready(up: Up, begun: float, seconds: float = 110.0) -> None:
