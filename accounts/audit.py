@@ -1,10 +1,8 @@
-"""The audit log: one append-only row per change, written in the transaction of the change.
-
-So an entry exists if and only if its change does. `record` is for changes in the control database, and for what staff
-view, before it is shown. Changes in a region write their entry there, in their transaction, and it is moved here
-afterwards (`rows.outbox.audit`); changes of both (a project, a branch, a user) belong to the record here. Actions are
-`<object>.<past participle>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Shown in the console.
-"""
+"""The audit log: one append-only row per change, written in the transaction of the change. So an entry exists if and
+only if its change does. `record` is for changes in the control database, and for what staff view, before it is shown.
+Changes in a region write their entry there, in their transaction, and it is moved here afterwards
+(`rows.outbox.audit`); changes of both (a project, a branch, a user) belong to the record here. Actions are
+`<object>.<past participle>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Shown in the console."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -68,11 +66,8 @@ def record(
     environment_id: str | None = None,
     **detail: Any,
 ) -> AuditEntry:
-    """Write one entry, in the control database's transaction at hand; one INSERT.
-
-    A caller's place fills in the project and environment where none is given. `detail` is JSON: names and counts, no
-    secrets.
-    """
+    """Write one entry, in the control database's transaction at hand; one INSERT. A caller's place fills in the project
+    and environment where none is given. `detail` is JSON: names and counts, no secrets."""
     place = actor.place if isinstance(actor, Caller) else None
     entry = AuditEntry(
         actor_kind=actor.kind,
@@ -96,9 +91,7 @@ def write_all(entries: Iterable[AuditEntry]) -> None:
 
 
 def users_deleted(pool_id: str, since: datetime) -> list[str]:
-    """Ids of the users of this pool that were deleted at `since` or later. One query.
-
-    For copies of rows that were running meanwhile: each deletion has an entry.
-    """
+    """Ids of the users of this pool that were deleted at `since` or later. One query. For copies of rows that were
+    running meanwhile: each deletion has an entry."""
     entries = AuditEntry.objects.filter(action="user.deleted", environment_id=pool_id, at__gte=since)
     return [user_id for user_id in entries.order_by("at", "id").values_list("target_id", flat=True) if user_id]

@@ -1,8 +1,5 @@
-"""Receivers of `projects`' signals about deleted environments.
-
-When an environment is marked, its keys and sessions end with the same commit. Later its users and providers are
-deleted.
-"""
+"""Receivers of `projects`' signals about deleted environments. When an environment is marked, its keys and sessions end
+with the same commit. Later its users and providers are deleted."""
 
 from typing import Any, Final
 
@@ -48,10 +45,8 @@ def revoke_credentials(*, environment_id: str, **_: Any) -> None:
 
 
 def delete_pool(*, environment_id: str, **_: Any) -> None:
-    """Delete what the environment left: its users, sessions (a branch has some without users), keys and so on.
-
-    In batches, so that no statement of a large pool runs into the statement timeout. It may run twice.
-    """
+    """Delete what the environment left: its users, sessions (a branch has some without users), keys and so on. In
+    batches, so that no statement of a large pool runs into the statement timeout. It may run twice."""
     for model in OF_ENVIRONMENTS:
         rows = model._default_manager.filter(environment_id=environment_id)
         while batch := list(rows.values_list("pk", flat=True)[:_BATCH]):

@@ -1,5 +1,3 @@
 """Deployed functions, their runs, schedules, triggers and inbound endpoints.
-
 Depends on: rows, projects, accounts, platform_site.
-Used from outside: deploy, execution, runs, triggers.
-"""
+Used from outside: deploy, execution, runs, triggers."""

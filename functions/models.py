@@ -271,12 +271,9 @@ class Run(models.Model):
 
 
 class PendingEvent(models.Model):
-    """A pending event of an event trigger, without a run so far (`functions.triggers.events`).
-
-    The relay inserts it in the transaction that settles the event; the transaction that creates the run deletes it.
-    There is no foreign key, so that deleting a function does not wait for thousands of these; orphaned ones are
-    deleted in their turn.
-    """
+    """A pending event of an event trigger, without a run so far (`functions.triggers.events`). The relay inserts it in
+    the transaction that settles the event; the transaction that creates the run deletes it. There is no foreign key, so
+    that deleting a function does not wait for thousands of these; orphaned ones are deleted in their turn."""
 
     id = models.BigAutoField(primary_key=True)
     environment_id = models.CharField(max_length=30)

@@ -1,7 +1,5 @@
-"""The Celery application. A message only has an id; leases in PostgreSQL decide which worker does the work.
-
-Senders: `platform_site.background.dispatch`, after a commit, and beat for the periodic jobs. Workers: `manage.py work`.
-"""
+"""The Celery application. A message only has an id; leases in PostgreSQL decide which worker does the work. Senders:
+`platform_site.background.dispatch`, after a commit, and beat for the periodic jobs. Workers: `manage.py work`."""
 
 import logging
 import os
@@ -25,14 +23,10 @@ _BROKER_ERRORS: Final = (RedisError, OSError)
 
 
 class Channel(redis.Channel):
-    """Kombu's channel, for messages that may be lost.
-
-    Invalid messages, of another version or another program, are dropped; Celery would end the worker.
-
-    Redis does not track consumed messages (`ack_emulation` is off in the settings): if a worker dies before the work is
-    done, a periodic job finds it. Tracking was most of the cost of a message, and acknowledging over a lost connection
-    ended the worker.
-    """
+    """Kombu's channel, for messages that may be lost. Invalid messages, of another version or another program, are
+    dropped; Celery would end the worker. Redis does not track consumed messages (`ack_emulation` is off in the
+    settings): if a worker dies before the work is done, a periodic job finds it. Tracking was most of the cost of a
+    message, and acknowledging over a lost connection ended the worker."""
 
     do_restore = False
     """A lost connection would requeue its messages over itself: an AttributeError that ends every worker when Redis

@@ -1,9 +1,7 @@
-"""The demo: a small task tracker that `manage.py up` creates at its first start, for newcomers and tests.
-
-`STEPS` are its parts, in order; an app adds a step here. Each step runs once per data directory and is recorded, so a
-later version completes an older directory and deletions stay. Passwords and keys are random and only stored in
-`<data-dir>/demo.json` (mode 0600).
-"""
+"""The demo: a small task tracker that `manage.py up` creates at its first start, for newcomers and tests. `STEPS` are
+its parts, in order; an app adds a step here. Each step runs once per data directory and is recorded, so a later version
+completes an older directory and deletions stay. Passwords and keys are random and only stored in `<data-dir>/demo.json`
+(mode 0600)."""
 
 import json
 import secrets
@@ -41,10 +39,8 @@ CONTENT: Final = Path(__file__).with_name("tracker")
 
 
 def complete(layout: Layout, *, base_url: str) -> Facts:
-    """Do the steps that this data dir lacks, and write the facts. Safe to cut off anywhere and to run again.
-
-    A control database that knows nothing of the facts (another one, or an emptied one) gets the whole demo anew.
-    """
+    """Do the steps that this data dir lacks, and write the facts. Safe to cut off anywhere and to run again. A control
+    database that knows nothing of the facts (another one, or an emptied one) gets the whole demo anew."""
     facts, done = _read(layout.demo_file), _read(layout.demo_steps_file).get("done", [])
     if done and not User.objects.filter(pk=facts.get("account", {}).get("id")).exists():
         facts, done = {}, []
@@ -148,9 +144,7 @@ def _functions(facts: Facts) -> None:
 
 def _webhook(facts: Facts) -> None:
     """A webhook that tells the service itself of tasks and comments: deliveries to look at, with nothing else running.
-
-    Without, where this machine may not be called (`OUTBOUND_ALLOWED_NETWORKS`).
-    """
+    Without, where this machine may not be called (`OUTBOUND_ALLOWED_NETWORKS`)."""
     place = _production(facts)
     if place is None:
         return

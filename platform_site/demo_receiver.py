@@ -1,6 +1,5 @@
 """The receiver of the demo's webhook, in development only: the service listens to itself, so that a newcomer sees
-signed deliveries arrive with nothing else running. It does what every receiver should: verify, answer, and no more.
-"""
+signed deliveries arrive with nothing else running. It does what every receiver should: verify, answer, and no more."""
 
 import hmac
 import json

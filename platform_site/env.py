@@ -94,11 +94,9 @@ def origin(name: str, default: str) -> str:
 
 
 def postgres(name: str, url: str) -> dict[str, str]:
-    """Django's NAME, USER, PASSWORD, HOST and PORT of a `postgresql://` URL.
-
-    A Unix socket directory goes into the query (`postgresql://user:password@/name?host=/run/pg`), as libpq has it.
-    Other query parameters are kept under `OPTIONS:` keys for libpq (`sslmode`, `sslrootcert`).
-    """
+    """Django's NAME, USER, PASSWORD, HOST and PORT of a `postgresql://` URL. A Unix socket directory goes into the
+    query (`postgresql://user:password@/name?host=/run/pg`), as libpq has it. Other query parameters are kept under
+    `OPTIONS:` keys for libpq (`sslmode`, `sslrootcert`)."""
     parts = urlsplit(url)
     if parts.scheme not in {"postgres", "postgresql"}:
         raise ImproperlyConfigured(f"{name} must start with postgresql://, not {parts.scheme}://")

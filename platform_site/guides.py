@@ -1,8 +1,6 @@
-"""The guides: the pages of `docs/`, served at `/docs/guides`, with a table of contents and a search index.
-
-The order of the pages, and so the navigation, is that of `docs/README.md`. A page is named by its path below `docs/`
-without the suffix (`reference/errors`). Names are looked up in a table and never used as paths.
-"""
+"""The guides: the pages of `docs/`, served at `/docs/guides`, with a table of contents and a search index. The order of
+the pages, and so the navigation, is that of `docs/README.md`. A page is named by its path below `docs/` without the
+suffix (`reference/errors`). Names are looked up in a table and never used as paths."""
 
 import posixpath
 import re

@@ -1,8 +1,6 @@
 """The outbox of the control database: events of environments and their users, in the transaction of the change.
-
 Subscriptions live in the regions. `webhooks.delivery.control_events` carries each event over into the outbox of its
-environment's region, under the id that it has here. Rows have an outbox of their own there (`rows.outbox.models`).
-"""
+environment's region, under the id that it has here. Rows have an outbox of their own there (`rows.outbox.models`)."""
 
 import json
 from collections.abc import Mapping

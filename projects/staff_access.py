@@ -1,9 +1,7 @@
-"""Grants: how staff who are no members enter one environment of `/console`.
-
-A grant has a reason, is read-only unless it says otherwise, ends after LIFETIME and is in the project's audit log. Its
-owners can revoke it, and so can its holder and every operator. It holds for the console's own calls of the API alone:
-only `developer_console.api_calls` can name a grant (an attribute of the request in this process).
-"""
+"""Grants: how staff who are no members enter one environment of `/console`. A grant has a reason, is read-only unless
+it says otherwise, ends after LIFETIME and is in the project's audit log. Its owners can revoke it, and so can its
+holder and every operator. It holds for the console's own calls of the API alone: only `developer_console.api_calls` can
+name a grant (an attribute of the request in this process)."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -101,11 +99,8 @@ def _revoke(grants: "QuerySet[StaffGrant]", actor: Caller | Actor) -> int:
 
 
 def caller_with(account: Caller, grant_id: str, named: str | None, *, needs_place: bool) -> Caller:
-    """The caller that an account with this grant is, in the grant's environment. Two queries.
-
-    Raises Unauthorized (the grant has ended), NotFound (another environment is named), and where the call `needs_place`
-    ProjectSuspended.
-    """
+    """The caller that an account with this grant is, in the grant's environment. Two queries. Raises Unauthorized (the
+    grant has ended), NotFound (another environment is named), and where the call `needs_place` ProjectSuspended."""
     found = active().filter(pk=grant_id, user_id=account.id).first()
     place = place_of(found.environment_id) if found is not None else None
     if found is None or place is None:

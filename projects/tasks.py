@@ -1,7 +1,5 @@
-"""Celery tasks and periodic jobs of `projects`: fill large branches, finish deletions, clean up after crashes.
-
-A notification with an id may be lost; the periodic jobs work from PostgreSQL alone.
-"""
+"""Celery tasks and periodic jobs of `projects`: fill large branches, finish deletions, clean up after crashes. A
+notification with an id may be lost; the periodic jobs work from PostgreSQL alone."""
 
 import logging
 import time

@@ -1,5 +1,3 @@
 """Tables of an environment: schema documents, row-level rules, queries, writes, imports and the outbox.
-
 Depends on: projects, accounts, platform_site.
-Used from outside: query, write, migrate, outbox, transfer.
-"""
+Used from outside: query, write, migrate, outbox, transfer."""

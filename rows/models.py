@@ -1,8 +1,6 @@
 """Tables of `rows` in the schema `platform` of each region: which schema version an environment has, and how it came.
-
 The tenant's own tables are not here: they are made from documents (`rows.migrate.apply`) and read through models that
-live outside Django's registry (`rows.query.tables.dynamic_models`).
-"""
+live outside Django's registry (`rows.query.tables.dynamic_models`)."""
 
 import json
 from typing import Any, ClassVar
@@ -27,9 +25,8 @@ __all__ = [
 
 class CurrentVersion(models.Model):
     """The version each environment has now, moved in the transaction of its DDL. No row: version 0, no tables.
-
-    Statements compiled for a version test it here, in the same round trip, so none answers from a stale schema or rule.
-    """
+    Statements compiled for a version test it here, in the same round trip, so none answers from a stale schema or
+    rule."""
 
     environment_id = models.CharField(primary_key=True, max_length=30)
     version = models.PositiveIntegerField()

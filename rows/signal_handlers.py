@@ -30,10 +30,8 @@ def connect() -> None:
 
 
 def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Remove what is known of a schema that is gone. May run twice.
-
-    Its events, which may be millions, go in the batches of `webhooks.signal_handlers`.
-    """
+    """Remove what is known of a schema that is gone. May run twice. Its events, which may be millions, go in the
+    batches of `webhooks.signal_handlers`."""
     CurrentVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
     SchemaVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
     EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
@@ -49,10 +47,8 @@ def read_nothing_older(*, place: EnvironmentRef, **_: Any) -> None:
 
 def delete_user_references(*, user_id: str, pool_id: str | None, actor: Caller | Actor, **_: Any) -> None:
     """Apply the policies of user columns in every environment where this user could sign in: a preview branch has the
-    users of its parent.
-
-    In the transaction that deletes the user, so that the deletion fails if a region is unavailable.
-    """
+    users of its parent. In the transaction that deletes the user, so that the deletion fails if a region is
+    unavailable."""
     if pool_id is None:
         return
     branching_of_projects.block_new_branches(pool_id)

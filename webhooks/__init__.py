@@ -1,5 +1,3 @@
 """Webhook subscriptions and the delivery of events to their URLs.
-
 Depends on: rows, projects, accounts, platform_site.
-Used from outside: subscriptions, delivery.
-"""
+Used from outside: subscriptions, delivery."""

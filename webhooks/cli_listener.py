@@ -1,9 +1,7 @@
-"""`manage.py webhooks listen`: forwards an environment's events to a developer's machine.
-
-The command creates a temporary subscription and makes its delivery attempts itself, signed and recorded like all
-others, so that they can reach the developer's machine. It renews the subscription while it runs. A periodic job
-(`end_listeners`) removes the subscriptions of commands that were killed.
-"""
+"""`manage.py webhooks listen`: forwards an environment's events to a developer's machine. The command creates a
+temporary subscription and makes its delivery attempts itself, signed and recorded like all others, so that they can
+reach the developer's machine. It renews the subscription while it runs. A periodic job (`end_listeners`) removes the
+subscriptions of commands that were killed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta

@@ -36,9 +36,7 @@ class WebhookQuerySet(models.QuerySet["Webhook"]):
 
     def with_health(self) -> "WebhookQuerySet":
         """Adds `success_rate`: of the last 100 attempted deliveries, each by its latest attempt; 1.0 before the first.
-
-        A hundred entries of one index for each webhook, however many deliveries there are. Contract section 2.
-        """
+        A hundred entries of one index for each webhook, however many deliveries there are. Contract section 2."""
         rate = RawSQL(_SUCCESS_RATE, [HEALTH_WINDOW], models.FloatField())  # noqa: S611 - a constant
         return self.annotate(success_rate=rate)
 

@@ -147,12 +147,10 @@ def _close(environment_id: str, cluster: str) -> None:
 
 
 def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Its webhooks, events and deliveries go for good: a first batch now, the others by a worker. It may run twice.
-
-    A relay may be making deliveries and a worker recording outcomes at this moment. So the webhooks are marked first;
+    """Its webhooks, events and deliveries go for good: a first batch now, the others by a worker. It may run twice. A
+    relay may be making deliveries and a worker recording outcomes at this moment. So the webhooks are marked first;
     deleting the events then waits for every relay that read them before; and deliveries are locked before their
-    attempts are looked for, since whoever records holds that lock.
-    """
+    attempts are looked for, since whoever records holds that lock."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(_MARK, {"env": environment_id})
         cursor.execute(_INTERESTS, {"env": environment_id})

@@ -1,8 +1,6 @@
-"""Celery tasks of `webhooks`: run a region's dispatcher on notification, and periodic jobs for lost notifications.
-
-The periodic jobs need no Redis: if a notification cannot be sent, or no worker seems to receive it, the worker that
-runs the job does the work itself. Celery may need half a minute to reconnect to Redis.
-"""
+"""Celery tasks of `webhooks`: run a region's dispatcher on notification, and periodic jobs for lost notifications. The
+periodic jobs need no Redis: if a notification cannot be sent, or no worker seems to receive it, the worker that runs
+the job does the work itself. Celery may need half a minute to reconnect to Redis."""
 
 import logging
 from datetime import timedelta

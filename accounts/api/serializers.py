@@ -1,7 +1,4 @@
-"""Request and response bodies of `accounts`.
-
-And how users, sessions and keys look in answers. Contract 4.5.
-"""
+"""Request and response bodies of `accounts`. And how users, sessions and keys look in answers. Contract 4.5."""
 
 import re
 from typing import Any, ClassVar, Final, get_args
@@ -58,10 +55,8 @@ class PasswordField(CharField):
 
 
 class ChosenPasswordField(PasswordField):
-    """A new password. Its errors are reported with those of the other fields.
-
-    The services, which know the user, check its similarity to the user's data.
-    """
+    """A new password. Its errors are reported with those of the other fields. The services, which know the user, check
+    its similarity to the user's data."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_length=passwords.LONGEST_OFFERED, **kwargs)

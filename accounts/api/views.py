@@ -1,7 +1,5 @@
-"""REST endpoints under /v1/auth, /v1/keys and /v1/users, and the public keys.
-
-`required_scopes` and, for keys, `accounts.keys.permissions` decide who may do what. Contract 4.5.
-"""
+"""REST endpoints under /v1/auth, /v1/keys and /v1/users, and the public keys. `required_scopes` and, for keys,
+`accounts.keys.permissions` decide who may do what. Contract 4.5."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final

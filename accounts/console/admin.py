@@ -1,8 +1,5 @@
-"""Console pages of accounts: users, sessions, API keys, signing keys, audit log.
-
-No page shows password hashes, refresh hashes or sealed values. Changes use the services of the API, with the member of
-staff as the actor.
-"""
+"""Console pages of accounts: users, sessions, API keys, signing keys, audit log. No page shows password hashes, refresh
+hashes or sealed values. Changes use the services of the API, with the member of staff as the actor."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar

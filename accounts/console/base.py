@@ -1,9 +1,6 @@
 """Base classes of the console's pages: everything is read-only, and every change is a service behind a form with a CSRF
-token.
-
-A page only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden. Used by `admin.py` of
-this app and those above.
-"""
+token. A page only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden. Used by
+`admin.py` of this app and those above."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, cast
@@ -35,12 +32,10 @@ MOST_AT_ONCE: Final = 100
 
 
 class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that overwrites nothing that its sender has not seen.
-
-    All fields are sent, including unchanged ones, which would revert what others changed since the page was opened. So
-    each field also sends the value that the page showed. If that is outdated, nothing is saved, and the page shows the
-    old and the current value; saving again confirms. `changed_data` has the fields that this person changed.
-    """
+    """A form that overwrites nothing that its sender has not seen. All fields are sent, including unchanged ones, which
+    would revert what others changed since the page was opened. So each field also sends the value that the page showed.
+    If that is outdated, nothing is saved, and the page shows the old and the current value; saving again confirms.
+    `changed_data` has the fields that this person changed."""
 
     unwatched: ClassVar[frozenset[str]] = frozenset()
     """Fields that the page does not show the value of."""
@@ -88,11 +83,8 @@ def _quoted(value: str) -> str:
 
 
 class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotations
-    """The base of all console lists: the URL can only filter by the declared filters.
-
-    Django's admin accepts lookups on every column, such as `?password__startswith=…`, which would reveal a hidden hash
-    character by character.
-    """
+    """The base of all console lists: the URL can only filter by the declared filters. Django's admin accepts lookups on
+    every column, such as `?password__startswith=…`, which would reveal a hidden hash character by character."""
 
     show_full_result_count = False  # a count of a million rows is a scan
     list_per_page = 50

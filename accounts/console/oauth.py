@@ -1,7 +1,5 @@
 """The console's pages of identity providers, linked identities and redirect URIs. Client secrets are on none of them.
-
-What a page changes goes through the same verbs as the API, with the member of staff as the actor.
-"""
+What a page changes goes through the same verbs as the API, with the member of staff as the actor."""
 
 from typing import Any, ClassVar
 

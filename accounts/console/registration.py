@@ -1,7 +1,5 @@
-"""The console's pages of sign-up: what each pool allows, and e-mails that wait, went out or were refused.
-
-What a link will do (a name, the hash of a password) and its token's hash are on no page.
-"""
+"""The console's pages of sign-up: what each pool allows, and e-mails that wait, went out or were refused. What a link
+will do (a name, the hash of a password) and its token's hash are on no page."""
 
 from typing import Final
 

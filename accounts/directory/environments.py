@@ -1,7 +1,5 @@
-"""What `accounts` needs to know about environments and their projects, through a protocol.
-
-`projects` registers its directory at start (`set_directory`); nothing here imports it.
-"""
+"""What `accounts` needs to know about environments and their projects, through a protocol. `projects` registers its
+directory at start (`set_directory`); nothing here imports it."""
 
 from typing import Any, Protocol
 
@@ -62,10 +60,8 @@ def directory() -> Directory:
 
 
 def active_place(environment_id: str) -> EnvironmentRef | None:
-    """The place that a call without a caller means; None if it cannot be reached. One query.
-
-    Raises ProjectSuspended.
-    """
+    """The place that a call without a caller means; None if it cannot be reached. One query. Raises
+    ProjectSuspended."""
     place = directory().place_of(environment_id)
     if place is not None:
         place.require_active()
@@ -91,9 +87,8 @@ def lock_shared(environment_id: str | None) -> None:
 
 def lock_settings(environment_id: str | None, what: str) -> None:
     """One change of these settings at a time, until the control transaction at hand ends; None is the platform's own.
-
-    Raises an error that is a 404 if the environment has been deleted, and a 409 while a configuration is applied to it.
-    """
+    Raises an error that is a 404 if the environment has been deleted, and a 409 while a configuration is applied to
+    it."""
     lock_shared(environment_id)
     account_locks.hold(f"{what} of {environment_id or 'the platform'}")
     if environment_id is not None:

@@ -1,11 +1,9 @@
-"""Users that this process has read, kept to embed them in rows again.
-
-They are kept under the version of their pool, a random value in Redis. A change of what rows may show of a user, or the
-user's end, overwrites the version inside of its transaction (`accounts.tokens.revocation`), and no version comes twice.
-So what a request finds under the version that it has read was read after that version began, and any change since had
-not been answered when the request began. Without a version (a change in the last minutes, Redis emptied or unavailable)
-users come from PostgreSQL. Users that do not exist are not kept: they may be created.
-"""
+"""Users that this process has read, kept to embed them in rows again. They are kept under the version of their pool, a
+random value in Redis. A change of what rows may show of a user, or the user's end, overwrites the version inside of its
+transaction (`accounts.tokens.revocation`), and no version comes twice. So what a request finds under the version that
+it has read was read after that version began, and any change since had not been answered when the request began.
+Without a version (a change in the last minutes, Redis emptied or unavailable) users come from PostgreSQL. Users that do
+not exist are not kept: they may be created."""
 
 import secrets
 from collections.abc import Collection

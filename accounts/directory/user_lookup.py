@@ -27,10 +27,8 @@ _MANY: Final = """
 
 
 def find_users(pool_id: str, ids: Collection[bytes], fields: Sequence[str]) -> dict[bytes, bytes]:
-    """The users of one pool that have one of `ids`, by id: a JSON object of the `fields`. One query.
-
-    Never a user of another pool or a platform account, whatever the ids.
-    """
+    """The users of one pool that have one of `ids`, by id: a JSON object of the `fields`. One query. Never a user of
+    another pool or a platform account, whatever the ids."""
     sql = _statement(tuple(fields), is_one=len(ids) == 1)
     rows = prepared.retry_if_lost(connections[DEFAULT_DB_ALIAS], sql, [pool_id.encode(), b",".join(ids)])
     return {row[0] or b"": row[1] or b"null" for row in rows}

@@ -1,10 +1,7 @@
-"""Who may handle which server keys, and which scopes they may hand on.
-
-A key belongs to an environment or to a platform account. An owner of the project handles all keys of its
-environments, a developer those it made, a key with `keys:manage` those of its own environment; an account handles its
-own. Nobody hands on a scope that they do not hold, and no key more time than it has. What the caller may not see is
-404, what it may see and not do 403.
-"""
+"""Who may handle which server keys, and which scopes they may hand on. A key belongs to an environment or to a platform
+account. An owner of the project handles all keys of its environments, a developer those it made, a key with
+`keys:manage` those of its own environment; an account handles its own. Nobody hands on a scope that they do not hold,
+and no key more time than it has. What the caller may not see is 404, what it may see and not do 403."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -66,12 +63,9 @@ def operators(*, environment_id: str | None = None, account_id: str | None = Non
 
 def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = False) -> KeyAuthority:
     """The caller's authority over the keys of `environment_id`; None means a key's own environment, or the account
-    itself.
-
-    Raises NotFound for an environment that the caller cannot see, Forbidden if it may not manage keys, and
+    itself. Raises NotFound for an environment that the caller cannot see, Forbidden if it may not manage keys, and
     ProjectSuspended if it wants `to_issue` one; revoking is always possible. One query for a key, and for an account
-    that names an environment.
-    """
+    that names an environment."""
     if caller.kind == "account":
         return _of_account(caller, environment_id, to_issue)
     caller.need(MANAGE)

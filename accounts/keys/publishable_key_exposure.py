@@ -1,9 +1,6 @@
-"""What a publishable key allows everyone to do, shown wherever one is created or listed.
-
-Higher layers know what their rules grant to role `anonymous`; each registers a reader at start (`register`). A key
-allows nothing until its text is known, so the API shows this together with the text, and the console before creating
-it.
-"""
+"""What a publishable key allows everyone to do, shown wherever one is created or listed. Higher layers know what their
+rules grant to role `anonymous`; each registers a reader at start (`register`). A key allows nothing until its text is
+known, so the API shows this together with the text, and the console before creating it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,10 +72,8 @@ NOTHING: Final = Exposure({}, ())
 
 
 def by_key(environment_id: str | None, scopes: Iterable[str]) -> Exposure:
-    """What a publishable key with these scopes allows there, by the current rules and functions.
-
-    One query of the control database and three of the region; raises the region's errors if it is unavailable.
-    """
+    """What a publishable key with these scopes allows there, by the current rules and functions. One query of the
+    control database and three of the region; raises the region's errors if it is unavailable."""
     place = environment_directory.directory().place_of(environment_id) if environment_id else None
     return NOTHING if place is None else _everything(place).within(scopes)
 

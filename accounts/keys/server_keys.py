@@ -1,9 +1,7 @@
-"""Format of a key: `sk_` or `pk_`, 32 random base62 characters (190 bits), 6 of a checksum. Pure computation.
-
-A server key (`sk_`) is a secret. A publishable one (`pk_`) is used in web pages and only grants the rules of role
-`anonymous`. The prefix decides, in the text as in the record, and cannot change. The record is
-`accounts.models.ServerKey`; `accounts.users.service` issues and revokes keys.
-"""
+"""Format of a key: `sk_` or `pk_`, 32 random base62 characters (190 bits), 6 of a checksum. Pure computation. A server
+key (`sk_`) is a secret. A publishable one (`pk_`) is used in web pages and only grants the rules of role `anonymous`.
+The prefix decides, in the text as in the record, and cannot change. The record is `accounts.models.ServerKey`;
+`accounts.users.service` issues and revokes keys."""
 
 from typing import Final
 

@@ -1,8 +1,6 @@
-"""Shared by the commands of `accounts`: errors as messages, results as text or JSON, password prompts.
-
-A secret goes to standard output, once; everything else a person reads goes to standard error, so that
-`issue_key … > file` leaves nothing but the secret in the file.
-"""
+"""Shared by the commands of `accounts`: errors as messages, results as text or JSON, password prompts. A secret goes to
+standard output, once; everything else a person reads goes to standard error, so that `issue_key … > file` leaves
+nothing but the secret in the file."""
 
 import getpass
 import json

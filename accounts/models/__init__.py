@@ -1,8 +1,5 @@
-"""Tables of `accounts`, all in the control database.
-
-`environment_id` is a plain text column: environments belong to a higher layer. Null means the platform's own pool
-(owners of projects and staff of the console).
-"""
+"""Tables of `accounts`, all in the control database. `environment_id` is a plain text column: environments belong to a
+higher layer. Null means the platform's own pool (owners of projects and staff of the console)."""
 
 from typing import Any, ClassVar
 
@@ -24,11 +21,9 @@ class UserManager(BaseUserManager["User"]):
         return self.filter(environment_id=pool_id)
 
     def with_email(self, pool_id: str | None, email: str) -> "models.QuerySet[User]":
-        """The user of one pool with this email; at most one row, except for conflicting emails.
-
-        A conflicting email keeps its stored spelling (`manage.py email_conflicts`). The user with exactly the spelling
-        `email` comes first, so each of them can be found.
-        """
+        """The user of one pool with this email; at most one row, except for conflicting emails. A conflicting email
+        keeps its stored spelling (`manage.py email_conflicts`). The user with exactly the spelling `email` comes first,
+        so each of them can be found."""
         exact = email.strip()
         if exact.isascii():
             return self.in_pool(pool_id).filter(Exact(Lower("email"), normalize(exact)))

@@ -16,10 +16,8 @@ KEY_PURPOSE = "accounts.identity_provider_key"
 
 class IdentityProvider(models.Model):
     """Somebody who says who a person is, for one pool. What identities hang on (kind, issuer, endpoints) never changes.
-
     `oidc` is known by its issuer and described by its discovery document; `oauth2` by its endpoints and by
-    `profile_fields`, which says where its answers hold what we need (GitHub's shape).
-    """
+    `profile_fields`, which says where its answers hold what we need (GitHub's shape)."""
 
     class Kind(models.TextChoices):
         OIDC = "oidc"

@@ -18,10 +18,8 @@ class SignUpMode(models.TextChoices):
 
 
 class PoolSettings(models.Model):
-    """How people come into one pool, and what its e-mails say. A pool without a row has the defaults.
-
-    A new development environment has a row: its sign-up is open.
-    """
+    """How people come into one pool, and what its e-mails say. A pool without a row has the defaults. A new development
+    environment has a row: its sign-up is open."""
 
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """The environment whose pool it is; null for platform accounts."""
@@ -46,11 +44,9 @@ class PoolSettings(models.Model):
 
 
 class AccountEmail(models.Model):
-    """One e-mail about an account: written down first, sent by a worker, and what the link in it opens.
-
-    At most one for each (pool, kind, subject), but for sign-ups and password resets: a newer one replaces the one
-    before. The token exists in the e-mail alone; here is its SHA-256, made anew each time the e-mail is sent again.
-    """
+    """One e-mail about an account: written down first, sent by a worker, and what the link in it opens. At most one for
+    each (pool, kind, subject), but for sign-ups and password resets: a newer one replaces the one before. The token
+    exists in the e-mail alone; here is its SHA-256, made anew each time the e-mail is sent again."""
 
     class Kind(models.TextChoices):
         SIGN_UP = "sign_up"

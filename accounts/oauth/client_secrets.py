@@ -1,7 +1,5 @@
-"""Client secrets that the platform signs, as Apple wants them: a JWT of the team, signed with the team's key.
-
-Each token request gets a new one, which is valid for minutes. So nothing has to be renewed, and none is stored.
-"""
+"""Client secrets that the platform signs, as Apple wants them: a JWT of the team, signed with the team's key. Each
+token request gets a new one, which is valid for minutes. So nothing has to be renewed, and none is stored."""
 
 import re
 import time

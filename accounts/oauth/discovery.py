@@ -1,7 +1,5 @@
-"""Checks an issuer when a provider is added or gets another one: by its discovery document and its keys.
-
-A wrong issuer is then an error for the developer, and not for the first user who signs in.
-"""
+"""Checks an issuer when a provider is added or gets another one: by its discovery document and its keys. A wrong issuer
+is then an error for the developer, and not for the first user who signs in."""
 
 from typing import Final
 
@@ -17,11 +15,9 @@ _PRESETS: Final = frozenset(preset.get("issuer") for preset in providers.PRESETS
 
 
 def check(issuer: str, pool_id: str | None) -> str:
-    """The issuer as its discovery document spells it. Makes up to two requests, so never call it in a transaction.
-
-    An issuer with an invalid URL is returned as it is: `checks` says what is wrong with it. Raises ValidationFailed
-    naming `issuer`.
-    """
+    """The issuer as its discovery document spells it. Makes up to two requests, so never call it in a transaction. An
+    issuer with an invalid URL is returned as it is: `checks` says what is wrong with it. Raises ValidationFailed naming
+    `issuer`."""
     if issuer in _PRESETS or checks.problems_of_urls(issuer, {}):
         return issuer
     calls = Calls(IdentityProvider(environment_id=pool_id, kind=IdentityProvider.Kind.OIDC, issuer=issuer))

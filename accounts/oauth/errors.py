@@ -1,8 +1,6 @@
 """Errors that end a sign-in flow without a code. Each has the `error` of RFC 6749 4.1.2.1 for the application, and the
-platform's own code.
-
-They are independent of HTTP. Messages are for users; a provider's texts go to the log, never into them.
-"""
+platform's own code. They are independent of HTTP. Messages are for users; a provider's texts go to the log, never into
+them."""
 
 from typing import ClassVar
 

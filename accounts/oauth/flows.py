@@ -1,10 +1,8 @@
-"""The state of one sign-in between the redirect to the provider and the callback, in a cookie of the browser.
-
-Nothing is stored on the server, so that anonymous callers cannot fill a table. The cookie is sealed under the secret
-key and the flow's `state`, so that it only opens with the returned `state` in the browser that started the flow: a
-callback prepared by an attacker, or opened in another browser, has no valid cookie (login CSRF, RFC 9700 4.7). It also
-has the nonce and the PKCE verifier for the provider, one of each per flow. Pure except for the clock and the secret.
-"""
+"""The state of one sign-in between the redirect to the provider and the callback, in a cookie of the browser. Nothing
+is stored on the server, so that anonymous callers cannot fill a table. The cookie is sealed under the secret key and
+the flow's `state`, so that it only opens with the returned `state` in the browser that started the flow: a callback
+prepared by an attacker, or opened in another browser, has no valid cookie (login CSRF, RFC 9700 4.7). It also has the
+nonce and the PKCE verifier for the provider, one of each per flow. Pure except for the clock and the secret."""
 
 import re
 import secrets

@@ -1,11 +1,9 @@
-"""Finds or creates the user of a person at a provider.
-
-By (provider, subject) if they are linked, whatever the email is now. Otherwise by email, and only if both sides have
-proven it: the provider confirms it, and the user has verified it. An email that only one side claims links nothing,
-since its first user could otherwise take over the other account (pre-hijacking), and no email links an account of
-console staff. Otherwise a new user is created with a verified email, if the pool admits new users or has invited this
-one. A signed-in user can link any other identity (`link`), whatever its email.
-"""
+"""Finds or creates the user of a person at a provider. By (provider, subject) if they are linked, whatever the email is
+now. Otherwise by email, and only if both sides have proven it: the provider confirms it, and the user has verified it.
+An email that only one side claims links nothing, since its first user could otherwise take over the other account
+(pre-hijacking), and no email links an account of console staff. Otherwise a new user is created with a verified email,
+if the pool admits new users or has invited this one. A signed-in user can link any other identity (`link`), whatever
+its email."""
 
 from typing import Final
 
@@ -34,10 +32,8 @@ MOST: Final = 20
 
 
 def find_or_create_user(provider: IdentityProvider, profile: Profile, *, most: int | None) -> User:
-    """The user that `profile` is in the provider's pool, known, linked or made now.
-
-    `most` is how many users the pool may have. Raises the errors of `accounts.oauth.errors` that concern people.
-    """
+    """The user that `profile` is in the provider's pool, known, linked or made now. `most` is how many users the pool
+    may have. Raises the errors of `accounts.oauth.errors` that concern people."""
     try:
         return _find_or_create_user(provider, profile, most)
     except (IntegrityError, ValidationFailed):
@@ -130,12 +126,9 @@ def _create(provider: IdentityProvider, profile: Profile, email: str, most: int 
 
 
 def link(user: User, proof: Proof, *, actor: Caller) -> Identity:
-    """Let the person of `proof` be `user` from now on. If they are already, nothing happens.
-
-    `user` is as read before the owner proved to be here. Raises InvalidGrant if the provider is gone or off by now,
-    Conflict if they are another user here or `user` got another password or was disabled since, QuotaExceeded, and
-    NotFound if the user is gone.
-    """
+    """Let the person of `proof` be `user` from now on. If they are already, nothing happens. `user` is as read before
+    the owner proved to be here. Raises InvalidGrant if the provider is gone or off by now, Conflict if they are another
+    user here or `user` got another password or was disabled since, QuotaExceeded, and NotFound if the user is gone."""
     try:
         return _linked(user, proof, actor)
     except IntegrityError:
@@ -179,10 +172,8 @@ def of_user(user_id: str) -> "QuerySet[Identity]":
 
 @transaction.atomic
 def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
-    """Forget that a person at a provider is this user. Sessions go on.
-
-    Raises NotFound, and Conflict if the user could not sign in any more: no password, and no other identity.
-    """
+    """Forget that a person at a provider is this user. Sessions go on. Raises NotFound, and Conflict if the user could
+    not sign in any more: no password, and no other identity."""
     user = User.objects.select_for_update().filter(pk=user_id).first()
     identity = of_user(user_id).filter(pk=identity_id).first() if ids.matches("idn", identity_id) else None
     if user is None or identity is None:

@@ -1,10 +1,8 @@
-"""Proofs: what a person brings from a provider to link its identity to the signed-in account.
-
-Nothing is stored: a proof is a sealed statement about a person at a provider. By itself it gives no access. Linking
-also needs a session of the account, the PKCE verifier of the flow, and
-`accounts.registration.own_account.reauthenticate`; so a copied proof, or one injected into another application, links
-nothing (RFC 9700 4.5). It may be used twice in its lifetime: linking is idempotent. Pure except for the clock.
-"""
+"""Proofs: what a person brings from a provider to link its identity to the signed-in account. Nothing is stored: a
+proof is a sealed statement about a person at a provider. By itself it gives no access. Linking also needs a session of
+the account, the PKCE verifier of the flow, and `accounts.registration.own_account.reauthenticate`; so a copied proof,
+or one injected into another application, links nothing (RFC 9700 4.5). It may be used twice in its lifetime: linking is
+idempotent. Pure except for the clock."""
 
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode

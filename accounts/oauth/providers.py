@@ -1,9 +1,7 @@
-"""Service of identity providers: add, change, remove. Each in one transaction with its audit entry.
-
-What determines identities (kind, endpoints, field paths) is fixed when a provider is added: otherwise a changed
-provider could take over its users' accounts. Remove it and add another one instead. The issuer can change while no user
-is linked. No function here makes requests: `accounts.oauth.discovery` checks an issuer before.
-"""
+"""Service of identity providers: add, change, remove. Each in one transaction with its audit entry. What determines
+identities (kind, endpoints, field paths) is fixed when a provider is added: otherwise a changed provider could take
+over its users' accounts. Remove it and add another one instead. The issuer can change while no user is linked. No
+function here makes requests: `accounts.oauth.discovery` checks an issuer before."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -75,11 +73,9 @@ def add(
     secret_follows: bool = False,
 ) -> IdentityProvider:
     """A provider of the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
-
     `issuer_errors` is what `accounts.oauth.discovery` found; they are raised together with all others. A client that
-    needs a secret may lack it if `secret_follows`.
-    Raises ValidationFailed naming each field that will not do, QuotaExceeded.
-    """
+    needs a secret may lack it if `secret_follows`. Raises ValidationFailed naming each field that will not do,
+    QuotaExceeded."""
     endpoints = {
         "authorization_endpoint": authorization_endpoint,
         "token_endpoint": token_endpoint,
@@ -198,10 +194,8 @@ def change(
 ) -> IdentityProvider:
     """Change what is given. A client secret replaces a signing key (`team_id`, `key_id`, `private_key`), and the other
     way round. Another issuer clears both, unless new ones are given: the old ones must not be used at another host.
-
     Raises ValidationFailed, NotFound if the provider is gone by now, and Conflict for another issuer while users are
-    linked: there, their subjects may be other people.
-    """
+    linked: there, their subjects may be other people."""
     secret = None if isinstance(client_secret, Unset) else client_secret
     wrong = [
         *checks.wrong_names(
@@ -291,10 +285,8 @@ def _replace_credentials(
 
 
 def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
-    """Delete a provider and its identities; how many of these. Their users stay, and so do sessions.
-
-    Raises NotFound if another call was first.
-    """
+    """Delete a provider and its identities; how many of these. Their users stay, and so do sessions. Raises NotFound if
+    another call was first."""
     with transaction.atomic():
         locked = _locked(provider)
         count = locked.identities.count()
@@ -321,9 +313,7 @@ def of_pool(pool_id: str | None) -> "QuerySet[IdentityProvider]":
 
 
 def callback_url(provider: IdentityProvider) -> str:
-    """The redirect URI to register at the provider: each provider has its own.
-
-    With a common one, a hostile tenant could lead a user to another tenant's provider and have the code sent to its own
-    token endpoint (mix-up, RFC 9700 4.4.2). The nonce does not prevent that: the attacker uses one of its own flow.
-    """
+    """The redirect URI to register at the provider: each provider has its own. With a common one, a hostile tenant
+    could lead a user to another tenant's provider and have the code sent to its own token endpoint (mix-up, RFC 9700
+    4.4.2). The nonce does not prevent that: the attacker uses one of its own flow."""
     return f"{settings.BASE_URL}/v1/auth/callback/{provider.pk}"

@@ -1,8 +1,6 @@
-"""Redirect URIs: which are valid, which are allowed, and the URLs that return a code or an error.
-
-An exact list per environment, compared character by character (RFC 9700 2.1): no wildcards, prefixes or normalisation,
-which have all led to open redirects elsewhere. Ambiguous URIs are refused when the list is written.
-"""
+"""Redirect URIs: which are valid, which are allowed, and the URLs that return a code or an error. An exact list per
+environment, compared character by character (RFC 9700 2.1): no wildcards, prefixes or normalisation, which have all led
+to open redirects elsewhere. Ambiguous URIs are refused when the list is written."""
 
 import re
 from collections.abc import Sequence
@@ -109,10 +107,8 @@ def _of(environment_id: str | None) -> "QuerySet[RedirectUri]":
 
 @transaction.atomic
 def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | Actor) -> list[str]:
-    """Make `uris` the list. Nothing is written if it is already. Returns it in alphabetical order.
-
-    Raises ValidationFailed naming each entry that cannot be one, as `redirect_uris.<place>`.
-    """
+    """Make `uris` the list. Nothing is written if it is already. Returns it in alphabetical order. Raises
+    ValidationFailed naming each entry that cannot be one, as `redirect_uris.<place>`."""
     hold(environment_id)
     wrong = []
     for place, uri in enumerate(uris):

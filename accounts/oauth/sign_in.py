@@ -1,7 +1,5 @@
 """The two halves of a sign-in by a provider: the URL to send a person to, and the code for the person who comes back.
-
-Both make requests to the provider. They know nothing of HTTP requests, cookies and redirects: the views do.
-"""
+Both make requests to the provider. They know nothing of HTTP requests, cookies and redirects: the views do."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,10 +58,8 @@ def begin(
 
 
 def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *, plan: str | None) -> str:
-    """The code for the application, or the proof if the flow links. `plan` limits the users of the pool.
-
-    `answer` has the parameters of the provider's redirect. Raises a FlowError.
-    """
+    """The code for the application, or the proof if the flow links. `plan` limits the users of the pool. `answer` has
+    the parameters of the provider's redirect. Raises a FlowError."""
     calls = Calls(provider)
     known = metadata.of(calls)
     code = _provider_code(known, answer)

@@ -1,8 +1,5 @@
-"""The email backend of development: prints emails if no mail server is configured.
-
-Django's backend for a terminal prints what would travel, headers and HTML and all; people at a terminal want the text
-and its link.
-"""
+"""The email backend of development: prints emails if no mail server is configured. Django's backend for a terminal
+prints what would travel, headers and HTML and all; people at a terminal want the text and its link."""
 
 from django.core.mail.backends.console import EmailBackend as ConsoleBackend
 from django.core.mail.message import EmailMessage

@@ -1,12 +1,9 @@
-"""Email outbox: emails are written in the transaction of their cause and sent by a worker afterwards, at least once.
-
-A request only calls `write`. It does not look up the recipient, so that it takes equally long whether an account
-exists. A worker is notified after the commit; a periodic job finds emails without a notification. `claim` determines
-the user, creates the link's token and stores its hash; the token is only in the process's memory and in the email. Then
-the connection to the mail server, outside of a transaction; then `_record`.
-
-If the worker dies between sending and recording, the email is sent again with a new token, which is then the valid one.
-"""
+"""Email outbox: emails are written in the transaction of their cause and sent by a worker afterwards, at least once. A
+request only calls `write`. It does not look up the recipient, so that it takes equally long whether an account exists.
+A worker is notified after the commit; a periodic job finds emails without a notification. `claim` determines the user,
+creates the link's token and stores its hash; the token is only in the process's memory and in the email. Then the
+connection to the mail server, outside of a transaction; then `_record`. If the worker dies between sending and
+recording, the email is sent again with a new token, which is then the valid one."""
 
 import logging
 import random
@@ -130,11 +127,8 @@ class SkippedEmail:
 
 
 def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
-    """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none.
-
-    An e-mail of a kind that a newer release has brought is left to workers of that release, and those of a suspended
-    project until it is not.
-    """
+    """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none. An e-mail of a kind that a
+    newer release has brought is left to workers of that release, and those of a suspended project until it is not."""
     with transaction.atomic():
         due = AccountEmail.objects.exclude(_of_suspended()).filter(
             kind__in=Kind.values,
@@ -242,10 +236,8 @@ def send(email_id: str) -> None:
 
 
 def send_due(most: int = 1000) -> int:
-    """Send all due emails, at most `most`, over one connection; returns how many. For the periodic job.
-
-    Ends if the mail server is unavailable: the rest stays due.
-    """
+    """Send all due emails, at most `most`, over one connection; returns how many. For the periodic job. Ends if the
+    mail server is unavailable: the rest stays due."""
     sent = 0
     server = get_connection()
     try:
@@ -313,10 +305,8 @@ def _record(email: AccountEmail, **outcome: Any) -> None:
 
 
 def purge(batch: int = 1000) -> int:
-    """Delete expired emails, with their links; returns how many. Called by the periodic job.
-
-    Those of a suspended project are paused and stay (`postpone`).
-    """
+    """Delete expired emails, with their links; returns how many. Called by the periodic job. Those of a suspended
+    project are paused and stay (`postpone`)."""
     count = 0
     expired = AccountEmail.objects.filter(expires_at__lt=Now()).order_by("expires_at")
     expired = expired.exclude(_of_suspended())

@@ -1,9 +1,6 @@
-"""Email templates: subject, text and HTML, and the URL of the link.
-
-No email contains text that another person entered: no name, nothing of a request. The application's name and URLs are
-its owner's (`accounts.registration.pool_settings`), the reason of a suspension is the operators'; a project is named by
-its id. Templates: templates/accounts/emails.
-"""
+"""Email templates: subject, text and HTML, and the URL of the link. No email contains text that another person entered:
+no name, nothing of a request. The application's name and URLs are its owner's (`accounts.registration.pool_settings`),
+the reason of a suspension is the operators'; a project is named by its id. Templates: templates/accounts/emails."""
 
 from datetime import timedelta
 from typing import Final
@@ -60,10 +57,8 @@ def link(email: AccountEmail, token: str) -> str:
 
 
 def message(email: AccountEmail, token: str | None, *, says: str | None = None) -> EmailMultiAlternatives:
-    """The e-mail, ready to be sent. `says` names another text than that of its kind. One query for the pool.
-
-    Sent again it has the same Message-ID, by which mailboxes recognise it.
-    """
+    """The e-mail, ready to be sent. `says` names another text than that of its kind. One query for the pool. Sent again
+    it has the same Message-ID, by which mailboxes recognise it."""
     name = says or email.kind
     found = pool_settings.settings_of(email.environment_id)
     facts = {

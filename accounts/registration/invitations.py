@@ -1,8 +1,6 @@
-"""Invitations of users into a pool, with a role and claims.
-
-An invitation is the email that carries it (`AccountEmail`, id `inv_…`). It works in every sign-up mode: a caller that
-may manage users may invite them, and an invitation is only valid while its sender has that right.
-"""
+"""Invitations of users into a pool, with a role and claims. An invitation is the email that carries it (`AccountEmail`,
+id `inv_…`). It works in every sign-up mode: a caller that may manage users may invite them, and an invitation is only
+valid while its sender has that right."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -39,11 +37,8 @@ def invite(
     claims: dict[str, Any] | None = None,
     most: int | None = None,
 ) -> AccountEmail:
-    """Invite an email; a second invitation replaces the first.
-
-    `most` is the maximum number of users of the pool. Raises ValidationFailed (no email, or it has an account) and
-    QuotaExceeded.
-    """
+    """Invite an email; a second invitation replaces the first. `most` is the maximum number of users of the pool.
+    Raises ValidationFailed (no email, or it has an account) and QuotaExceeded."""
     recipient = emails.check(email)
     with transaction.atomic():
         if User.objects.with_email(pool_id, recipient).exists():
@@ -72,10 +67,7 @@ def pending(pool_id: str | None) -> "QuerySet[AccountEmail]":
 
 def is_good(found: AccountEmail) -> bool:
     """Whether the sender may still invite. Otherwise a revoked key or a removed member could admit users for days, in
-    any role. At most three queries.
-
-    Invitations from the console or a command are always valid.
-    """
+    any role. At most three queries. Invitations from the console or a command are always valid."""
     match found.details.get("invited_by"):
         case ["key", key_id]:
             of_pool = ServerKey.objects.live().filter(pk=key_id, environment_id=found.environment_id)
@@ -111,11 +103,9 @@ def accept(
     pool_id: str | None | Unset = UNSET,
 ) -> Made:
     """Create the invited user with a verified email. `name` replaces the one in the invitation. Returns what `then`
-    makes of the user, in the same transaction.
-
-    Raises InvalidGrant (as for a used link if the sender may not invite any more), ValidationFailed (the password is
-    too weak, or the email got an account meanwhile), QuotaExceeded, RateLimited.
-    """
+    makes of the user, in the same transaction. Raises InvalidGrant (as for a used link if the sender may not invite any
+    more), ValidationFailed (the password is too weak, or the email got an account meanwhile), QuotaExceeded,
+    RateLimited."""
     found = one_time_links.find(token, Kind.INVITATION, pool_id=pool_id)
     if not is_good(found):
         raise one_time_links.invalid_link()

@@ -1,10 +1,8 @@
-"""One-time links. The token is only in the email: 256 random bits, of which the database stores the SHA-256.
-
-Links are not signed, so a leaked key creates none. A link works while its row exists: its use deletes it, and so does
-the fifth wrong password. A newer one of its kind replaces it, unless anonymous callers can request that kind (sign-up,
-a new password): then all of them work until one is used. A link also ends when what it is bound to changes: the
-password and email for a new password, the email for its confirmation. Every invalid link gets the same response.
-"""
+"""One-time links. The token is only in the email: 256 random bits, of which the database stores the SHA-256. Links are
+not signed, so a leaked key creates none. A link works while its row exists: its use deletes it, and so does the fifth
+wrong password. A newer one of its kind replaces it, unless anonymous callers can request that kind (sign-up, a new
+password): then all of them work until one is used. A link also ends when what it is bound to changes: the password and
+email for a new password, the email for its confirmation. Every invalid link gets the same response."""
 
 import hashlib
 from typing import Final
@@ -47,11 +45,8 @@ def bound_to(kind: str, user: User) -> bytes:
 
 def find(token: str, kind: Kind, *, pool_id: str | None | Unset = UNSET) -> AccountEmail:
     """What this token opens; one query, none for what cannot be a token. `pool_id` is the pool that the request names;
-    the platform's own pages name none.
-
-    Raises InvalidGrant for a link that is unknown, expired, used, replaced, of another kind or another pool, or whose
-    user changed what it is bound to, or was disabled.
-    """
+    the platform's own pages name none. Raises InvalidGrant for a link that is unknown, expired, used, replaced, of
+    another kind or another pool, or whose user changed what it is bound to, or was disabled."""
     if not token_format.is_well_formed(PREFIX, _RANDOM, token):
         raise invalid_link()
     live = AccountEmail.objects.filter(token_hash=token_format.digest(token), kind=kind, expires_at__gt=Now())
@@ -63,11 +58,9 @@ def find(token: str, kind: Kind, *, pool_id: str | None | Unset = UNSET) -> Acco
 
 
 def use_up(found: AccountEmail) -> AccountEmail:
-    """Claim a link that was found, in the transaction at hand; it works again if that rolls back.
-
-    The user's row is locked first, as by whatever else changes users. Exactly one of parallel uses gets here; the
-    others raise InvalidGrant.
-    """
+    """Claim a link that was found, in the transaction at hand; it works again if that rolls back. The user's row is
+    locked first, as by whatever else changes users. Exactly one of parallel uses gets here; the others raise
+    InvalidGrant."""
     if found.user_id is not None:
         User.objects.select_for_update().filter(pk=found.user_id).first()
     claimed: AccountEmail | None = (

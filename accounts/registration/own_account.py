@@ -1,9 +1,7 @@
-"""Changes of the own account: name, password, email, deletion.
-
-Whatever could take an account from its owner (a new password, another email, deletion) needs the current password, so
-that a stolen access token is not enough. A user without a password gets one by the password reset; deletion then needs
-a session younger than REAUTHENTICATION_SECONDS.
-"""
+"""Changes of the own account: name, password, email, deletion. Whatever could take an account from its owner (a new
+password, another email, deletion) needs the current password, so that a stolen access token is not enough. A user
+without a password gets one by the password reset; deletion then needs a session younger than
+REAUTHENTICATION_SECONDS."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -51,10 +49,8 @@ def change(
     password: str | Unset = UNSET,
     current_password: str | None = None,
 ) -> User:
-    """Change one's own name or password. A new password needs the current one, and ends all other sessions.
-
-    Raises ValidationFailed naming `current_password` or `password`.
-    """
+    """Change one's own name or password. A new password needs the current one, and ends all other sessions. Raises
+    ValidationFailed naming `current_password` or `password`."""
     known: str | Unset = UNSET
     password_hash: str | Unset = UNSET
     if not isinstance(password, Unset):
@@ -115,10 +111,8 @@ def verify(token: str, *, pool_id: str | None | Unset = UNSET) -> User:
 def ask_for_email(
     user: User, *, email: str, current_password: str | None, admit: Callable[[], None] = lambda: None
 ) -> None:
-    """Send a link to the new email. Does not reveal whether another user has it.
-
-    `admit` as in `sign_up.request_sign_up`. Raises ValidationFailed naming `email` or `current_password`, RateLimited.
-    """
+    """Send a link to the new email. Does not reveal whether another user has it. `admit` as in
+    `sign_up.request_sign_up`. Raises ValidationFailed naming `email` or `current_password`, RateLimited."""
     recipient = emails.check(email)
     _known_password(user, current_password)
     if recipient == emails.normalize(user.email):
@@ -128,11 +122,9 @@ def ask_for_email(
 
 
 def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """Change the email, after the link to the new one was opened and the account's password entered.
-
-    Without the password, a link to a mistyped email would hand over the account. The old email is notified. Raises
-    InvalidGrant, ValidationFailed if another user got the email meanwhile, RateLimited.
-    """
+    """Change the email, after the link to the new one was opened and the account's password entered. Without the
+    password, a link to a mistyped email would hand over the account. The old email is notified. Raises InvalidGrant,
+    ValidationFailed if another user got the email meanwhile, RateLimited."""
     found = one_time_links.find(token, Kind.CHANGE_EMAIL, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()
@@ -155,19 +147,14 @@ def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNS
 
 def delete(user: User, *, actor: Caller, current_password: str | None) -> None:
     """Delete one's own account, for good, with its sessions. Rows that name the user follow their columns' policies.
-
-    Raises as `prove`, and Conflict for the only owner of a project.
-    """
+    Raises as `prove`, and Conflict for the only owner of a project."""
     reauthenticate(user, actor=actor, current_password=current_password)
     user_service.delete_user(user, actor=actor)
 
 
 def reauthenticate(user: User, *, actor: Caller, current_password: str | None) -> None:
-    """Prove that the account's owner is present, not only a token.
-
-    Raises ValidationFailed naming `current_password`, RateLimited; Forbidden for a user without a password whose
-    session is older than REAUTHENTICATION_SECONDS.
-    """
+    """Prove that the account's owner is present, not only a token. Raises ValidationFailed naming `current_password`,
+    RateLimited; Forbidden for a user without a password whose session is older than REAUTHENTICATION_SECONDS."""
     if user.has_usable_password():
         _known_password(user, current_password)
     elif not Session.objects.filter(Q(pk=actor.session_id), created_at__gt=Now() - REAUTHENTICATION_SECONDS).exists():

@@ -1,10 +1,7 @@
-"""The platform's pages for links in emails, for applications without their own.
-
-Server-rendered, without scripts. Opening one changes nothing, since mail scanners open links; only its form acts. The
-form's effect only depends on its token and on nothing that a browser sends by itself, so there is no cookie to forge
-with: they are exempt from Django's CSRF check. No page signs in. The URL has the token, so pages are not cached and
-send no referrer.
-"""
+"""The platform's pages for links in emails, for applications without their own. Server-rendered, without scripts.
+Opening one changes nothing, since mail scanners open links; only its form acts. The form's effect only depends on its
+token and on nothing that a browser sends by itself, so there is no cookie to forge with: they are exempt from Django's
+CSRF check. No page signs in. The URL has the token, so pages are not cached and send no referrer."""
 
 from typing import Any, ClassVar, Final
 

@@ -16,18 +16,14 @@ Kind = AccountEmail.Kind
 
 
 def request_reset(pool: Pool, *, email: str) -> None:
-    """Request a password reset. The worker looks up whether the email has an account.
-
-    Raises ValidationFailed for an invalid email.
-    """
+    """Request a password reset. The worker looks up whether the email has an account. Raises ValidationFailed for an
+    invalid email."""
     email_outbox.write(Kind.RESET_PASSWORD, pool_id=pool.id, recipient=emails.check(email))
 
 
 def reset(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """Set the new password: all sessions end, and the email is verified.
-
-    Raises InvalidGrant, ValidationFailed if the password is too weak (the link then still works), RateLimited.
-    """
+    """Set the new password: all sessions end, and the email is verified. Raises InvalidGrant, ValidationFailed if the
+    password is too weak (the link then still works), RateLimited."""
     found = one_time_links.find(token, Kind.RESET_PASSWORD, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()

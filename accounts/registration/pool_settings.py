@@ -1,9 +1,7 @@
-"""The user pool of a request without a caller, and its settings.
-
-The pool is chosen as at the token endpoint: by `X-Environment` or by the host, else the platform's own accounts. Its
-owner configures it (`change_settings`). Every URL in an email or page comes from there or from BASE_URL, and none from
-a request: so there are no open redirects and no Host header poisoning.
-"""
+"""The user pool of a request without a caller, and its settings. The pool is chosen as at the token endpoint: by
+`X-Environment` or by the host, else the platform's own accounts. Its owner configures it (`change_settings`). Every URL
+in an email or page comes from there or from BASE_URL, and none from a request: so there are no open redirects and no
+Host header poisoning."""
 
 import ipaddress
 import re
@@ -107,10 +105,8 @@ def change_settings(
     app_url: str | Unset = UNSET,
     link_urls: dict[str, str] | Unset = UNSET,
 ) -> PoolSettings:
-    """Change what is given and return what applies now. Nothing different: no write.
-
-    Raises ValidationFailed naming the field.
-    """
+    """Change what is given and return what applies now. Nothing different: no write. Raises ValidationFailed naming the
+    field."""
     if not isinstance(app_name, Unset):
         _check_name(app_name)
     if not isinstance(app_url, Unset) and app_url:

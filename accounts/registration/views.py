@@ -1,8 +1,6 @@
-"""REST endpoints of sign-up and email flows.
-
-The public ones choose their pool like the token endpoint. They count first, by the client's IP address and by the
-recipient, and respond equally whether or not the email has an account. docs/reference/sign-in.md.
-"""
+"""REST endpoints of sign-up and email flows. The public ones choose their pool like the token endpoint. They count
+first, by the client's IP address and by the recipient, and respond equally whether or not the email has an account.
+docs/reference/sign-in.md."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar

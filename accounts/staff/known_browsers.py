@@ -1,9 +1,7 @@
-"""Known browsers: a person's browser that has signed in before has its own limit of sign-in attempts.
-
-Sign-in attempts are limited per email, so an attacker who knows the email of a member of staff could use up the limit.
-After a sign-in the browser has a signed cookie that names the account, and its attempts are counted separately. The
-cookie grants nothing else. OWASP, "Slow down online guessing attacks with device cookies".
-"""
+"""Known browsers: a person's browser that has signed in before has its own limit of sign-in attempts. Sign-in attempts
+are limited per email, so an attacker who knows the email of a member of staff could use up the limit. After a sign-in
+the browser has a signed cookie that names the account, and its attempts are counted separately. The cookie grants
+nothing else. OWASP, "Slow down online guessing attacks with device cookies"."""
 
 import secrets
 from typing import Final

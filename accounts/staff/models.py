@@ -37,10 +37,9 @@ class ConsoleRight(models.Model):
 
 class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp has no annotations
     """An authenticator (RFC 6238, SHA-1, six digits, 30 s). One for each account; its key is encrypted at rest.
-
     django-otp's own TOTP device keeps the key in the clear, so only its frame is used. Wrong codes cost 1, 2, 4, …
-    seconds, at most LONGEST_WAIT: django-otp's row never ends, so whoever knows the password could lock the owner out.
-    """
+    seconds, at most LONGEST_WAIT: django-otp's row never ends, so whoever knows the password could lock the owner
+    out."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     sealed_key = models.BinaryField()

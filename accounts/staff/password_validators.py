@@ -1,9 +1,7 @@
 """The rules for a new password, named in AUTH_PASSWORD_VALIDATORS: one list for the API, the pages, the console and the
-commands. Each rule reads the password in its normal form (`accounts.users.passwords.read`).
-
-`ChangeEndsSessions` is no rule: Django calls it after its own forms and commands have saved a password (the console's
-form, `changepassword`). Services set hashes, so they never call it.
-"""
+commands. Each rule reads the password in its normal form (`accounts.users.passwords.read`). `ChangeEndsSessions` is no
+rule: Django calls it after its own forms and commands have saved a password (the console's form, `changepassword`).
+Services set hashes, so they never call it."""
 
 from django.contrib.auth import password_validation
 from django.core.exceptions import ValidationError

@@ -5,8 +5,7 @@
     superuser   also grants and removes these roles and resets second factors
 
 The first two are Django groups, updated after every migration from the console's pages, so that a new page is visible
-to support and changeable by operators only. A superuser is Django's.
-"""
+to support and changeable by operators only. A superuser is Django's."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -46,10 +45,8 @@ def role_of(user: User) -> StaffRole | None:
 
 
 def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
-    """Make a platform account staff of this role, or no staff (None). It holds from the account's next click on.
-
-    Raises NotFound (gone), ValidationFailed (an application's user, or one's own role), Conflict (the last superuser).
-    """
+    """Make a platform account staff of this role, or no staff (None). It holds from the account's next click on. Raises
+    NotFound (gone), ValidationFailed (an application's user, or one's own role), Conflict (the last superuser)."""
     if actor.id == user.pk:
         raise ValidationFailed.of("role", "own_role", "Nobody changes their own role. Ask another superuser.")
     with transaction.atomic():

@@ -1,7 +1,5 @@
-"""The optional second factor of a console sign-in: an authenticator's code, or one of ten recovery codes.
-
-It guards the console alone. Tokens of the API are made by `POST /v1/auth/token`, which has no second step.
-"""
+"""The optional second factor of a console sign-in: an authenticator's code, or one of ten recovery codes. It guards the
+console alone. Tokens of the API are made by `POST /v1/auth/token`, which has no second step."""
 
 import base64
 import hashlib
@@ -35,10 +33,8 @@ def device_of(user: User) -> TotpDevice | None:
 
 
 def begin_enrolment(user: User) -> TotpDevice:
-    """A new authenticator, to be confirmed by its first code; replaces an unconfirmed one.
-
-    Raises Conflict if the account has a confirmed one, which must be removed first.
-    """
+    """A new authenticator, to be confirmed by its first code; replaces an unconfirmed one. Raises Conflict if the
+    account has a confirmed one, which must be removed first."""
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
         if device_of(user) is not None:
@@ -57,10 +53,8 @@ def enrolment_of(user: User) -> TotpDevice | None:
 
 
 def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
-    """Turn the second factor on with the first code. Returns the device and its recovery codes, shown this once.
-
-    Raises NotFound (nothing was begun), ValidationFailed (wrong code), RateLimited.
-    """
+    """Turn the second factor on with the first code. Returns the device and its recovery codes, shown this once. Raises
+    NotFound (nothing was begun), ValidationFailed (wrong code), RateLimited."""
     with transaction.atomic():
         begun = enrolment_of(user)
         device = TotpDevice.objects.select_for_update().filter(pk=begun.pk, confirmed=False).first() if begun else None
@@ -78,10 +72,8 @@ def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
 
 
 def verify(user: User, code: str) -> TotpDevice:
-    """Check the second factor after a correct password: a code of six digits, or a recovery code.
-
-    Raises ValidationFailed (wrong, or used before), RateLimited (wait after wrong ones), NotFound (it was turned off).
-    """
+    """Check the second factor after a correct password: a code of six digits, or a recovery code. Raises
+    ValidationFailed (wrong, or used before), RateLimited (wait after wrong ones), NotFound (it was turned off)."""
     plain = _plain(code)
     with transaction.atomic():
         device = TotpDevice.objects.select_for_update().filter(user=user, confirmed=True).first()

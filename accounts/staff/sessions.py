@@ -1,9 +1,7 @@
-"""How long an admin session lasts, and which factors it must have passed: checked with every request.
-
-It ends after CONSOLE_IDLE_SECONDS without a click and CONSOLE_SESSION_SECONDS after signing in, whatever happens in
-between; and at once where an account has a second factor that this session did not show (it was turned on elsewhere).
-Where CONSOLE_REQUIRE_TOTP is set, staff without a second factor get no further than the page that sets one up.
-"""
+"""How long an admin session lasts, and which factors it must have passed: checked with every request. It ends after
+CONSOLE_IDLE_SECONDS without a click and CONSOLE_SESSION_SECONDS after signing in, whatever happens in between; and at
+once where an account has a second factor that this session did not show (it was turned on elsewhere). Where
+CONSOLE_REQUIRE_TOTP is set, staff without a second factor get no further than the page that sets one up."""
 
 import time
 from collections.abc import Callable
@@ -46,10 +44,8 @@ def end(*, request: HttpRequest, user: Any, **_: Any) -> None:
 
 
 def end_all(user_id: str, *, actor: Actor, but: str | None) -> None:
-    """End a user's console sessions and unfinished sign-ins, except the one with this key.
-
-    Reads every live session; only staff have any.
-    """
+    """End a user's console sessions and unfinished sign-ins, except the one with this key. Reads every live session;
+    only staff have any."""
     live = ConsoleSession.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=but)
     ended = [each.session_key for each in live.iterator() if user_id in _whose(each.get_decoded())]
     if ended:

@@ -97,10 +97,8 @@ class ForgottenForm(forms.Form):
 @never_cache
 @csrf_protect
 def forgotten_password(request: HttpRequest) -> HttpResponse:
-    """`/admin/login/forgotten/`: requests the same link as `POST /v1/auth/password-reset`, with the same limits.
-
-    The response is the same whether or not the email has an account, after the same statements: a worker looks it up.
-    """
+    """`/admin/login/forgotten/`: requests the same link as `POST /v1/auth/password-reset`, with the same limits. The
+    response is the same whether or not the email has an account, after the same statements: a worker looks it up."""
     form = ForgottenForm(request.POST if request.method == "POST" else None)
     shown: dict[str, Any] = {"title": "A new password", "form": form}
     status = 200
@@ -227,10 +225,8 @@ class PasswordForm(forms.Form):
 @never_cache
 @csrf_protect
 def security(request: HttpRequest) -> HttpResponse:
-    """`/admin/security/`: one's own second factor. Turning it on or off and new codes ask for the password again.
-
-    Else whoever finds a browser open could lock its owner out by an authenticator of their own.
-    """
+    """`/admin/security/`: one's own second factor. Turning it on or off and new codes ask for the password again. Else
+    whoever finds a browser open could lock its owner out by an authenticator of their own."""
     user = request.user
     if not isinstance(user, User) or not admin.site.has_permission(request):
         return redirect(f"{reverse('admin:login')}?{REDIRECT_FIELD_NAME}={request.path}")

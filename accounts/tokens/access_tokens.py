@@ -1,13 +1,10 @@
 """Access tokens: ES256 JWTs of 900 s, encoded and decoded by djangorestframework-simplejwt with keys of our own table.
-
 Only simplejwt's codec is used: its rotation has a race and its blacklist is another table, so sessions are in
 `accounts.users.sessions`. Two extension points are used: a backend that signs with the current key and verifies with
 the one that `kid` names, and a token class whose claims are all required. `verify_access_token` returns claims or
-raises `Unauthorized` for any input. Contract section 5.6; ASVS 9.1, 9.2.
-
-A verified token is cached by its SHA-256 until it expires, because verification costs 83 µs. Only the signature is
-cached: whether the session is still valid is checked on every request.
-"""
+raises `Unauthorized` for any input. Contract section 5.6; ASVS 9.1, 9.2. A verified token is cached by its SHA-256
+until it expires, because verification costs 83 µs. Only the signature is cached: whether the session is still valid is
+checked on every request."""
 
 import hashlib
 import time
@@ -143,10 +140,8 @@ _remembered: dict[bytes, AccessClaims] = {}
 
 
 def verify_access_token(text: str) -> AccessClaims:
-    """The claims of an access token. Raises Unauthorized for any other, expired or malformed text.
-
-    No statement except reading the key table every 30 s; 0.5 µs for a token seen before, about 150 µs for a new one.
-    """
+    """The claims of an access token. Raises Unauthorized for any other, expired or malformed text. No statement except
+    reading the key table every 30 s; 0.5 µs for a token seen before, about 150 µs for a new one."""
     if len(text) > _LONGEST:
         raise Unauthorized
     mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

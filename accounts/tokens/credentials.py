@@ -1,8 +1,6 @@
-"""Reads an access token or an API key from the `Authorization` header, without the database.
-
-The first step of `projects.api.authentication`. `read` refuses what cannot be a credential (by form, checksum or
-signature) and names the cache entry under which the record of the rest is kept. Contract section 5.1-5.3.
-"""
+"""Reads an access token or an API key from the `Authorization` header, without the database. The first step of
+`projects.api.authentication`. `read` refuses what cannot be a credential (by form, checksum or signature) and names the
+cache entry under which the record of the rest is kept. Contract section 5.1-5.3."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -70,10 +68,8 @@ def bearer(header: str | None) -> str:
 
 
 def read(header: str | None) -> Credential:
-    """The credential that an `Authorization` header shows. Raises Unauthorized; no statement for what is junk.
-
-    Two `Authorization` headers arrive as one, joined by a comma, and are refused.
-    """
+    """The credential that an `Authorization` header shows. Raises Unauthorized; no statement for what is junk. Two
+    `Authorization` headers arrive as one, joined by a comma, and are refused."""
     token = bearer(header)
     prefix = token[:3]  # every prefix has three characters
     if prefix in server_keys.PREFIXES:

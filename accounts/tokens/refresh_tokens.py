@@ -1,10 +1,7 @@
 """The form of a refresh token: `rt_`, 22 characters of family, 43 random ones (256 bits), 6 of checksum. Pure
-computation.
-
-All tokens of one session share the family, so that one which was replaced long ago still finds its session and can be
-recognised as reused, although the session remembers only two hashes. Who makes up a token without having seen a real
-one meets no session (131 bits).
-"""
+computation. All tokens of one session share the family, so that one which was replaced long ago still finds its session
+and can be recognised as reused, although the session remembers only two hashes. Who makes up a token without having
+seen a real one meets no session (131 bits)."""
 
 from dataclasses import dataclass
 from typing import Final

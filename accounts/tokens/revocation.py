@@ -1,10 +1,8 @@
-"""Marks in the cache of caller records, so that a revocation takes effect in every process with the next request.
-
-A mark is stored in place of a record: REVOKED (the credential is revoked: 401 without a statement) or UNCACHED (ask
+"""Marks in the cache of caller records, so that a revocation takes effect in every process with the next request. A
+mark is stored in place of a record: REVOKED (the credential is revoked: 401 without a statement) or UNCACHED (ask
 PostgreSQL, cache nothing). A revocation writes UNCACHED before its commit and REVOKED after it. A process that dies in
 between, or a rollback, leaves UNCACHED, which is correct either way. `platform_site.redis.client` describes how late
-writers are prevented from restoring a record, and what happens while Redis is unavailable.
-"""
+writers are prevented from restoring a record, and what happens while Redis is unavailable."""
 
 from collections.abc import Iterable
 from typing import Final

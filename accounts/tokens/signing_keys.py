@@ -3,10 +3,9 @@
     made ──(PUBLISHED_AHEAD)──▶ signs ──(the next one signs)──▶ verifies only ──(OVERLAP)──▶ retired
 
 A new key is public before it signs, so every process and every client that caches the JWKS knows it when its first
-token arrives; it verifies until the last token it signed has expired. Each process keeps the table in memory and
-reads it again after REFRESH_SECONDS, or when a token names a key it does not know. The private halves are encrypted
-by the keyring. ASVS 9.1.3 (keys only from our own table, by their exact id).
-"""
+token arrives; it verifies until the last token it signed has expired. Each process keeps the table in memory and reads
+it again after REFRESH_SECONDS, or when a token names a key it does not know. The private halves are encrypted by the
+keyring. ASVS 9.1.3 (keys only from our own table, by their exact id)."""
 
 import base64
 import hashlib
@@ -104,11 +103,9 @@ def current() -> Keys:
 
 
 def verifying(kid: str) -> ec.EllipticCurvePublicKey | None:
-    """The public key with exactly this id, None if there is none.
-
-    An unknown id makes the table be read again, at most ten times a second for the whole process: junk cannot flood the
-    database, and a key that another process made a moment ago is found.
-    """
+    """The public key with exactly this id, None if there is none. An unknown id makes the table be read again, at most
+    ten times a second for the whole process: junk cannot flood the database, and a key that another process made a
+    moment ago is found."""
     key = current().verifying.get(kid)
     if key is None:
         key = _reload(_RELOAD_SPACING if _keys.verifying else 0).verifying.get(kid)
@@ -174,12 +171,10 @@ def make_first() -> None:
 
 @transaction.atomic
 def rotate(*, actor: audit.Actor, immediately: bool = False) -> SigningKey:
-    """Make a new key and give every other one its end. Returns the new key.
-
-    Usually the new one is published PUBLISHED_AHEAD before it signs and the old ones verify OVERLAP longer.
-    `immediately` is for a private key that leaked: the new one signs now and the others are refused now, so every
-    access token in use dies (its holder refreshes and goes on). Other processes follow within REFRESH_SECONDS.
-    """
+    """Make a new key and give every other one its end. Returns the new key. Usually the new one is published
+    PUBLISHED_AHEAD before it signs and the old ones verify OVERLAP longer. `immediately` is for a private key that
+    leaked: the new one signs now and the others are refused now, so every access token in use dies (its holder
+    refreshes and goes on). Other processes follow within REFRESH_SECONDS."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ADVISORY_LOCK])
     now = _database_time()

@@ -1,8 +1,6 @@
-"""Opaque secrets: `<prefix><random base62><6 characters of checksum>`, as GitHub writes its tokens.
-
-The checksum is the CRC32 of prefix and random part, in base62. It guards nothing: it lets a scanner recognise a leaked
-secret, and lets us refuse a mistyped or invented one without asking the database. Pure computation.
-"""
+"""Opaque secrets: `<prefix><random base62><6 characters of checksum>`, as GitHub writes its tokens. The checksum is the
+CRC32 of prefix and random part, in base62. It guards nothing: it lets a scanner recognise a leaked secret, and lets us
+refuse a mistyped or invented one without asking the database. Pure computation."""
 
 import hashlib
 import secrets

@@ -1,15 +1,10 @@
-"""Valid emails and their normal form. Pure computation.
-
-Emails are stored, compared and counted in lower case and NFC (`normalize`).
-
-ASCII only: comparing without case is then the same in Python, in PostgreSQL and in the recipient's mail server, and no
-look-alike (`ı` for `i`, the Kelvin sign for `k`) matches another person's account (Django CVE-2019-19844). An
-internationalised domain is written as `xn--…`.
-
-Of the forms of RFC 5321, quoted local parts and IP domains (`a@[10.0.0.1]`) are refused, and so is what mail programs
-decode (RFC 2047): mail to `=?utf-8?q?b=6fss?=@example.com` goes to `boss@example.com`, so a mailbox would have many
-spellings, each with its own limits.
-"""
+"""Valid emails and their normal form. Pure computation. Emails are stored, compared and counted in lower case and NFC
+(`normalize`). ASCII only: comparing without case is then the same in Python, in PostgreSQL and in the recipient's mail
+server, and no look-alike (`ı` for `i`, the Kelvin sign for `k`) matches another person's account (Django
+CVE-2019-19844). An internationalised domain is written as `xn--…`. Of the forms of RFC 5321, quoted local parts and IP
+domains (`a@[10.0.0.1]`) are refused, and so is what mail programs decode (RFC 2047): mail to
+`=?utf-8?q?b=6fss?=@example.com` goes to `boss@example.com`, so a mailbox would have many spellings, each with its own
+limits."""
 
 import re
 from typing import Final

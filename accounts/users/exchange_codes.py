@@ -1,10 +1,8 @@
-"""One-time codes: issued to a redirect URI at the end of a flow, exchanged once for the tokens of a session.
-
-`oac_`, 43 random characters (256 bits), 6 of a checksum; SHA-256 stored; LIFETIME in database time. A code is bound to
-the environment, the redirect URI and, if the application sent one, the PKCE challenge; of parallel exchanges one wins
-by the row count of an UPDATE. A refused exchange leaves the code valid. A code that is used again later than GRACE was
-copied: its session ends (RFC 6749 4.1.2). Contract 4.5; RFC 7636, RFC 9700 2.1.1.
-"""
+"""One-time codes: issued to a redirect URI at the end of a flow, exchanged once for the tokens of a session. `oac_`, 43
+random characters (256 bits), 6 of a checksum; SHA-256 stored; LIFETIME in database time. A code is bound to the
+environment, the redirect URI and, if the application sent one, the PKCE challenge; of parallel exchanges one wins by
+the row count of an UPDATE. A refused exchange leaves the code valid. A code that is used again later than GRACE was
+copied: its session ends (RFC 6749 4.1.2). Contract 4.5; RFC 7636, RFC 9700 2.1.1."""
 
 import hmac
 import logging
@@ -64,11 +62,8 @@ def issue(user: User, *, environment_id: str | None, redirect_uri: str, code_cha
 def exchange(
     text: str, *, environment_id: str | None, redirect_uri: str | None, code_verifier: str | None, device: Device
 ) -> Grant:
-    """Start the session that a code stands for.
-
-    `redirect_uri` None: the client does not repeat it. Raises InvalidGrant, with one answer for all reasons, and
-    ProjectSuspended, the code as good as it was.
-    """
+    """Start the session that a code stands for. `redirect_uri` None: the client does not repeat it. Raises
+    InvalidGrant, with one answer for all reasons, and ProjectSuspended, the code as good as it was."""
     if not token_format.is_well_formed(PREFIX, _LENGTH, text):
         raise InvalidGrant(_REFUSED)
     code = AuthorizationCode.objects.select_related("user").filter(pk=token_format.digest(text)).first()
@@ -97,11 +92,9 @@ def exchange(
 
 
 def withdraw(user_id: str) -> None:
-    """Let no code that was issued to this user start a session any more, in the transaction at hand.
-
-    Whoever ends all sessions of a user calls it with the user's row locked. An exchange that read its code before is
-    refused by `sessions.start`, which asks for the user as it was read.
-    """
+    """Let no code that was issued to this user start a session any more, in the transaction at hand. Whoever ends all
+    sessions of a user calls it with the user's row locked. An exchange that read its code before is refused by
+    `sessions.start`, which asks for the user as it was read."""
     AuthorizationCode.objects.filter(user_id=user_id, used_at__isnull=True).delete()
 
 

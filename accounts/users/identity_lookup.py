@@ -1,8 +1,6 @@
-"""Looks up the identity behind a credential in one statement; `projects.api.authentication` caches the result.
-
-A record lives for `platform_site.redis.round_trip.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it
-when it becomes invalid.
-"""
+"""Looks up the identity behind a credential in one statement; `projects.api.authentication` caches the result. A record
+lives for `platform_site.redis.round_trip.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it when it
+becomes invalid."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -75,10 +73,8 @@ def identify(
     credential: Credential, **annotations: BaseExpression | Combinable
 ) -> tuple[Identity, dict[str, Any]] | None:
     """The owner of a credential and the values of `annotations`; None if it is revoked, expired, disabled or unknown.
-
     One statement. `annotations` are expressions over `Session` or `ServerKey` (both have `environment_id`), by which a
-    higher layer reads the environment in the same round trip: `place=Subquery(… OuterRef("environment_id") …)`.
-    """
+    higher layer reads the environment in the same round trip: `place=Subquery(… OuterRef("environment_id") …)`."""
     if isinstance(credential, KeyCredential):
         return _identify_key(_keys(credential.secret_hash).annotate(**annotations).first())
     claims = credential.claims

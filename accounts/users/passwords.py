@@ -1,9 +1,7 @@
-"""Password hashing, its concurrency limit, and password rules.
-
-Argon2id with OWASP's minimum of 19 MiB, two passes, one lane: 37 ms; Django's default of 100 MiB takes 218 ms (OWASP
-Password Storage Cheat Sheet). At most two run in one process, so that a burst of sign-ins leaves CPU time for others. A
-request that would wait longer than WAIT_SECONDS gets an error with a retry time.
-"""
+"""Password hashing, its concurrency limit, and password rules. Argon2id with OWASP's minimum of 19 MiB, two passes, one
+lane: 37 ms; Django's default of 100 MiB takes 218 ms (OWASP Password Storage Cheat Sheet). At most two run in one
+process, so that a burst of sign-ins leaves CPU time for others. A request that would wait longer than WAIT_SECONDS gets
+an error with a retry time."""
 
 import os
 import threading
@@ -39,10 +37,8 @@ _INVISIBLE: Final = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})
 
 
 def read(text: str) -> str:
-    """The password that `text` spells, in Unicode's NFKC (RFC 8265).
-
-    Every comparison, measurement and hash of a password uses this form.
-    """
+    """The password that `text` spells, in Unicode's NFKC (RFC 8265). Every comparison, measurement and hash of a
+    password uses this form."""
     return unicodedata.normalize("NFKC", text)
 
 
@@ -75,11 +71,8 @@ Made = TypeVar("Made")
 
 
 class _Hashing:
-    """AT_ONCE threads that only hash.
-
-    On the threads of requests, the allocator would keep the 19 MiB of a hash for each thread: under many sign-ins a
-    process of 16 threads grew by 235 MB instead of 40.
-    """
+    """AT_ONCE threads that only hash. On the threads of requests, the allocator would keep the 19 MiB of a hash for
+    each thread: under many sign-ins a process of 16 threads grew by 235 MB instead of 40."""
 
     def __init__(self) -> None:
         self.free = threading.BoundedSemaphore(AT_ONCE)
@@ -118,10 +111,8 @@ def _dummy_hash() -> str:
 
 
 def is_right(password: str, encoded: str | None) -> bool:
-    """Whether `password` matches `encoded`. Takes as long without one (None, or unusable).
-
-    Raises RateLimited if no slot came free in WAIT_SECONDS. Hold no transaction and no lock while calling it.
-    """
+    """Whether `password` matches `encoded`. Takes as long without one (None, or unusable). Raises RateLimited if no
+    slot came free in WAIT_SECONDS. Hold no transaction and no lock while calling it."""
     if len(password) > LONGEST_OFFERED:
         return False
 

@@ -1,8 +1,6 @@
-"""Services of users and server keys. Each makes one change in one transaction, with its audit entry.
-
-Called by the API, the console and the commands alike; whether the caller may is decided by `accounts.keys.permissions`
-(keys) and by the scope of the view. Sessions have their own verbs in `accounts.users.sessions`.
-"""
+"""Services of users and server keys. Each makes one change in one transaction, with its audit entry. Called by the API,
+the console and the commands alike; whether the caller may is decided by `accounts.keys.permissions` (keys) and by the
+scope of the view. Sessions have their own verbs in `accounts.users.sessions`."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -66,12 +64,10 @@ def create_user(
     via: str | None = None,
 ) -> User:
     """Create a user of the pool `pool_id`, or a platform account (None). Without a password, it cannot sign in by one.
-
     `is_staff` gives a platform account all rights in the console; `most` is the maximum number of users of the pool;
     `password_hash` replaces a password that was checked and hashed before; `via` is recorded in the audit log. Raises
     ValidationFailed (email malformed or taken in this pool, weak password), QuotaExceeded, and RateLimited (too many
-    passwords being hashed).
-    """
+    passwords being hashed)."""
     user = User(
         environment_id=pool_id,
         email=emails.check(email),
@@ -143,13 +139,11 @@ def change_user(
     via: str | None = None,
 ) -> User:
     """Change the given values and return the user. All sessions end if a password is set or the user disabled, except
-    `kept_session_id` after a new password.
-
-    A new email is unverified unless `is_email_verified`. `password_hash` replaces a password that was checked and
-    hashed before; `known_password_hash` is that of the password that the caller proved, refused if it changed
-    meanwhile; `via` is recorded in the audit log. Without a difference nothing is written. Raises as `create_user`,
-    NotFound if the user was deleted, and Conflict if the last superuser would be disabled.
-    """
+    `kept_session_id` after a new password. A new email is unverified unless `is_email_verified`. `password_hash`
+    replaces a password that was checked and hashed before; `known_password_hash` is that of the password that the
+    caller proved, refused if it changed meanwhile; `via` is recorded in the audit log. Without a difference nothing is
+    written. Raises as `create_user`, NotFound if the user was deleted, and Conflict if the last superuser would be
+    disabled."""
     new_password = password_hash
     if not isinstance(password, Unset):
         passwords.check_chosen(password, user)
@@ -259,10 +253,8 @@ def count_wrong_password() -> ValidationFailed:
 
 def delete_user(user: User, *, actor: Caller | Actor) -> None:
     """Delete a user with sessions and account keys. Higher layers receive `user_deleting`, which they may refuse, and
-    `user_deleted` in the same transaction.
-
-    Raises NotFound if another call did it first, Conflict for the last superuser.
-    """
+    `user_deleted` in the same transaction. Raises NotFound if another call did it first, Conflict for the last
+    superuser."""
     with transaction.atomic():
         if user.is_superuser:
             last_superuser.keep_one(user.pk)
@@ -304,12 +296,10 @@ def issue_key(
     is_publishable: bool = False,
 ) -> tuple[ServerKey, str]:
     """A new key, and its secret, which exists nowhere else; of a publishable one the text that goes into pages.
-
-    `authority` says for what environment or account it is, and which scopes, how many keys and until when its maker
-    may make (`accounts.keys.permissions`); without `expires_at` it ends with its maker. Raises ValidationFailed naming
+    `authority` says for what environment or account it is, and which scopes, how many keys and until when its maker may
+    make (`accounts.keys.permissions`); without `expires_at` it ends with its maker. Raises ValidationFailed naming
     `scopes` (none, unknown, not for this kind of key, not held by the maker), `publishable` (a key of an account) or
-    `expires_at` (past, later than the maker's), and QuotaExceeded.
-    """
+    `expires_at` (past, later than the maker's), and QuotaExceeded."""
     wanted = sorted(set(scopes))
     check_scopes(wanted, authority, is_publishable=is_publishable)
     expires_at = expires_at or authority.until

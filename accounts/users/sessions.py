@@ -1,12 +1,8 @@
-"""Sessions: signing in, refreshing, and every way in which a session ends.
-
-One row per session, locked while its refresh token rotates, so that parallel refreshes make one successor. Until a
-client exchanges the successor, its predecessor returns the same successor again (two tabs, a lost response). Any other
-reuse means that a token was stolen and ends the session. All times are the database's. Contract 4.5, 5.6.
-
-Whatever ends sessions also marks their cache entries (`accounts.tokens.revocation`), so it holds from the next request
-on.
-"""
+"""Sessions: signing in, refreshing, and every way in which a session ends. One row per session, locked while its
+refresh token rotates, so that parallel refreshes make one successor. Until a client exchanges the successor, its
+predecessor returns the same successor again (two tabs, a lost response). Any other reuse means that a token was stolen
+and ends the session. All times are the database's. Contract 4.5, 5.6. Whatever ends sessions also marks their cache
+entries (`accounts.tokens.revocation`), so it holds from the next request on."""
 
 import logging
 from collections.abc import Collection, Iterable
@@ -77,22 +73,17 @@ def _grant(session: Session, user: User, refresh_token: RefreshToken) -> Grant:
 
 
 def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, password: str, device: Device) -> Grant:
-    """Start a session with e-mail and password.
-
-    `pool_id` is where the user is looked for (None: platform accounts), `environment_id` where the session is for; they
-    differ for a preview branch. Raises as `authenticate`.
-    """
+    """Start a session with e-mail and password. `pool_id` is where the user is looked for (None: platform accounts),
+    `environment_id` where the session is for; they differ for a preview branch. Raises as `authenticate`."""
     user = authenticate(pool_id=pool_id, environment_id=environment_id, email=email, password=password)
     better = passwords.hashed(password) if passwords.is_outdated(user.password, password) else user.password
     return start(user, environment_id=environment_id, device=device, method="password", password_hash=better)
 
 
 def authenticate(*, pool_id: str | None, environment_id: str | None, email: str, password: str) -> User:
-    """The user with this email and password. Starts no session.
-
-    Raises InvalidGrant, after the same work for an unknown, a disabled and a password-less user as for a wrong
-    password, and RateLimited while too many passwords are being hashed.
-    """
+    """The user with this email and password. Starts no session. Raises InvalidGrant, after the same work for an
+    unknown, a disabled and a password-less user as for a wrong password, and RateLimited while too many passwords are
+    being hashed."""
     user = User.objects.with_email(pool_id, email).first()
     is_right = passwords.is_right(password, user.password if user and user.disabled_at is None else None)
     if user is None or not is_right:
@@ -102,11 +93,9 @@ def authenticate(*, pool_id: str | None, environment_id: str | None, email: str,
 
 
 def start(user: User, *, environment_id: str | None, device: Device, method: str, password_hash: str) -> Grant:
-    """Start a session for `user`, who was just authenticated by `method`. Stores `password_hash` as the user's.
-
-    Raises InvalidGrant if the user was disabled or got another password since it was read: both end all sessions, so
-    none may start after that.
-    """
+    """Start a session for `user`, who was just authenticated by `method`. Stores `password_hash` as the user's. Raises
+    InvalidGrant if the user was disabled or got another password since it was read: both end all sessions, so none may
+    start after that."""
     signing_keys.signing()  # the first one is made outside of this transaction
     first = refresh_tokens.first()
     with transaction.atomic():
@@ -132,12 +121,9 @@ def start(user: User, *, environment_id: str | None, device: Device, method: str
 
 
 def refresh(text: str, *, device: Device) -> Grant:
-    """Exchange a refresh token for its successor and a new access token.
-
-    Raises InvalidGrant for a token that is unknown, expired, revoked or reused; reuse ends the session. One statement
-    finds and locks the session; what cannot be a token costs none. Raises ProjectSuspended, the token as good as it
-    was.
-    """
+    """Exchange a refresh token for its successor and a new access token. Raises InvalidGrant for a token that is
+    unknown, expired, revoked or reused; reuse ends the session. One statement finds and locks the session; what cannot
+    be a token costs none. Raises ProjectSuspended, the token as good as it was."""
     offered = refresh_tokens.parse(text)
     if offered is None:
         raise InvalidGrant(

@@ -1,10 +1,8 @@
-"""The number of users of a pool, without counting: one row for each pool, maintained by database triggers.
-
-The triggers (migration 0009) change the row in the transaction that makes or deletes users, whoever does it: this
-release, the one before, a shell. So whoever holds the row knows that no other transaction has made or deleted users of
-the pool and not ended. That is how a pool is counted once, at the first question after the upgrade: what is added up
-before is right from then on, too. Platform accounts have no quota, and no row.
-"""
+"""The number of users of a pool, without counting: one row for each pool, maintained by database triggers. The triggers
+(migration 0009) change the row in the transaction that makes or deletes users, whoever does it: this release, the one
+before, a shell. So whoever holds the row knows that no other transaction has made or deleted users of the pool and not
+ended. That is how a pool is counted once, at the first question after the upgrade: what is added up before is right
+from then on, too. Platform accounts have no quota, and no row."""
 
 from django.db import transaction
 

@@ -1,5 +1,3 @@
 """HTTP endpoints of functions and runs.
-
 Depends on: deploy, execution, runs.
-Used from outside: views, serializers.
-"""
+Used from outside: views, serializers."""

@@ -1,7 +1,5 @@
-"""PostgreSQL's advisory locks: one key space for each purpose, so that equal keys of two purposes never meet.
-
-A transaction's lock is released at its end, a session's by `unlock_session` or when the connection closes.
-"""
+"""PostgreSQL's advisory locks: one key space for each purpose, so that equal keys of two purposes never meet. A
+transaction's lock is released at its end, a session's by `unlock_session` or when the connection closes."""
 
 from enum import IntEnum
 from typing import Any

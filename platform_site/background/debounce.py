@@ -1,9 +1,7 @@
-"""Notifies workers that a region's queue has work, in batches.
-
-After a commit that queued something, the process wakes that queue's sending thread, which sends one Celery message for
-everything that was committed within `PAUSE`. So a burst costs one message per 20 to 80 ms, and a request only sets a
-flag. A lost message delays the work by one period of the queue's periodic job.
-"""
+"""Notifies workers that a region's queue has work, in batches. After a commit that queued something, the process wakes
+that queue's sending thread, which sends one Celery message for everything that was committed within `PAUSE`. So a burst
+costs one message per 20 to 80 ms, and a request only sets a flag. A lost message delays the work by one period of the
+queue's periodic job."""
 
 import threading
 import time

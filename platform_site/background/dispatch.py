@@ -1,9 +1,7 @@
-"""Sends Celery tasks by name after the commit, as notifications that may be lost.
-
-Due work is in PostgreSQL, and a periodic job (`platform_site.background.periodic`) finds it without a notification. So
-a lost one costs at most one period of its job, and sending one never fails or delays a request. An unresponsive Redis
-costs the first sender 0.2 s; then this process does not try for a second.
-"""
+"""Sends Celery tasks by name after the commit, as notifications that may be lost. Due work is in PostgreSQL, and a
+periodic job (`platform_site.background.periodic`) finds it without a notification. So a lost one costs at most one
+period of its job, and sending one never fails or delays a request. An unresponsive Redis costs the first sender 0.2 s;
+then this process does not try for a second."""
 
 import logging
 import os
@@ -38,10 +36,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def send(task: str, *ids: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Send the task of this name once the transaction of database `using` has committed (now, outside of one).
-
-    By name, so that no service imports the task that calls it. Never raises.
-    """
+    """Send the task of this name once the transaction of database `using` has committed (now, outside of one). By name,
+    so that no service imports the task that calls it. Never raises."""
     transaction.on_commit(partial(send_now, task, *ids), using=using)
 
 

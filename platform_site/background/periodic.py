@@ -8,14 +8,10 @@ in two ways. Celery's beat sends a task each `every` seconds to a free worker. E
 thread, which runs a job that this process has not seen for three periods (beat or Redis is unavailable, or another
 worker got every task). Frequent jobs of a region are handed to that thread if it is free, because it keeps its
 connection, unlike a Celery task. An advisory lock of the job's database makes one process at a time run a job. A
-process that stalls keeps its lock; after three periods without activity of its session, the others ignore it.
-
-A region's job must not depend on another database: its lock is in the region, and each database has its own scheduler
-thread.
-
-A job must be safe to run at any time, twice, and interrupted anywhere; it continues past its batch until nothing is
-due.
-"""
+process that stalls keeps its lock; after three periods without activity of its session, the others ignore it. A
+region's job must not depend on another database: its lock is in the region, and each database has its own scheduler
+thread. A job must be safe to run at any time, twice, and interrupted anywhere; it continues past its batch until
+nothing is due."""
 
 import logging
 import math
@@ -102,8 +98,7 @@ def periodic_job(*, every: float, at_start: bool = False) -> Callable[[Callable[
 def periodic_job_per_region(*, every: float) -> Callable[[Callable[[str], object]], Callable[[str], object]]:
     """As `periodic_job`, for a function of a region's alias that only connects to that database; anything else that it
     needs, such as plans, it asks for in another thread, with a time limit. Each region has its own job, independent of
-    the other regions and the control database.
-    """
+    the other regions and the control database."""
 
     def register(function: Callable[[str], object]) -> Callable[[str], object]:
         for using in settings.REGION_DATABASES:
@@ -116,12 +111,9 @@ def periodic_job_per_region(*, every: float) -> Callable[[Callable[[str], object
 
 @contextmanager
 def log_failures(what: str, *expected: type[Exception], using: str | None = None) -> Iterator[None]:
-    """One part of a job, usually a region's: an error in it does not stop the next part.
-
-    Database errors (psycopg's InterfaceError is no DatabaseError, nor is Django's) and the `expected` ones are logged
-    as a warning that names `what`; others are bugs and logged in full. The thread's connection to `using` is then
-    closed.
-    """
+    """One part of a job, usually a region's: an error in it does not stop the next part. Database errors (psycopg's
+    InterfaceError is no DatabaseError, nor is Django's) and the `expected` ones are logged as a warning that names
+    `what`; others are bugs and logged in full. The thread's connection to `using` is then closed."""
     warned: tuple[type[Exception], ...] = (Error, psycopg.Error, *expected)
     try:
         yield
@@ -139,10 +131,8 @@ def after_commit(
     what: str, do: Callable[..., object], *args: Any, using: str, committed: str = DEFAULT_DB_ALIAS
 ) -> None:
     """Call `do(*args)`, which asks the database `using`, once the transaction at hand of `committed` has committed; as
-    a part of its own (`apart`), since what is committed is answered so whatever becomes of what follows it.
-
-    Django's own robust hooks look for the name of one that failed, which a `partial` has not: they end in 500 then.
-    """
+    a part of its own (`apart`), since what is committed is answered so whatever becomes of what follows it. Django's
+    own robust hooks look for the name of one that failed, which a `partial` has not: they end in 500 then."""
 
     def hook() -> None:
         with log_failures(what, using=using):

@@ -1,7 +1,5 @@
-"""Messages of `manage.py` for errors that the operator can fix or that pass by themselves.
-
-They replace the traceback, which `--traceback` still shows. A command with more specific information prints its own.
-"""
+"""Messages of `manage.py` for errors that the operator can fix or that pass by themselves. They replace the traceback,
+which `--traceback` still shows. A command with more specific information prints its own."""
 
 from typing import Final
 

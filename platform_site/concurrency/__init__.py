@@ -1,5 +1,3 @@
 """A fair semaphore, requests on the event loop, and hints by which a request tells the server that it waits.
-
 Depends on: nothing.
-Used from outside: fair_semaphore, loop_requests, server_hints.
-"""
+Used from outside: fair_semaphore, loop_requests, server_hints."""

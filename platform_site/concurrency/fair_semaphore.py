@@ -1,9 +1,7 @@
 """A fair semaphore: limits concurrent slow operations per owner, and lowers the priority of owners whose operations
-have been slow.
-
-For calls to identity providers, name lookups and trial loading of modules: a tenant decides how long each takes, a
-process can afford few at a time, and a tenant may have many environments. Equal shares alone are not enough, so slots
-must be earned:
+have been slow. For calls to identity providers, name lookups and trial loading of modules: a tenant decides how long
+each takes, a process can afford few at a time, and a tenant may have many environments. Equal shares alone are not
+enough, so slots must be earned:
 
 1. **Shares.** The share of an owner shrinks with the number of others; an owner without a slot may take the last one.
 2. **Standing.** The last quarter of the slots is for owners that were fast before; the last half is closed to owners
@@ -16,8 +14,7 @@ must be earned:
    slots, then the older. The queue is bounded, and a better claim displaces the last one.
 
 So slow owners together use at most the first half. New owners can fill three quarters for `firm` seconds each, and then
-count as slow. Everything is known per process, in time of a monotonic clock, for the last OWNERS owners.
-"""
+count as slow. Everything is known per process, in time of a monotonic clock, for the last OWNERS owners."""
 
 import math
 import threading
@@ -91,10 +88,8 @@ class _Waiter:
 
 
 class FairSemaphore:
-    """A semaphore of `most` slots, of which one owner may have `each` while there are no others. Thread-safe.
-
-    `firm` seconds are how long a slot cannot be reclaimed. At most `line` operations wait (None: any number).
-    """
+    """A semaphore of `most` slots, of which one owner may have `each` while there are no others. Thread-safe. `firm`
+    seconds are how long a slot cannot be reclaimed. At most `line` operations wait (None: any number)."""
 
     def __init__(
         self,
@@ -126,10 +121,8 @@ class FairSemaphore:
             self.give_back(hold)
 
     def take(self, owner: str, *, wait: float, give_way: Callable[[], None] | None = None) -> Hold | None:
-        """A place for `owner`, waited for `wait` seconds at most; None if none came free.
-
-        `give_way` ends what is done there, soon and from any thread, without waiting and without asking for places.
-        """
+        """A place for `owner`, waited for `wait` seconds at most; None if none came free. `give_way` ends what is done
+        there, soon and from any thread, without waiting and without asking for places."""
         until = self._clock() + wait
         me = _Waiter(owner, give_way)
         with self._changed:

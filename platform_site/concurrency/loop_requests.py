@@ -1,9 +1,7 @@
-"""Requests on the event loop: each runs in a greenlet, which lets the loop go on while it waits.
-
-A request runs here only if all that it waits for knows of this module: statements by `platform_site.postgres.libpq`,
-round trips to Redis, and what it sends to a thread itself. Whatever else would wait (a cursor, a password hash) calls
-`must_not_wait` first, and the request is repeated from its beginning in the pool of threads.
-"""
+"""Requests on the event loop: each runs in a greenlet, which lets the loop go on while it waits. A request runs here
+only if all that it waits for knows of this module: statements by `platform_site.postgres.libpq`, round trips to Redis,
+and what it sends to a thread itself. Whatever else would wait (a cursor, a password hash) calls `must_not_wait` first,
+and the request is repeated from its beginning in the pool of threads."""
 
 import asyncio
 import logging

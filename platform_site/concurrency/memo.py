@@ -8,12 +8,10 @@ V = TypeVar("V")
 
 
 class Memo(Generic[K, V]):
-    """Keeps at least the `size` and at most twice the `size` entries that were put or asked for last.
-
-    When the young generation is full it becomes the old one, and what was in that is forgotten. Each step is a single
-    operation on a dictionary, so threads can at worst forget an entry early. An exact least-recently-used order would
-    cost a lock on every read.
-    """
+    """Keeps at least the `size` and at most twice the `size` entries that were put or asked for last. When the young
+    generation is full it becomes the old one, and what was in that is forgotten. Each step is a single operation on a
+    dictionary, so threads can at worst forget an entry early. An exact least-recently-used order would cost a lock on
+    every read."""
 
     __slots__ = ("_old", "_young", "size")
 

@@ -1,10 +1,8 @@
-"""How a request tells the server that it is about to wait, so that its thread can serve others.
-
-`begin()`: the rest of the request is mostly waiting, and the next request starts at once; without it, the pool finds
-out by the clock (`platform_site.server.elastic_pool`). `Parked`: the request cannot begin its work yet. It gives its
-thread back and is repeated later. The server implements both; in tests, workers and commands `begin` does
-nothing, and no request can be repeated.
-"""
+"""How a request tells the server that it is about to wait, so that its thread can serve others. `begin()`: the rest of
+the request is mostly waiting, and the next request starts at once; without it, the pool finds out by the clock
+(`platform_site.server.elastic_pool`). `Parked`: the request cannot begin its work yet. It gives its thread back and is
+repeated later. The server implements both; in tests, workers and commands `begin` does nothing, and no request can be
+repeated."""
 
 from collections.abc import Callable
 
@@ -25,10 +23,8 @@ def will_block() -> None:
 
 class Parked(BaseException):
     """Raised through view and middleware by a request that has had no effect yet: repeat it from its beginning.
-
     `then(callback)` calls back once, from any thread, when the request can go on. `give_up()` releases what the request
-    waits for or was given; it may be called more than once. Not an Exception, so that no handler answers it.
-    """
+    waits for or was given; it may be called more than once. Not an Exception, so that no handler answers it."""
 
     def __init__(self, then: Callable[[Callable[[], None]], None], give_up: Callable[[], None]) -> None:
         super().__init__()

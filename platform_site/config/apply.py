@@ -7,8 +7,7 @@
    applied. It decides: before its commit nothing has changed, afterwards the rest follows.
 4. The control database changes sign-in and origins, and forgets the plan (`control_part.finish`).
 
-After an interruption `settle` continues with step 4 or undoes step 2, in the same process or in a periodic job.
-"""
+After an interruption `settle` continues with step 4 or undoes step 2, in the same process or in a periodic job."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -67,11 +66,9 @@ def apply(
     resolve: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Apply a plan of the caller's. Again once it is applied: nothing changes, and the outcome is the same. `source` is
-    the environment that a plan merges, and `resolve` says what its conflicts become (`three_way.Merger`).
-
-    Raises Forbidden for another's plan, PreconditionFailed if it expired or the environment changed since,
-    ValidationFailed for what is not confirmed or refused, ApplyInProgress, and the errors of the services.
-    """
+    the environment that a plan merges, and `resolve` says what its conflicts become (`three_way.Merger`). Raises
+    Forbidden for another's plan, PreconditionFailed if it expired or the environment changed since, ValidationFailed
+    for what is not confirmed or refused, ApplyInProgress, and the errors of the services."""
     if (plan.author_kind, plan.author_id) != (caller.kind, caller.id):
         raise Forbidden("Only the author of a plan can apply it. Plan yourself.")
     if plan.is_applied:

@@ -1,7 +1,5 @@
-"""The console's frame: its sidebar and its search. Named in `settings.UNFOLD`.
-
-In the top layer, because it links to all apps. Pages that a member of staff may not see are left out.
-"""
+"""The console's frame: its sidebar and its search. Named in `settings.UNFOLD`. In the top layer, because it links to
+all apps. Pages that a member of staff may not see are left out."""
 
 from functools import cache
 from typing import Any, Final

@@ -1,8 +1,6 @@
-"""Metrics of the console's first page. Eight queries of the control database, whatever the regions contain.
-
-The data comes from `platform_site.models` (`rollups` writes it), so no region is queried: an unavailable one shows its
-last metrics and says so. Every number links to its list, if the person may see it.
-"""
+"""Metrics of the console's first page. Eight queries of the control database, whatever the regions contain. The data
+comes from `platform_site.models` (`rollups` writes it), so no region is queried: an unavailable one shows its last
+metrics and says so. Every number links to its list, if the person may see it."""
 
 import re
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
-"""The console's page of orphaned schemas, whose environments the control database does not know any more.
-
-All staff can see them; operators can drop one by typing its id, which calls
-`projects.provisioning.orphaned_schemas.drop`, as `manage.py sweep --drop` does.
-"""
+"""The console's page of orphaned schemas, whose environments the control database does not know any more. All staff can
+see them; operators can drop one by typing its id, which calls `projects.provisioning.orphaned_schemas.drop`, as
+`manage.py sweep --drop` does."""
 
 from itertools import islice
 from typing import Any, Final

@@ -1,8 +1,6 @@
-"""The overview on a project's page: its content, with links.
-
-A dozen bounded queries: five of the control database, the others of the project's region. If the region is unavailable,
-the page says so and leaves its data out. Row counts are PostgreSQL's estimates.
-"""
+"""The overview on a project's page: its content, with links. A dozen bounded queries: five of the control database, the
+others of the project's region. If the region is unavailable, the page says so and leaves its data out. Row counts are
+PostgreSQL's estimates."""
 
 from collections import defaultdict
 from dataclasses import dataclass, fields

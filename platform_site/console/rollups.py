@@ -1,10 +1,8 @@
 """Rollups of the regions' deliveries and runs, and the lengths of their queues, measured by a worker every few seconds.
-
 Buckets of five minutes. Each run recomputes the current bucket and the one before, so a run may be repeated or
 interrupted. Missing buckets (no worker ran) are computed later, an hour at a time, for up to a day. Each query uses an
 index of the last minutes or of waiting items only; counts of waiting items stop at MOST. An unavailable region keeps
-its last metrics and is marked.
-"""
+its last metrics and is marked."""
 
 import logging
 from collections import defaultdict

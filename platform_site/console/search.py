@@ -1,7 +1,5 @@
-"""What the command palette (Ctrl K) finds beside the console's pages: things by name, email, URL or id.
-
-At most EACH of a kind, each kind within TIMEOUT_MS: a name of a large table is found, or the kind is left out.
-"""
+"""What the command palette (Ctrl K) finds beside the console's pages: things by name, email, URL or id. At most EACH of
+a kind, each kind within TIMEOUT_MS: a name of a large table is found, or the kind is left out."""
 
 import unicodedata
 from collections.abc import Callable, Iterator

@@ -6,9 +6,7 @@
 It uses data that is stored anyway: the audit log in the control database; outbox events, deliveries, attempts and runs
 in the regions; the request log in both. Each query uses an index, and each kind stops at MOST. Unavailable regions are
 named, and the others are shown. A row change is known if its table had a subscriber: otherwise no event was recorded.
-
-It shows ids, kinds, times and outcomes; never cell values, payloads, inputs, or more of a URL than its host.
-"""
+It shows ids, kinds, times and outcomes; never cell values, payloads, inputs, or more of a URL than its host."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -94,11 +92,8 @@ class Timeline:
 
 def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = None, kinds: Kinds = KINDS) -> Timeline:
     """The timeline around an id: of anything, of a request, or of a row (`tsk_…` or `tasks/tsk_…` with its
-    environment).
-
-    Operators see all. For others, `within` is the environment whose entries alone are shown, and `kinds` are those that
-    they may see.
-    """
+    environment). Operators see all. For others, `within` is the environment whose entries alone are shown, and `kinds`
+    are those that they may see."""
     text, environment_id = text.strip()[:LONGEST], environment_id.strip()
     found = Timeline(text, environment_id)
     if not text:

@@ -1,7 +1,5 @@
-"""What happened in an environment in the last 24 hours, by the hour, as charts, which Home loads after itself.
-
-Requests are those of the request log, which leaves some out under pressure. Each member sees what its scopes show.
-"""
+"""What happened in an environment in the last 24 hours, by the hour, as charts, which Home loads after itself. Requests
+are those of the request log, which leaves some out under pressure. Each member sees what its scopes show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
-"""Calls of the API's own operations in this process, for a page of the console.
-
-A call goes to the view that would answer it over HTTP, with an access token of the account's session, so that it is
-authenticated, limited, validated and audited like any other call.
-"""
+"""Calls of the API's own operations in this process, for a page of the console. A call goes to the view that would
+answer it over HTTP, with an access token of the account's session, so that it is authenticated, limited, validated and
+audited like any other call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,9 +1,8 @@
 """Sign-in of the command `platform` by the console: a one-time code to a loopback port of the same computer (RFC 8252).
-
 The command listens at `http://127.0.0.1:PORT/`, and opens this page with the S256 of a secret (PKCE) and a state. When
 the account agrees, the code goes to that port, and nowhere else. It is worth nothing without the secret, for 60
-seconds, once. The page and the terminal show the same words, so that nobody agrees to the request of another program.
-"""
+seconds, once. The page and the terminal show the same words, so that nobody agrees to the request of another
+program."""
 
 import hashlib
 import re

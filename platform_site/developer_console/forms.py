@@ -19,10 +19,8 @@ Change = Callable[..., dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One control. `kind` is an input's type, or `textarea`, `code`, `select`, `checkbox`, `secret`.
-
-    A `password` and a `secret`, which has several lines, are never sent back to the browser.
-    """
+    """One control. `kind` is an input's type, or `textarea`, `code`, `select`, `checkbox`, `secret`. A `password` and a
+    `secret`, which has several lines, are never sent back to the browser."""
 
     name: str
     label: str
@@ -145,10 +143,8 @@ def fingerprint(value: Any) -> str:
 
 
 def refuse_stale(console: Console, seen: str | None, current: str) -> None:
-    """Raise Refused where somebody else has changed since what the form shows. `seen` comes from the form.
-
-    Members who may not write get the API's own refusal instead.
-    """
+    """Raise Refused where somebody else has changed since what the form shows. `seen` comes from the form. Members who
+    may not write get the API's own refusal instead."""
     if console.may_write and seen != current:
         message = "Somebody else changed this meanwhile. Your values are below: save again to overwrite the others."
         raise Refused(412, {"code": "precondition_failed", "message": message})

@@ -1,8 +1,6 @@
-"""The console's session: a session of the account (`accounts.users.sessions`), named by a signed cookie.
-
-Whatever ends the account's sessions (sign-out elsewhere, a new password, a disabled account) ends this one with the
-next request, because every call of the API checks it. The cookie is not that of `/admin` and is not sent there.
-"""
+"""The console's session: a session of the account (`accounts.users.sessions`), named by a signed cookie. Whatever ends
+the account's sessions (sign-out elsewhere, a new password, a disabled account) ends this one with the next request,
+because every call of the API checks it. The cookie is not that of `/admin` and is not sent there."""
 
 import time
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
-"""Signing in to the console with the password of a platform account and its second factor, and signing out.
-
-Attempts count together with those at `POST /v1/auth/token`.
-"""
+"""Signing in to the console with the password of a platform account and its second factor, and signing out. Attempts
+count together with those at `POST /v1/auth/token`."""
 
 import logging
 from typing import Final

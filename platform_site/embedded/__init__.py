@@ -1,5 +1,3 @@
 """`manage.py up`: starts and supervises PostgreSQL, Valkey, the web processes and a worker. No Django.
-
 Depends on: platform_site.cli.
-Used from outside: up, supervisor, postgres, valkey, data_dir.
-"""
+Used from outside: up, supervisor, postgres, valkey, data_dir."""

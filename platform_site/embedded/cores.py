@@ -1,8 +1,5 @@
-"""How many processors this process may use.
-
-A container that was given two of a host's 64 processors still sees 64: its share is a quota of its control group, which
-neither `os.cpu_count` nor the affinity knows of.
-"""
+"""How many processors this process may use. A container that was given two of a host's 64 processors still sees 64: its
+share is a quota of its control group, which neither `os.cpu_count` nor the affinity knows of."""
 
 import math
 import os
@@ -14,10 +11,8 @@ _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 
 
 def cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
-    """At least 1; a part of a processor counts as one.
-
-    `groups` is where control groups are mounted, `own_groups` names those of this process (cgroups(7)).
-    """
+    """At least 1; a part of a processor counts as one. `groups` is where control groups are mounted, `own_groups` names
+    those of this process (cgroups(7))."""
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         lines = own_groups.read_text().splitlines()

@@ -1,8 +1,6 @@
-"""Where the embedded parts keep their files below the data dir, and the URLs that lead to them.
-
-Pure paths and one small JSON file, so that settings can read it without starting anything. `manage.py up` makes what is
-described here; every other command finds the running services by the same description.
-"""
+"""Where the embedded parts keep their files below the data dir, and the URLs that lead to them. Pure paths and one
+small JSON file, so that settings can read it without starting anything. `manage.py up` makes what is described here;
+every other command finds the running services by the same description."""
 
 import contextlib
 import hashlib
@@ -66,10 +64,8 @@ class Layout:
 
     @property
     def sockets(self) -> Path:
-        """The directory of the Unix sockets: in the data dir, or in the temporary directory if that cannot be.
-
-        The name of a socket must be short; and libpq takes a comma in it for the border between two hosts.
-        """
+        """The directory of the Unix sockets: in the data dir, or in the temporary directory if that cannot be. The name
+        of a socket must be short; and libpq takes a comma in it for the border between two hosts."""
         inside = self.data_dir / "run"
         if len(os.fsencode(inside / ".s.PGSQL.5432.lock")) <= _SOCKET_PATH_LIMIT and "," not in str(inside):
             return inside
@@ -114,11 +110,9 @@ class Layout:
         return f"unix://platform:{password}@{quote(str(self.valkey_socket))}"
 
     def make_sockets(self, owner: int) -> Path:
-        """The directory of the sockets, created if missing: mode 0700, owned by user id `owner`.
-
-        In the temporary directory another user could have created it before, to listen in its place. Raises
-        PermissionError if it belongs to another user.
-        """
+        """The directory of the sockets, created if missing: mode 0700, owned by user id `owner`. In the temporary
+        directory another user could have created it before, to listen in its place. Raises PermissionError if it
+        belongs to another user."""
         directory = self.sockets
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)

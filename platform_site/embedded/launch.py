@@ -5,8 +5,7 @@
 A program of its own, with the standard library only, because what it does between fork and exec must not happen in a
 process that has threads. PostgreSQL refuses to run as root; started by root it runs as NAME. If the data dir or the
 virtual environment lies below a directory that only root may enter (`/root` is 0700), NAME could not even reach the
-program, so `--keep-access` leaves it the one capability DAC_OVERRIDE (Linux).
-"""
+program, so `--keep-access` leaves it the one capability DAC_OVERRIDE (Linux)."""
 
 import ctypes
 import os
@@ -54,9 +53,7 @@ def become(user: str, keep_access: bool) -> None:
 
 def die_with_parent(parent: int, death_signal: int) -> None:
     """Ask the kernel to send us `death_signal` when the thread that started us ends (Linux; elsewhere nothing happens).
-
-    `parent` is the process id of the parent as it was at first, since it may be gone before the kernel hears us.
-    """
+    `parent` is the process id of the parent as it was at first, since it may be gone before the kernel hears us."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)

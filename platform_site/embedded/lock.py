@@ -1,8 +1,6 @@
-"""One `manage.py up` for each data dir, and what a killed one left behind.
-
-The lock is the kernel's (`flock`), so it ends with its holder however that ends. The file also names the holder and its
-children: the next `up` reads there what may still be running, and ends it, before it starts its own.
-"""
+"""One `manage.py up` for each data dir, and what a killed one left behind. The lock is the kernel's (`flock`), so it
+ends with its holder however that ends. The file also names the holder and its children: the next `up` reads there what
+may still be running, and ends it, before it starts its own."""
 
 import contextlib
 import fcntl
@@ -79,11 +77,9 @@ def _started_at(pid: int) -> float | None:
 
 
 def _end_leftovers(children: list[tuple[int, float]]) -> None:
-    """End the children of an `up` that was killed. On Linux they end by themselves; this waits for them.
-
-    A process id may have been reused; together with the start time it is certain. PostgreSQL gets the time for a clean
-    shutdown. The others lose nothing, and may still be starting, when they ignore SIGTERM.
-    """
+    """End the children of an `up` that was killed. On Linux they end by themselves; this waits for them. A process id
+    may have been reused; together with the start time it is certain. PostgreSQL gets the time for a clean shutdown. The
+    others lose nothing, and may still be starting, when they ignore SIGTERM."""
     import psutil
 
     alive = [pid for pid, started in children if _started_at(pid) == started]

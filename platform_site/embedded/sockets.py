@@ -10,10 +10,8 @@ BACKLOG: Final = 1024
 
 
 def listen(host: str, port: int, count: int) -> list[socket.socket]:
-    """`count` listening sockets among which the kernel distributes connections; port 0 finds a free one.
-
-    Raises OSError: EADDRINUSE if another process listens there, including another instance of the platform.
-    """
+    """`count` listening sockets among which the kernel distributes connections; port 0 finds a free one. Raises
+    OSError: EADDRINUSE if another process listens there, including another instance of the platform."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Sockets that share a port would share it with every other process of this user that asks for it so. The first is
     # bound without asking, which fails if the port has any listener.

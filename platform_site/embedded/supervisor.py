@@ -1,8 +1,6 @@
-"""Supervisor of child processes: output in one terminal, restarts, and an ordered shutdown.
-
-One thread, one loop. `manage.py up` describes its processes; each has its own session, so that Ctrl-C in the terminal
-only reaches the supervisor, which then ends them in order.
-"""
+"""Supervisor of child processes: output in one terminal, restarts, and an ordered shutdown. One thread, one loop.
+`manage.py up` describes its processes; each has its own session, so that Ctrl-C in the terminal only reaches the
+supervisor, which then ends them in order."""
 
 import contextlib
 import os
@@ -141,10 +139,8 @@ class Supervisor:
                     self._restart(part, now)
 
     def stop(self, order: Iterable[Iterable[SupervisedProcess]]) -> None:
-        """End the parts, group after group: ask, wait, and kill what does not end in its time, with its children.
-
-        A second signal from the user shortens the wait to nothing.
-        """
+        """End the parts, group after group: ask, wait, and kill what does not end in its time, with its children. A
+        second signal from the user shortens the wait to nothing."""
         for group in order:
             waiting = [part for part in group if part.process is not None]
             for part in waiting:

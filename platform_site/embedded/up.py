@@ -1,11 +1,8 @@
-"""`manage.py up`: everything in one terminal, from nothing to the first answer.
-
-In order, as much side by side as can be: take the data dir's lock and the port; start PostgreSQL and Valkey, those that
-no URL variable replaces, while the web process imports its code; make roles and databases; let the web process migrate,
-complete the demo and serve; start the worker. Then keep all of it running until Ctrl-C or SIGTERM.
-
-This process imports neither Django nor settings, for they read the data dir's secrets, which it has to make first.
-"""
+"""`manage.py up`: everything in one terminal, from nothing to the first answer. In order, as much side by side as can
+be: take the data dir's lock and the port; start PostgreSQL and Valkey, those that no URL variable replaces, while the
+web process imports its code; make roles and databases; let the web process migrate, complete the demo and serve; start
+the worker. Then keep all of it running until Ctrl-C or SIGTERM. This process imports neither Django nor settings, for
+they read the data dir's secrets, which it has to make first."""
 
 import argparse
 import contextlib

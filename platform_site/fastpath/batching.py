@@ -1,8 +1,6 @@
-"""Batches small items of many threads, and processes them a moment later in another thread.
-
-For lines of the access log and request metrics: one by one they would cost each request locks and system calls. The
-module does not depend on the kind of item.
-"""
+"""Batches small items of many threads, and processes them a moment later in another thread. For lines of the access log
+and request metrics: one by one they would cost each request locks and system calls. The module does not depend on the
+kind of item."""
 
 import logging
 import os

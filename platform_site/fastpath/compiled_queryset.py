@@ -1,8 +1,6 @@
-"""A queryset that is compiled once and executed with different values.
-
-To compile a queryset takes Django longer than PostgreSQL to answer it. The text is kept for as long as the process
-lives; psycopg prepares it, as everything that recurs (settings).
-"""
+"""A queryset that is compiled once and executed with different values. To compile a queryset takes Django longer than
+PostgreSQL to answer it. The text is kept for as long as the process lives; psycopg prepares it, as everything that
+recurs (settings)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +11,7 @@ from django.db.models import QuerySet
 
 class Compiled:
     """`Compiled(lambda pk: Thing.objects.filter(pk=pk).values_list("name"))`: its parameters are text columns' values.
-
-    They must reach PostgreSQL as they are, so they may be compared and nothing else.
-    """
+    They must reach PostgreSQL as they are, so they may be compared and nothing else."""
 
     def __init__(self, make: "Callable[..., QuerySet[Any, Any]]") -> None:
         self._make = make

@@ -1,12 +1,10 @@
-"""Cleans up the database connections of a thread once per request instead of four times.
-
-Django's own receivers walk through every database and cache that settings name, at the start and at the end of each
-request, and look each up for the thread at hand: 25 µs for a request that uses none of them.
-Here a thread notes what it opens, and after each answer looks at that. What is done to a connection is Django's own
-`close_if_unusable_or_obsolete`: closed if it failed or is older than CONN_MAX_AGE, else asked for its health again when
-the next request uses it. The server does so itself after each answer (`platform_site.server.application`), without
-Django's signals, which cost more than what they tell; tests, commands and workers keep them.
-"""
+"""Cleans up the database connections of a thread once per request instead of four times. Django's own receivers walk
+through every database and cache that settings name, at the start and at the end of each request, and look each up for
+the thread at hand: 25 µs for a request that uses none of them. Here a thread notes what it opens, and after each answer
+looks at that. What is done to a connection is Django's own `close_if_unusable_or_obsolete`: closed if it failed or is
+older than CONN_MAX_AGE, else asked for its health again when the next request uses it. The server does so itself after
+each answer (`platform_site.server.application`), without Django's signals, which cost more than what they tell; tests,
+commands and workers keep them."""
 
 import threading
 from typing import Any

@@ -1,13 +1,8 @@
-"""Connections to the server itself, for session state.
-
-A pooler in transaction mode (PgBouncer) gives a session's next transaction any free server connection, so session
-state (advisory locks, `SET`, cursors held beyond a transaction) would leak to other clients. Nearly all code uses
-transaction locks and `SET LOCAL`. The rest uses these connections, by `DATABASE_DIRECT_URL` and `REGION_*_DIRECT_URL`;
-without these the ordinary URLs point to the servers.
-
-Callers: the locks of periodic jobs and of dropping an orphaned schema, building indexes on large tables, `manage.py
-migrate`.
-"""
+"""Connections to the server itself, for session state. A pooler in transaction mode (PgBouncer) gives a session's next
+transaction any free server connection, so session state (advisory locks, `SET`, cursors held beyond a transaction)
+would leak to other clients. Nearly all code uses transaction locks and `SET LOCAL`. The rest uses these connections, by
+`DATABASE_DIRECT_URL` and `REGION_*_DIRECT_URL`; without these the ordinary URLs point to the servers. Callers: the
+locks of periodic jobs and of dropping an orphaned schema, building indexes on large tables, `manage.py migrate`."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -38,11 +33,9 @@ def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
 
 @contextmanager
 def without_timeouts(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """The block's own connection, for a statement that may take hours and a session lock that protects it.
-
-    It has no timeouts, but the server checks every second whether its client is alive, and ends both otherwise. It is
-    not cut when the server stalls for some seconds, which would lose hours of work.
-    """
+    """The block's own connection, for a statement that may take hours and a session lock that protects it. It has no
+    timeouts, but the server checks every second whether its client is alive, and ends both otherwise. It is not cut
+    when the server stalls for some seconds, which would lose hours of work."""
     with own_connection(alias) as own:
         own.execute_wrappers.remove(bounded)
         with own.cursor() as cursor:

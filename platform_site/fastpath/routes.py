@@ -1,12 +1,10 @@
 """Resolves the URL paths of the API by a table made from `urlpatterns`, instead of trying one pattern after the other.
-
 Django tries pattern after pattern, each by a function of its own, and makes an object at each level: 20 µs for the
 rows, which come first, 10 % of what Python does for the reading of one. Here the same `urlpatterns` are laid out once
 by their first two words and their length, and only those that agree in both are tried, in the same order. What the
 table cannot hold (a converter other than `str`, a pattern within a segment, a regular expression) is left to Django
 with all that begins alike, and so is what the table does not find. tests/api/test_routes.py holds both to the same
-answers.
-"""
+answers."""
 
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,8 +1,6 @@
-"""Settings that every request reads, as plain attributes.
-
-Django's `settings` runs Python for every look (`LazyObject.__getattribute__`): a microsecond each, five to seven times
-a request. Here the first look asks it, and a change that Django signals (`override_settings`) is forgotten at once.
-"""
+"""Settings that every request reads, as plain attributes. Django's `settings` runs Python for every look
+(`LazyObject.__getattribute__`): a microsecond each, five to seven times a request. Here the first look asks it, and a
+change that Django signals (`override_settings`) is forgotten at once."""
 
 from typing import Any, Final
 

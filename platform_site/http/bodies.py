@@ -1,10 +1,7 @@
-"""Request bodies: bytes in, plain Python values out, or an error that says what is wrong with them.
-
-orjson is the gate (bad UTF-8, byte order marks, lone surrogates, NaN, Infinity and 1e400 end there, as does nesting
-that would break a recursive reader), then the standard library reads the same bytes with a hook that sees duplicate
-names and keeps integers of any size exact, where orjson would answer 2**64 as a float. Reliability section 5, "strict
-JSON".
-"""
+"""Request bodies: bytes in, plain Python values out, or an error that says what is wrong with them. orjson is the gate
+(bad UTF-8, byte order marks, lone surrogates, NaN, Infinity and 1e400 end there, as does nesting that would break a
+recursive reader), then the standard library reads the same bytes with a hook that sees duplicate names and keeps
+integers of any size exact, where orjson would answer 2**64 as a float. Reliability section 5, "strict JSON"."""
 
 import json
 import re
@@ -47,11 +44,9 @@ _exact: Final = json.JSONDecoder(object_pairs_hook=object_of)
 
 
 def read(body: bytes) -> Any:
-    """The JSON value of `body`: dict, list, str, int (of any size, exact), float (finite), bool or None.
-
-    Raises InvalidRequest for anything that is not one well-formed value without duplicate names, NUL characters or
-    more than MAX_DEPTH levels.
-    """
+    """The JSON value of `body`: dict, list, str, int (of any size, exact), float (finite), bool or None. Raises
+    InvalidRequest for anything that is not one well-formed value without duplicate names, NUL characters or more than
+    MAX_DEPTH levels."""
     if not body or body.isspace():
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     try:

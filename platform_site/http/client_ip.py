@@ -1,8 +1,6 @@
-"""The IP address of the client, for limits, sessions, the audit log and logs. No other module determines it.
-
-The server (`platform_site.server.incoming`) has already read `X-Forwarded-For` where a peer in `TRUSTED_PROXIES` wrote
-it, and drops the header in every case: `REMOTE_ADDR` is the client, and no header that a client can write changes it.
-"""
+"""The IP address of the client, for limits, sessions, the audit log and logs. No other module determines it. The server
+(`platform_site.server.incoming`) has already read `X-Forwarded-For` where a peer in `TRUSTED_PROXIES` wrote it, and
+drops the header in every case: `REMOTE_ADDR` is the client, and no header that a client can write changes it."""
 
 import ipaddress
 

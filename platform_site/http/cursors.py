@@ -1,11 +1,9 @@
-"""Cursors: the position where a page ended, as text that only this service can create and read.
-
-Values of the last row, encrypted and authenticated in one step with AES-SIV (RFC 5297) under a key derived from
-SECRET_KEY. Encrypted, not only signed, since an order may run over a column that the holder of the cursor must not see.
-SIV, since it is deterministic: equal pages have equal cursors, so a cursor tells nothing but that, and no nonce can
-repeat. What the cursor belongs to (its kind, and facts such as table, order and the hash of `where`) is bound in as
-associated data and costs no characters; a cursor of another query does not open.
-"""
+"""Cursors: the position where a page ended, as text that only this service can create and read. Values of the last row,
+encrypted and authenticated in one step with AES-SIV (RFC 5297) under a key derived from SECRET_KEY. Encrypted, not only
+signed, since an order may run over a column that the holder of the cursor must not see. SIV, since it is deterministic:
+equal pages have equal cursors, so a cursor tells nothing but that, and no nonce can repeat. What the cursor belongs to
+(its kind, and facts such as table, order and the hash of `where`) is bound in as associated data and costs no
+characters; a cursor of another query does not open."""
 
 import datetime as dt
 import uuid
@@ -77,10 +75,8 @@ def _plain(value: Value) -> Any:
 
 
 def encode(kind: str, facts: Sequence[Fact], values: Sequence[Value]) -> str:
-    """The cursor of `values`, good only for the same `kind` and `facts`. URL-safe characters, no padding.
-
-    Raises CursorTooLong, or TypeError for a value that no cursor carries.
-    """
+    """The cursor of `values`, good only for the same `kind` and `facts`. URL-safe characters, no padding. Raises
+    CursorTooLong, or TypeError for a value that no cursor carries."""
     text = urlsafe_b64encode(
         _cipher(settings.SECRET_KEY).encrypt(
             orjson.dumps([_plain(value) for value in values]), [kind.encode(), orjson.dumps(facts)]
@@ -92,11 +88,8 @@ def encode(kind: str, facts: Sequence[Fact], values: Sequence[Value]) -> str:
 
 
 def decode(kind: str, facts: Sequence[Fact], text: str) -> list[Value]:
-    """The values in `text`.
-
-    Raises ValidationFailed on the field `cursor` for anything that `encode` did not make for these `kind` and `facts`
-    with SECRET_KEY or one of SECRET_KEY_FALLBACKS.
-    """
+    """The values in `text`. Raises ValidationFailed on the field `cursor` for anything that `encode` did not make for
+    these `kind` and `facts` with SECRET_KEY or one of SECRET_KEY_FALLBACKS."""
     values = decode_if_of(kind, facts, text)
     if values is None:
         message = "This is not a next_cursor of this list, order and filter."

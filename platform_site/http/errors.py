@@ -1,8 +1,6 @@
-"""The errors of the API: one class per code, and their JSON envelope.
-
-Domain errors of the apps subclass these only where they mean the same thing; an app's own errors know nothing of HTTP
-and are mapped by `platform_site.http.exception_handler`. Contract section 7.
-"""
+"""The errors of the API: one class per code, and their JSON envelope. Domain errors of the apps subclass these only
+where they mean the same thing; an app's own errors know nothing of HTTP and are mapped by
+`platform_site.http.exception_handler`. Contract section 7."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,11 +23,9 @@ class FieldError:
 
 
 class ApiError(Exception):
-    """Base of every error that has an answer. Never raised itself.
-
-    `headers` go out with the answer; `extra` is merged into the error object (`run_id`, `hint`); `fields` only where
-    the design allows them (`validation_failed`, `invalid_grant`).
-    """
+    """Base of every error that has an answer. Never raised itself. `headers` go out with the answer; `extra` is merged
+    into the error object (`run_id`, `hint`); `fields` only where the design allows them (`validation_failed`,
+    `invalid_grant`)."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"

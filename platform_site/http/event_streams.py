@@ -1,7 +1,5 @@
 """Server-Sent Events: a response whose messages come from another thread, for as long as the client stays.
-
-https://html.spec.whatwg.org/multipage/server-sent-events.html
-"""
+https://html.spec.whatwg.org/multipage/server-sent-events.html"""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
-"""JSON whose integers keep all their digits: a column of type json holds what the client sent, of any size.
-
-orjson reads an integer beyond 64 bits as a float and refuses to write one. What passes rows on, or shows them, reads
-and writes them here; where there is no such integer that costs orjson's time and one look for long digits.
-"""
+"""JSON whose integers keep all their digits: a column of type json holds what the client sent, of any size. orjson
+reads an integer beyond 64 bits as a float and refuses to write one. What passes rows on, or shows them, reads and
+writes them here; where there is no such integer that costs orjson's time and one look for long digits."""
 
 import json
 import re

@@ -1,10 +1,8 @@
-"""Turns every exception into an error response: `to_api_error` chooses the error, `respond` writes the envelope.
-
-In: whatever a view, a service, DRF, Django or psycopg raised. Out: JSON `{"error": {code, message, fields?,
-request_id}}` with its status and headers. Domain errors of the apps know nothing of HTTP; an app registers what they
-mean with `register`. Nothing of an unforeseen exception travels: the client reads `internal` and a request id, the log
-has the rest. Contract section 7.
-"""
+"""Turns every exception into an error response: `to_api_error` chooses the error, `respond` writes the envelope. In:
+whatever a view, a service, DRF, Django or psycopg raised. Out: JSON `{"error": {code, message, fields?, request_id}}`
+with its status and headers. Domain errors of the apps know nothing of HTTP; an app registers what they mean with
+`register`. Nothing of an unforeseen exception travels: the client reads `internal` and a request id, the log has the
+rest. Contract section 7."""
 
 import logging
 from collections.abc import Callable

@@ -1,8 +1,6 @@
-"""Serializer fields that take a value of their own type or refuse it: `"5"` is no integer, `true` is no string.
-
-DRF's fields coerce (`5` becomes `"5"`, `"off"` becomes False), which hides a client's mistake until it is data. These
-keep DRF's names, so a serializer reads as any other and drf-spectacular documents it. Error codes are stable.
-"""
+"""Serializer fields that take a value of their own type or refuse it: `"5"` is no integer, `true` is no string. DRF's
+fields coerce (`5` becomes `"5"`, `"off"` becomes False), which hides a client's mistake until it is data. These keep
+DRF's names, so a serializer reads as any other and drf-spectacular documents it. Error codes are stable."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

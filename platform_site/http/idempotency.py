@@ -1,11 +1,9 @@
-"""Idempotency-Key: a repeated request has its effect once and gets the same response.
-
-A record for each (caller, environment, method, path, key) lives 24 h in the database of the effect and commits with it:
-there is no moment at which one is there without the other. Killed before the commit, nothing happened; killed after it,
-the answer waits (fault F19). It is inserted first, so a twin in flight blocks on the unique index until the first has
-ended, at most `lock_timeout`, then 409. Rolled back, the twin goes on as the first; committed, it gets the stored
-answer, marked `Idempotency-Replayed: true`. The same key with another body is 422. Only 2xx is kept: an error is tried
-afresh.
+"""Idempotency-Key: a repeated request has its effect once and gets the same response. A record for each (caller,
+environment, method, path, key) lives 24 h in the database of the effect and commits with it: there is no moment at
+which one is there without the other. Killed before the commit, nothing happened; killed after it, the answer waits
+(fault F19). It is inserted first, so a twin in flight blocks on the unique index until the first has ended, at most
+`lock_timeout`, then 409. Rolled back, the twin goes on as the first; committed, it gets the stored answer, marked
+`Idempotency-Replayed: true`. The same key with another body is 422. Only 2xx is kept: an error is tried afresh.
 
     class ProjectViewSet(ApiViewSet):
         @idempotent()                        # the effect is in the control database
@@ -19,8 +17,7 @@ The action runs inside one transaction then, and what it registers with `transac
 must not hold a transaction for as long as it takes (invoke) uses `claim` and `keep_reference` itself, in the
 transaction that makes its run. Answers may hold secrets: they are sealed under the Idempotency-Key, which is not
 stored, and under the platform's keys. The header is taken as it is, with or without the quotes that
-draft-ietf-httpapi-idempotency-key-header asks for.
-"""
+draft-ietf-httpapi-idempotency-key-header asks for."""
 
 import hashlib
 import hmac
@@ -92,10 +89,8 @@ class StoredResponse:
 
 def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
     """The ticket of `request`; None without the header. Raises ValidationFailed naming the header, PayloadTooLarge.
-
     Without a caller (a public endpoint) the body is part of the identity, so that unrelated clients with the same key
-    do not collide. For a publishable key the client's IP address is as well, since their bodies may be equal.
-    """
+    do not collide. For a publishable key the client's IP address is as well, since their bodies may be equal."""
     key: str | None = request.META.get("HTTP_IDEMPOTENCY_KEY")
     if key is None:
         return None
@@ -129,11 +124,9 @@ def _canonical(body: bytes) -> bytes:
 
 
 def claim(ticket: Ticket, *, using: str) -> StoredResponse | None:
-    """Claim the ticket in the current transaction, as its first statement. None: the request is new, continue.
-
-    Waits while the same request is in flight, at most the session's `lock_timeout`, then raises Conflict. Raises
-    ValidationFailed if the key was used with another body. Must run inside `transaction.atomic(using=using)`.
-    """
+    """Claim the ticket in the current transaction, as its first statement. None: the request is new, continue. Waits
+    while the same request is in flight, at most the session's `lock_timeout`, then raises Conflict. Raises
+    ValidationFailed if the key was used with another body. Must run inside `transaction.atomic(using=using)`."""
     with connections[using].cursor() as cursor:
         try:
             cursor.execute(_CLAIM, [ticket.digest, ticket.fingerprint, HOURS])
@@ -204,9 +197,7 @@ def in_region(view: ApiViewSet) -> str | None:
 
 def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable[[Action], Action]:
     """Let an action of an ApiViewSet honour the Idempotency-Key; `using` is, or says, the database alias of its effect.
-
-    With the header the action runs inside `atomic(using)`; without it the decorator does nothing.
-    """
+    With the header the action runs inside `atomic(using)`; without it the decorator does nothing."""
 
     def decorate(action: Action) -> Action:
         @wraps(action)

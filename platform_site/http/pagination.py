@@ -1,9 +1,7 @@
-"""Keyset pagination: the rows after the last one seen, in one query whose cost does not grow with depth.
-
-A page is selected by values, not by offset, so rows that appear or vanish between two requests do not repeat or skip
-others. Used by the lists of the control database and the regions; tenant rows compile their own statements with the
-same cursors. Contract section 8.
-"""
+"""Keyset pagination: the rows after the last one seen, in one query whose cost does not grow with depth. A page is
+selected by values, not by offset, so rows that appear or vanish between two requests do not repeat or skip others. Used
+by the lists of the control database and the regions; tenant rows compile their own statements with the same cursors.
+Contract section 8."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,10 +32,8 @@ class Page(Generic[Item]):
 
 
 def read_limit(text: str | None, most: int = MAX_LIMIT) -> int:
-    """The query parameter `limit`: 1 to `most` in plain digits, DEFAULT_LIMIT where it is absent.
-
-    Raises ValidationFailed on the field `limit`. Contract section 8.
-    """
+    """The query parameter `limit`: 1 to `most` in plain digits, DEFAULT_LIMIT where it is absent. Raises
+    ValidationFailed on the field `limit`. Contract section 8."""
     if text is None:
         return DEFAULT_LIMIT
     if text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most:
@@ -55,16 +51,12 @@ def paginate(
     *,
     heavy: str | None = None,
 ) -> Page[Item]:
-    """The page of `queryset` after `cursor` (None: the first), at most `limit` items: one query.
-
-    `heavy` names a text column that may be large: then the page ends early, with HEAVIEST bytes of it, and the texts
-    are read by a second query when it is known which ones fit. The rows must be instances.
-
-    `order` names columns that are never null, `-` for descending; the last one must be unique (`["-created_at",
-    "-id"]`). They may run in different directions and may cross relations (`project__name`); rows may be instances or
-    the dicts of `.values()`. The cursor is bound to `kind`, `facts` and `order`. Raises ValidationFailed on the field
-    `cursor`.
-    """
+    """The page of `queryset` after `cursor` (None: the first), at most `limit` items: one query. `heavy` names a text
+    column that may be large: then the page ends early, with HEAVIEST bytes of it, and the texts are read by a second
+    query when it is known which ones fit. The rows must be instances. `order` names columns that are never null, `-`
+    for descending; the last one must be unique (`["-created_at", "-id"]`). They may run in different directions and may
+    cross relations (`project__name`); rows may be instances or the dicts of `.values()`. The cursor is bound to `kind`,
+    `facts` and `order`. Raises ValidationFailed on the field `cursor`."""
     bound = [list(order), *facts]
     if cursor is not None:
         values = cursors.decode(kind, bound, cursor)

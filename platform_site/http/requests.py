@@ -1,9 +1,7 @@
-"""The current request, for code that does not receive it as an argument: its id, and headers of its response.
-
-The middleware (`platform_site.http.middleware.api`) opens and closes a request; Celery's hooks
+"""The current request, for code that does not receive it as an argument: its id, and headers of its response. The
+middleware (`platform_site.http.middleware.api`) opens and closes a request; Celery's hooks
 (`platform_site.observability.logs`) do the same for a task, so that the id given by a client is in each log line,
-error, event and run.
-"""
+error, event and run."""
 
 import re
 from contextvars import ContextVar, Token
@@ -52,10 +50,8 @@ def add_header(request: HttpRequest, name: str, value: str) -> None:
 
 
 def named_environment(request: HttpRequest) -> str | None:
-    """The environment that a request names by the header `X-Environment`, else by its host, else None.
-
-    The header is returned unchecked. A host is `env-….<PLATFORM_DOMAIN>`, because host names have no underscore.
-    """
+    """The environment that a request names by the header `X-Environment`, else by its host, else None. The header is
+    returned unchecked. A host is `env-….<PLATFORM_DOMAIN>`, because host names have no underscore."""
     header: str | None = request.META.get("HTTP_X_ENVIRONMENT")
     if header:
         return header
@@ -74,13 +70,10 @@ def environment_of_host(host: str) -> str | None:
 
 
 def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
-    """The query parameters, each at most once.
-
-    `allowed` are the known ones. Others are refused, because ignoring a misspelled filter would widen the result; names
-    that begin with `_` (cache busters) are ignored. None ignores unknown names: for endpoints of a single object.
-
-    Raises ValidationFailed naming each parameter that is unknown, repeated, not UTF-8 or has a NUL.
-    """
+    """The query parameters, each at most once. `allowed` are the known ones. Others are refused, because ignoring a
+    misspelled filter would widen the result; names that begin with `_` (cache busters) are ignored. None ignores
+    unknown names: for endpoints of a single object. Raises ValidationFailed naming each parameter that is unknown,
+    repeated, not UTF-8 or has a NUL."""
     if not query_string:
         return {}
     if len(query_string) <= _REMEMBERED_LENGTH:

@@ -1,9 +1,8 @@
-"""`ApiViewSet`: the base class of all API endpoints.
-
-A DRF viewset (actions, serializers and drf-spectacular work as usual) without the parts of its dispatch that a JSON API
-does not need: content negotiation, versions, renderers, browsable pages. A request is processed as method → caller →
-scope → query parameters → action, which returns finished bytes (`respond`, `created`, `no_content`) instead of DRF's
-Response. docs/explanation/performance.md compares it with DRF's own dispatch.
+"""`ApiViewSet`: the base class of all API endpoints. A DRF viewset (actions, serializers and drf-spectacular work as
+usual) without the parts of its dispatch that a JSON API does not need: content negotiation, versions, renderers,
+browsable pages. A request is processed as method → caller → scope → query parameters → action, which returns finished
+bytes (`respond`, `created`, `no_content`) instead of DRF's Response. docs/explanation/performance.md compares it with
+DRF's own dispatch.
 
     class ProjectViewSet(ApiViewSet):
         required_scopes = {"list": "projects:read", "create": "projects:create"}
@@ -59,11 +58,9 @@ def encode(data: Any) -> bytes:
 
 
 class JsonResponse(HttpResponse):
-    """As `HttpResponse(body, status=…, content_type="application/json", headers=…)`, made in a fifth of its time.
-
-    What Django's constructors work out is always the same here (tests/api/test_fast_responses.py compares both).
-    Names and values of headers are set by the platform, in printable ASCII; the server drops others.
-    """
+    """As `HttpResponse(body, status=…, content_type="application/json", headers=…)`, made in a fifth of its time. What
+    Django's constructors work out is always the same here (tests/api/test_fast_responses.py compares both). Names and
+    values of headers are set by the platform, in printable ASCII; the server drops others."""
 
     def __init__(self, body: bytes, status: int, headers: Mapping[str, str] | None) -> None:
         store = {"content-type": ("Content-Type", "application/json")}
@@ -120,10 +117,8 @@ def never_stored(response: HttpResponse) -> HttpResponse:
 
 
 class ApiRequest(Request):
-    """DRF's request whose `data` is read by `platform_site.http.bodies` and by nothing else.
-
-    Made without what only DRF's own parsers, negotiation and authentication would ask it for.
-    """
+    """DRF's request whose `data` is read by `platform_site.http.bodies` and by nothing else. Made without what only
+    DRF's own parsers, negotiation and authentication would ask it for."""
 
     def __init__(self, request: HttpRequest, view: "ApiViewSet") -> None:
         self._request = request

@@ -75,11 +75,9 @@ class EnvironmentRef:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One authenticated request's principal.
-
-    `scopes` is already the effective set: a key's own, an account's by its role in `place`'s project, an app user's
-    fixed few. `place` is None for an account (or account key) whose call named no environment and needs none.
-    """
+    """One authenticated request's principal. `scopes` is already the effective set: a key's own, an account's by its
+    role in `place`'s project, an app user's fixed few. `place` is None for an account (or account key) whose call named
+    no environment and needs none."""
 
     kind: CallerKind
     id: str

@@ -1,8 +1,6 @@
-"""Public identifiers: a kind prefix, an underscore and a UUIDv7 in 26 characters of lower-case Crockford base32.
-
-The form is TypeID's (https://github.com/jetify-com/typeid, spec 0.3). Ids made by one process sort by their making,
-also within a millisecond; ids of several processes sort to the millisecond.
-"""
+"""Public identifiers: a kind prefix, an underscore and a UUIDv7 in 26 characters of lower-case Crockford base32. The
+form is TypeID's (https://github.com/jetify-com/typeid, spec 0.3). Ids made by one process sort by their making, also
+within a millisecond; ids of several processes sort to the millisecond."""
 
 import os
 import re

@@ -1,9 +1,7 @@
 """What each plan allows: one table, for callers at `GET /v1/limits` and for readers in docs/reference/limits.md.
-
 Thresholds are per minute and per caller, quotas are counts, sizes are bytes, times are milliseconds. Of these,
 `RATE_LIMIT_FACTOR` multiplies the rates (`platform_site.redis.rate_limits`). A test keeps the page in step with the
-table. Contract section 8.
-"""
+table. Contract section 8."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,5 +5,4 @@
     a scrape        `lag`: how long the oldest item of each queue has waited, and a worker's last heartbeat
 
 Everything is in a few thousand rows of the control database (`platform_site.models`), so the page reads one database
-and no large table, and an unavailable region still shows its last metrics. Only the console and monitoring use them.
-"""
+and no large table, and an unavailable region still shows its last metrics. Only the console and monitoring use them."""

@@ -1,9 +1,7 @@
-"""Queue lag, results of the latest delivery attempts, and the last worker heartbeat: for `/metrics` and `/readyz`.
-
-A worker measures each region's queues (`rollups`) and records a heartbeat every few seconds, both in the control
+"""Queue lag, results of the latest delivery attempts, and the last worker heartbeat: for `/metrics` and `/readyz`. A
+worker measures each region's queues (`rollups`) and records a heartbeat every few seconds, both in the control
 database, so every web host reports the same without asking a region. Items that waited at the last measurement count as
-still waiting: without a worker, or with an unavailable region, the lag grows and alerts fire.
-"""
+still waiting: without a worker, or with an unavailable region, the lag grows and alerts fire."""
 
 from collections.abc import Iterator
 from typing import Final

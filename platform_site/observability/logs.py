@@ -1,9 +1,7 @@
-"""Log lines: one JSON object each (`LOG_FORMAT=json`), or readable text under `manage.py up`.
-
-Every line carries the id of the request it belongs to, in the web processes and in Celery's. Secrets are cut by what
-they look like, not by where they stand, in the finished line: message, extras and stack traces alike. Every
-request makes one line, by `access`, which names the route and never the path.
-"""
+"""Log lines: one JSON object each (`LOG_FORMAT=json`), or readable text under `manage.py up`. Every line carries the id
+of the request it belongs to, in the web processes and in Celery's. Secrets are cut by what they look like, not by where
+they stand, in the finished line: message, extras and stack traces alike. Every request makes one line, by `access`,
+which names the route and never the path."""
 
 import contextlib
 import logging
@@ -71,11 +69,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:34:56 warning platform.errors the message key=value req_…`, for people.
-
-    A trace follows in lines of its own, indented: whatever an exception says, none of them looks like another record.
-    Control characters are escaped everywhere.
-    """
+    """`12:34:56 warning platform.errors the message key=value req_…`, for people. A trace follows in lines of its own,
+    indented: whatever an exception says, none of them looks like another record. Control characters are escaped
+    everywhere."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
@@ -132,9 +128,7 @@ def access(
 ) -> None:
     """The one line of a request. `route` is the template (`/v1/rows/{table}`), so no value of a client's is in it.
     `replica` names the one that answered in the primary's place. `table` and `error` are for text lines of 4xx alone.
-
-    Built without `Logger._log`, which would walk the stack to learn who called: half of what a line costs.
-    """
+    Built without `Logger._log`, which would walk the stack to learn who called: half of what a line costs."""
     if not _access.isEnabledFor(logging.INFO):
         return
     record = _AccessRecord(
@@ -213,12 +207,10 @@ class TextAccessFormatter(TextFormatter):
 
 
 class AccessHandler(logging.StreamHandler[TextIO]):
-    """Formats and writes access log lines in batches, in another thread.
-
-    A write per line would cost each request a system call and wake the reader of the pipe: 12 µs here and 25 µs in
-    `manage.py up`. And a blocked reader would block every request; here it only loses lines beyond MOST_WAITING. A
-    killed process loses the lines of its last `batching.PAUSE`; a terminating one calls `flush`.
-    """
+    """Formats and writes access log lines in batches, in another thread. A write per line would cost each request a
+    system call and wake the reader of the pipe: 12 µs here and 25 µs in `manage.py up`. And a blocked reader would
+    block every request; here it only loses lines beyond MOST_WAITING. A killed process loses the lines of its last
+    `batching.PAUSE`; a terminating one calls `flush`."""
 
     MOST_WAITING: Final = 50_000
 

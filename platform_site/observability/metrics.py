@@ -1,11 +1,9 @@
-"""Prometheus metrics, counted across all processes of this machine, and the `/metrics` endpoint.
-
-prometheus-client keeps each process's metrics in a memory-mapped file of `PROMETHEUS_MULTIPROC_DIR` (the data
-directory's `metrics/` unless set), and a scrape adds them up. An ended process keeps its file, so counters never
-decrease; `reset` removes the files of an earlier run when the service starts. Only processes that called
-`open_metrics_file` keep one: others (each command of `manage.py`) remove theirs at their end. The directory must be
-known before the library is imported, so all users import it from here.
-"""
+"""Prometheus metrics, counted across all processes of this machine, and the `/metrics` endpoint. prometheus-client
+keeps each process's metrics in a memory-mapped file of `PROMETHEUS_MULTIPROC_DIR` (the data directory's `metrics/`
+unless set), and a scrape adds them up. An ended process keeps its file, so counters never decrease; `reset` removes the
+files of an earlier run when the service starts. Only processes that called `open_metrics_file` keep one: others (each
+command of `manage.py`) remove theirs at their end. The directory must be known before the library is imported, so all
+users import it from here."""
 
 import atexit
 import hmac

@@ -1,9 +1,6 @@
-"""The metrics file of one process, on a disk that may be full.
-
-prometheus-client maps a sparse file into memory. If the disk is full, writing to a hole raises SIGBUS, which would end
-each web process at its next request. Here the blocks are allocated before the file is mapped; if that fails, the
-process counts in memory only, and scrapes miss its metrics.
-"""
+"""The metrics file of one process, on a disk that may be full. prometheus-client maps a sparse file into memory. If the
+disk is full, writing to a hole raises SIGBUS, which would end each web process at its next request. Here the blocks are
+allocated before the file is mapped; if that fails, the process counts in memory only, and scrapes miss its metrics."""
 
 import mmap
 import os

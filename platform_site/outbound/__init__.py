@@ -1,8 +1,6 @@
 """The only HTTP client for URLs that users choose: SSRF protection, time limits, fairness.
-
 Depends on: platform_site.concurrency, platform_site.http.
-Used from outside: http_client, ssrf, urls.
-"""
+Used from outside: http_client, ssrf, urls."""
 
 from platform_site.outbound.errors import (
     ConnectionBroken,

@@ -1,7 +1,5 @@
-"""Errors of outbound requests. The class says what to do next; `reason` is a sentence for the owner of the URL.
-
-No reason has an IP address that the caller did not write, or text from the other side.
-"""
+"""Errors of outbound requests. The class says what to do next; `reason` is a sentence for the owner of the URL. No
+reason has an IP address that the caller did not write, or text from the other side."""
 
 
 class OutboundError(Exception):

@@ -1,9 +1,7 @@
-"""Calls: check, connect to what was checked, send, read a bounded answer, keep the connection for the next one.
-
-Used by webhooks (each attempt), functions (`ctx.fetch`) and sign-in by other providers. A Client may be shared by any
-number of threads. A call ends within `total` seconds (15), whatever the other side does; connecting takes at most
-`connect` of them (5).
-"""
+"""Calls: check, connect to what was checked, send, read a bounded answer, keep the connection for the next one. Used by
+webhooks (each attempt), functions (`ctx.fetch`) and sign-in by other providers. A Client may be shared by any number of
+threads. A call ends within `total` seconds (15), whatever the other side does; connecting takes at most `connect` of
+them (5)."""
 
 import contextlib
 import http.client
@@ -132,17 +130,13 @@ class Client:
         is_repeatable: bool | None = None,
         interruption: Interruption | None = None,
     ) -> Response:
-        """One call. `headers` must not frame the message: length, host and connection are ours.
-
-        `owner` is on whose behalf it is made: the id of an environment, `""` for the platform. Each has connections of
-        its own: a host that takes the body of one request for the beginning of the next, because it reads no bodies
-        there, would give one tenant's secrets into another's hands. Each has a share of the names asked for at a time.
-
-        A kept connection may turn out dead at the moment it is used. If nothing came back on it, the call is made once
-        more on a new one, provided that it `is_repeatable` (None: if the method is). An interrupted call is Broken.
-
-        Raises an OutboundError, or ValueError for a method or header that HTTP does not have.
-        """
+        """One call. `headers` must not frame the message: length, host and connection are ours. `owner` is on whose
+        behalf it is made: the id of an environment, `""` for the platform. Each has connections of its own: a host that
+        takes the body of one request for the beginning of the next, because it reads no bodies there, would give one
+        tenant's secrets into another's hands. Each has a share of the names asked for at a time. A kept connection may
+        turn out dead at the moment it is used. If nothing came back on it, the call is made once more on a new one,
+        provided that it `is_repeatable` (None: if the method is). An interrupted call is Broken. Raises an
+        OutboundError, or ValueError for a method or header that HTTP does not have."""
         deadline = time.monotonic() + total
         interruption = interruption or Interruption()
         try:

@@ -1,10 +1,7 @@
-"""Name resolution with a deadline.
-
-`getaddrinfo` has no timeout: a silent name server blocks it for half a minute. It runs in a thread that can be
-abandoned, at most MOST_PENDING at a time, and MOST_OF_ONE per owner, under a
+"""Name resolution with a deadline. `getaddrinfo` has no timeout: a silent name server blocks it for half a minute. It
+runs in a thread that can be abandoned, at most MOST_PENDING at a time, and MOST_OF_ONE per owner, under a
 `platform_site.concurrency.fair_semaphore`: a lookup cannot be ended early, but owners whose names are never resolved
-get fewer and fewer slots, and none of those reserved for owners whose names were resolved.
-"""
+get fewer and fewer slots, and none of those reserved for owners whose names were resolved."""
 
 import ipaddress
 import os
@@ -34,11 +31,9 @@ class NotResolved(Exception):
 
 
 def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
-    """The IP addresses of `host` (a name, or an IP address as text) in the system's order, without repetitions.
-
-    `owner` is the owner of the call, as for `Client.request`. `deadline` is on `time.monotonic()`. Raises NotResolved,
-    or TimeoutError.
-    """
+    """The IP addresses of `host` (a name, or an IP address as text) in the system's order, without repetitions. `owner`
+    is the owner of the call, as for `Client.request`. `deadline` is on `time.monotonic()`. Raises NotResolved, or
+    TimeoutError."""
     try:
         return [ipaddress.ip_address(host)]
     except ValueError:

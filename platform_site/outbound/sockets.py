@@ -1,9 +1,7 @@
-"""Sockets with one deadline for all they do, and one number of bytes they may bring.
-
-A timeout of the standard kind begins anew with each read, so whoever sends a byte a second is never late. Here each
-read gets what is left of the whole. The number of bytes bounds what a peer can make us read where HTTP does not:
-endless interim responses, headers, chunk extensions, trailers.
-"""
+"""Sockets with one deadline for all they do, and one number of bytes they may bring. A timeout of the standard kind
+begins anew with each read, so whoever sends a byte a second is never late. Here each read gets what is left of the
+whole. The number of bytes bounds what a peer can make us read where HTTP does not: endless interim responses, headers,
+chunk extensions, trailers."""
 
 import socket
 import ssl

@@ -1,8 +1,6 @@
-"""Parses and checks URLs to be called, once and strictly.
-
-The same parser is used when the URL is stored and when it is called, so that they cannot differ. Hosts are names (IDN
-as punycode), canonical IPv4 or bracketed IPv6: no decimal, octal, hex or shortened forms, which resolvers accept.
-"""
+"""Parses and checks URLs to be called, once and strictly. The same parser is used when the URL is stored and when it is
+called, so that they cannot differ. Hosts are names (IDN as punycode), canonical IPv4 or bracketed IPv6: no decimal,
+octal, hex or shortened forms, which resolvers accept."""
 
 import ipaddress
 import re
@@ -148,12 +146,9 @@ def _host(netloc: str) -> str:
 
 
 def check_url(text: str, *, field: str = "url") -> str:
-    """The canonical form of a URL to be called later. Resolves its name: at most RESOLVE_SECONDS.
-
-    Raises ValidationFailed naming `field` for a URL that cannot be called: malformed, or with only private IP
-    addresses. A name that does not resolve now is accepted; each call checks again. Not to be called inside a
-    transaction.
-    """
+    """The canonical form of a URL to be called later. Resolves its name: at most RESOLVE_SECONDS. Raises
+    ValidationFailed naming `field` for a URL that cannot be called: malformed, or with only private IP addresses. A
+    name that does not resolve now is accepted; each call checks again. Not to be called inside a transaction."""
     try:
         target = parse_url(text)
     except BadUrl as error:

@@ -1,9 +1,8 @@
-"""Availability watch: one thread finds out that a database does not respond, and all others fail fast.
-
-A vanished host or a cut cable refuses nothing and resets nothing. Opening a connection takes `connect_timeout` to fail,
-a statement on an open one DATABASE_SILENCE_SECONDS, until the kernel gives up (settings). A stalled server on a live
-host (its disk does not respond, or it is behind a proxy) would never fail. Waiting threads are missing for all other
-regions. So each process watches each of its databases:
+"""Availability watch: one thread finds out that a database does not respond, and all others fail fast. A vanished host
+or a cut cable refuses nothing and resets nothing. Opening a connection takes `connect_timeout` to fail, a statement on
+an open one DATABASE_SILENCE_SECONDS, until the kernel gives up (settings). A stalled server on a live host (its disk
+does not respond, or it is behind a proxy) would never fail. Waiting threads are missing for all other regions. So each
+process watches each of its databases:
 
 * The first wait that ends in silence marks the database as unavailable. From then on all others are refused at once
   (psycopg's ConnectionTimeout, 503 `unavailable`), while one thread probes it every PROBE_SECONDS.
@@ -14,8 +13,7 @@ regions. So each process watches each of its databases:
 
 A database that refuses or closes a connection is not silent: docs/explanation/reliability.md describes restarts.
 Callers: `platform_site.postgres.base` for connections, cursors and commits, `platform_site.postgres.prepared` for
-libpq.
-"""
+libpq."""
 
 import logging
 import os
@@ -38,8 +36,7 @@ SILENT_SECONDS: Final = 0.5
 """What failed sooner was an answer, if only of the network."""
 MIN_WAIT_SECONDS: Final = 0.05
 """Seconds without progress that are not unusual, however quick the database is. The pool lets a thread join every 10 ms
-(`WEB_THREAD_STUCK_MS`): six of eight are there after 60, and by then it must be known whether they wait in vain.
-"""
+(`WEB_THREAD_STUCK_MS`): six of eight are there after 60, and by then it must be known whether they wait in vain."""
 USUAL_LATENCY_FACTOR: Final = 8
 """So many times the usual length of a statement are not unusual either."""
 
@@ -67,11 +64,9 @@ class AvailabilityWatch:
         self.is_away = False
 
     def enter(self, by: BaseDatabaseWrapper | None = None, *, whatever: bool = False) -> bool:
-        """Start to wait for the database; after True, call `leave` or `lost` at the end.
-
-        False: this thread is waiting already. Raises psycopg's ConnectionTimeout if the database is unavailable, or if
-        too many threads wait without progress; never with `whatever`.
-        """
+        """Start to wait for the database; after True, call `leave` or `lost` at the end. False: this thread is waiting
+        already. Raises psycopg's ConnectionTimeout if the database is unavailable, or if too many threads wait without
+        progress; never with `whatever`."""
         me = getcurrent()
         waiting = self._waiting
         if me in waiting:

@@ -1,10 +1,7 @@
-"""The database backend named in the settings.
-
-Django's health check costs a round trip per request. A server that stopped or terminated this backend has closed the
-socket or sent a message, so an idle connection with a readable socket is dead or unusable. `poll` finds that out in two
-microseconds. A peer that vanished silently is handled by TCP timers, by `platform_site.postgres.availability`, and by
-one retry of reads in `platform_site.http.views`.
-"""
+"""The database backend named in the settings. Django's health check costs a round trip per request. A server that
+stopped or terminated this backend has closed the socket or sent a message, so an idle connection with a readable socket
+is dead or unusable. `poll` finds that out in two microseconds. A peer that vanished silently is handled by TCP timers,
+by `platform_site.postgres.availability`, and by one retry of reads in `platform_site.http.views`."""
 
 import select
 from collections.abc import Callable

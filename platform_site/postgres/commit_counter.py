@@ -1,8 +1,6 @@
 """Counts the commits of each thread, so that a failed request is repeated only if it has committed nothing.
-
 `DatabaseWrapper._commit` counts; `platform_site.http.views` compares. Statements outside a transaction are not counted:
-a service that changes something does so inside `atomic()`.
-"""
+a service that changes something does so inside `atomic()`."""
 
 import threading
 

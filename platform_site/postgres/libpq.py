@@ -1,7 +1,5 @@
-"""Statements on one connection through libpq: prepared at their second use, one by one or in a pipeline.
-
-It uses libpq on psycopg's connection, because a cursor costs 20-35 µs more per statement, and handles what a cursor
-would:
+"""Statements on one connection through libpq: prepared at their second use, one by one or in a pipeline. It uses libpq
+on psycopg's connection, because a cursor costs 20-35 µs more per statement, and handles what a cursor would:
 
 * Inside `atomic()` it begins the transaction: psycopg sends its BEGIN lazily with its own next statement, and a
   statement sent before it would commit by itself.

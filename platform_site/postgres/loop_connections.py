@@ -1,8 +1,6 @@
 """The connections of requests on the event loop: borrowed from a pool of the process, given back after the response.
-
 Django keeps the connections of a thread in a thread local; here `django.db.connections` finds those of a request on the
-loop in the request itself, so no statement of one request can run on another's connection.
-"""
+loop in the request itself, so no statement of one request can run on another's connection."""
 
 import asyncio
 import threading

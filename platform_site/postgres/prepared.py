@@ -1,12 +1,8 @@
-"""Runs prepared statements and returns PostgreSQL's bytes.
-
-In: the text of a statement (`$1`, `$2`, …) and its values as text bytes. Out: rows of bytes. Used by
-`rows.query.context`, `rows.migrate.rule_impact`, the runs of functions, and on the control database by
-`accounts.directory.user_lookup`. `libpq` runs them on the connection.
-
-A dead connection is closed, so that the next statement opens another. A read outside of a transaction is then repeated;
-a write never is, because its outcome is unknown.
-"""
+"""Runs prepared statements and returns PostgreSQL's bytes. In: the text of a statement (`$1`, `$2`, …) and its values
+as text bytes. Out: rows of bytes. Used by `rows.query.context`, `rows.migrate.rule_impact`, the runs of functions, and
+on the control database by `accounts.directory.user_lookup`. `libpq` runs them on the connection. A dead connection is
+closed, so that the next statement opens another. A read outside of a transaction is then repeated; a write never is,
+because its outcome is unknown."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -36,11 +32,9 @@ Result = TypeVar("Result")
 
 
 def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """Every row that `sql` returns on the database `alias`, for values bound in order of their numbers.
-
-    Joins the transaction of an enclosing `atomic()`, else commits by itself. Raises Django's database errors, with
-    psycopg's as the cause.
-    """
+    """Every row that `sql` returns on the database `alias`, for values bound in order of their numbers. Joins the
+    transaction of an enclosing `atomic()`, else commits by itself. Raises Django's database errors, with psycopg's as
+    the cause."""
     return run_on(connections[alias], sql, values)
 
 
@@ -50,11 +44,9 @@ def run_on(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes |
 
 
 def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
-    """As `run_on` for each statement, in one round trip: a transaction for each, in order.
-
-    The result of a failed one is its error; the others continue. Outside of `atomic()`. Raises Django's
-    OperationalError if the connection is lost: then their outcomes are unknown.
-    """
+    """As `run_on` for each statement, in one round trip: a transaction for each, in order. The result of a failed one
+    is its error; the others continue. Outside of `atomic()`. Raises Django's OperationalError if the connection is
+    lost: then their outcomes are unknown."""
     outcomes: list[list[Row] | DatabaseError] = []
     for result in _watched(connection, pipeline_each, statements):
         try:
@@ -66,10 +58,8 @@ def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -
 
 
 def run_in_transaction(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row]]:
-    """As `run_on` for each statement, in one round trip, in the transaction of an enclosing `atomic()`.
-
-    Raises the first error, which undoes the transaction.
-    """
+    """As `run_on` for each statement, in one round trip, in the transaction of an enclosing `atomic()`. Raises the
+    first error, which undoes the transaction."""
     return [read_rows(result) for result in _watched(connection, pipeline_in_transaction, statements)]
 
 
@@ -121,11 +111,9 @@ def run_on_replica(
     alias: str, freshness: Freshness, sql: bytes, values: Sequence[bytes | None], limit_ms: int | None = None
 ) -> list[Row] | None:  # fmt: skip
     """As `run`, for a statement that only reads, on a replica of `alias` that is as fresh as asked; notes which one.
-
     None where the primary must answer: no replica is fit, it has not come so far, or it failed (gone, a conflict with
     what it replays, a column that it does not have yet). Raises only what the primary would say as well, and as late:
-    that the statement took too long.
-    """
+    that the statement took too long."""
     chosen = replicas.region(alias).choose(freshness)
     if chosen is None:
         return None

@@ -1,7 +1,6 @@
-"""Read replicas: which one may serve a read, and how far it must have replayed.
-
-Off unless the settings name some (`REGION_*_REPLICA_URLS`). Positions are bytes of the primary's write-ahead log. A
-replica only serves a read if it has replayed the log up to the later of two positions:
+"""Read replicas: which one may serve a read, and how far it must have replayed. Off unless the settings name some
+(`REGION_*_REPLICA_URLS`). Positions are bytes of the primary's write-ahead log. A replica only serves a read if it has
+replayed the log up to the later of two positions:
 
 * **The environment's mark**: the end of the log after the environment's last acknowledged write. A writer raises it in
   Redis after its commit and before its response (`written`); a request reads it in the round trip that fetches its
@@ -16,11 +15,8 @@ The replica itself is asked, in the round trip of the read and before its snapsh
 (`platform_site.postgres.prepared.run_on_replica`): earlier knowledge may concern another server behind the same name,
 or the time before a crash. Positions need no clocks, and an idle primary does not look like a lagging replica, as it
 does by `pg_last_xact_replay_timestamp`. A thread per replica asks the same regularly, so that a late or silent one is
-skipped and used again later.
-
-Callers: `projects.api.authentication`, `rows.query.context`, `platform_site.postgres.prepared`, other writers of rows
-and schemas (`written`), `platform_site.http.site.health`.
-"""
+skipped and used again later. Callers: `projects.api.authentication`, `rows.query.context`,
+`platform_site.postgres.prepared`, other writers of rows and schemas (`written`), `platform_site.http.site.health`."""
 
 import itertools
 import logging
@@ -282,10 +278,8 @@ def freshness(alias: str, name: str, mark: int | None) -> Freshness | None:
 
 def written(alias: str, environment_id: str) -> None:
     """An environment's rows or schema change on this thread's connection to `alias`: raise its mark once they have.
-
     Called in the transaction, or after a statement that was one. Two round trips after the commit, one to the primary
-    and one to Redis. Never raises.
-    """
+    and one to Redis. Never raises."""
     name = mark_name(alias, environment_id)
     if name is not None:
         raising = _Raising(alias, name)

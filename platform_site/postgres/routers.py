@@ -1,8 +1,6 @@
-"""Database router: accounts and projects are in the control database; rows, webhooks and functions in their region.
-
-A region's models are never reached without naming a database: `Model.objects.using(place.cluster)`. So a query that
-forgot its region raises instead of looking in the wrong place.
-"""
+"""Database router: accounts and projects are in the control database; rows, webhooks and functions in their region. A
+region's models are never reached without naming a database: `Model.objects.using(place.cluster)`. So a query that
+forgot its region raises instead of looking in the wrong place."""
 
 from typing import Any
 

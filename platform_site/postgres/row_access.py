@@ -36,10 +36,8 @@ def forbid_unruled_statements(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
     """Execute wrapper of every region connection. Raises RowsClosed for tenant tables outside of `row_access`.
-
     Definitions (CREATE SCHEMA, DROP TABLE) pass: they show no rows, and `projects`, a lower layer, creates and drops
-    the schemas.
-    """
+    the schemas."""
     text = sql if isinstance(sql, str) else _spelled(sql)
     if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
         if not _row_access_allowed.get():

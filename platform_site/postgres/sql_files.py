@@ -1,8 +1,6 @@
-"""SQL statements in files: `queue.sql` beside `queue.py` has those that the module runs.
-
-A line `-- name: claim` begins the statement `claim`. `{other}` in it stands for the statement `other` of the same file,
-or for a fragment that Python passes. Lines that are comments are not sent to the server.
-"""
+"""SQL statements in files: `queue.sql` beside `queue.py` has those that the module runs. A line `-- name: claim` begins
+the statement `claim`. `{other}` in it stands for the statement `other` of the same file, or for a fragment that Python
+passes. Lines that are comments are not sent to the server."""
 
 import re
 from pathlib import Path

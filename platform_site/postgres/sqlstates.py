@@ -1,8 +1,6 @@
-"""Maps each SQLSTATE to an API error, so that no message of PostgreSQL reaches a client.
-
-A message, a detail or a hint of PostgreSQL names constraints, tables and other tenants' values; the log gets them, the
-client gets one of a few sentences. Reliability section 3, "SQLSTATE map".
-"""
+"""Maps each SQLSTATE to an API error, so that no message of PostgreSQL reaches a client. A message, a detail or a hint
+of PostgreSQL names constraints, tables and other tenants' values; the log gets them, the client gets one of a few
+sentences. Reliability section 3, "SQLSTATE map"."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -89,8 +87,7 @@ def is_repeatable(error: BaseException) -> bool:
 
 def lost_connection(error: BaseException) -> bool:
     """Whether an open connection turned out dead under a statement. A connection that could not be opened is not this:
-    trying again at once would double the wait.
-    """
+    trying again at once would double the wait."""
     if not is_database_error(error):
         return False
     for cause in _causes(error):

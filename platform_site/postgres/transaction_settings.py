@@ -12,10 +12,8 @@ _SET: Final = "SELECT set_config('enable_sort', %s, true), set_config('enable_se
 
 
 def lift_limits(cursor: Any) -> None:
-    """For a transaction that takes as long as its data are large: an import, a copy, a restore.
-
-    Its statements have no limit. Its waits for locks have one, because what it holds meanwhile blocks others.
-    """
+    """For a transaction that takes as long as its data are large: an import, a copy, a restore. Its statements have no
+    limit. Its waits for locks have one, because what it holds meanwhile blocks others."""
     cursor.execute(
         "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', %s, true),"
         " set_config('idle_in_transaction_session_timeout', '0', true)",

@@ -1,7 +1,5 @@
-"""Redis client: one pipelined round trip per request, with a time budget, and optional.
-
-Redis only has data that may be lost: cached callers and rate limit counters. A request collects its commands in a
-`RoundTrip` and runs it once:
+"""Redis client: one pipelined round trip per request, with a time budget, and optional. Redis only has data that may be
+lost: cached callers and rate limit counters. A request collects its commands in a `RoundTrip` and runs it once:
 
     trip = store.trip()
     record = trip.get("who:ses_…")
@@ -20,8 +18,7 @@ dies between mark and commit leaves no stale record. A mark that could not be wr
 as soon as Redis is back; until then another process could use an old record, for at most its lifetime (`RECORD_TTL`).
 
 redis-py makes the connections (URL, TLS, authentication); the round trip itself uses hiredis: 22 µs of CPU, where
-redis-py's pipeline takes 60.
-"""
+redis-py's pipeline takes 60."""
 
 import asyncio
 import logging
@@ -95,11 +92,9 @@ class Store:
 
     def mark(self, marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:
         """Overwrite each key with its mark for `ttl` seconds, inside the transaction that makes the records outdated.
-
         Returns False if Redis is unavailable: the marks are then written in the background until RECORD_TTL has passed,
         when the records they should have covered have expired. A later mark of the same key replaces a waiting one.
-        Never raises.
-        """
+        Never raises."""
         # Breaker or not: one trip of this process that came late says nothing of the others, who believe the records.
         if not marks or self._try(_puts(marks, ttl), len(marks), although_away=True):
             return True
@@ -115,9 +110,7 @@ class Store:
 
     def raise_to(self, values: Mapping[str, int], ttl: int) -> bool:
         """Store each number for `ttl` seconds unless a higher one is there. False if Redis did not do it. Never raises.
-
-        Numbers up to 2**53, for `Trip.highest`: Redis compares nothing but the scores of sorted sets.
-        """
+        Numbers up to 2**53, for `Trip.highest`: Redis compares nothing but the scores of sorted sets."""
         commands: list[bytes] = []
         for key, value in values.items():
             commands += [pack(("ZADD", key, "GT", value, HIGHEST)), pack(("EXPIRE", key, ttl))]
@@ -230,10 +223,8 @@ class Store:
         return replies
 
     def _line(self, deadline: float) -> Connection:
-        """An idle line; if there is none, the next one that another thread puts back or that is made meanwhile.
-
-        Raises what connecting raised, or TimeoutError.
-        """
+        """An idle line; if there is none, the next one that another thread puts back or that is made meanwhile. Raises
+        what connecting raised, or TimeoutError."""
         try:
             found = self._idle.get_nowait()
             if isinstance(found, Connection):

@@ -1,8 +1,7 @@
-"""Rate limits: how many requests a caller may send, stated in headers and enforced with 429.
-
-django-ratelimit names the counter and its window; Redis counts, in the pipeline that fetches the caller's record
-(`ratelimit_cache`); this module compares counts with thresholds and sets headers or raises `RateLimited`. Windows are
-fixed, one minute long, and start at a different second for each key.
+"""Rate limits: how many requests a caller may send, stated in headers and enforced with 429. django-ratelimit names the
+counter and its window; Redis counts, in the pipeline that fetches the caller's record (`ratelimit_cache`); this module
+compares counts with thresholds and sets headers or raises `RateLimited`. Windows are fixed, one minute long, and start
+at a different second for each key.
 
     per caller      `begin(request, trip, identity)` before the round trip, `.settle(plan)` when the record names the
                     plan; `begin_anonymous` for a publishable key or an inbound endpoint, where callers are
@@ -15,8 +14,7 @@ fixed, one minute long, and start at a different second for each key.
 While Redis is unavailable nothing is limited, and `redis_client` logs that, except for the token endpoint and requests
 that send e-mails: there a limiter in this process's memory takes over. Responses to limited requests carry
 `RateLimit-Policy` and `RateLimit` as in draft-ietf-httpapi-ratelimit-headers-10, a 429 also `Retry-After`.
-`RATE_LIMIT_FACTOR` multiplies every threshold. Contract section 8.
-"""
+`RATE_LIMIT_FACTOR` multiplies every threshold. Contract section 8."""
 
 import threading
 import time
@@ -110,10 +108,7 @@ class Counting:
 
     def settle(self, quota: int, *, fall_back: bool = False) -> tuple[str, str, int | None]:
         """Compare with `quota` per period: returns the values of both headers, and the seconds to wait if it is
-        exceeded.
-
-        `fall_back`: while Redis is unavailable, count in this process instead of letting everything pass.
-        """
+        exceeded. `fall_back`: while Redis is unavailable, count in this process instead of letting everything pass."""
         quota = max(1, int(quota * cached_settings.RATE_LIMIT_FACTOR))
         count, time_left = self._tally.value, self._time_left
         if count is None:
@@ -187,11 +182,8 @@ def count_operations(request: HttpRequest, operations: int, plan: str, caller_id
 
 def count_refused(request: HttpRequest, about: str = "") -> None:
     """A token was refused: count it for the client's address. One round trip. Raises RateLimited instead of the
-    refusal.
-
-    With `about`, such as an environment that the token names, it counts there alone: a provider sends for many
-    customers from the same address, and continues for a while with a token that one of them has revoked.
-    """
+    refusal. With `about`, such as an environment that the token names, it counts there alone: a provider sends for many
+    customers from the same address, and continues for a while with a token that one of them has revoked."""
     _count_ip_address(request, "refused", IP_ADDRESS_LIMITS.refused_requests_per_minute, about)
 
 
@@ -214,10 +206,8 @@ class Refusals:
 
 
 def count_anonymous(request: HttpRequest) -> None:
-    """A request without a token, where none is needed: counted for the client's address. One round trip.
-
-    Raises RateLimited.
-    """
+    """A request without a token, where none is needed: counted for the client's address. One round trip. Raises
+    RateLimited."""
     _count_ip_address(request, "address", IP_ADDRESS_LIMITS.anonymous_requests_per_minute)
 
 
@@ -244,11 +234,9 @@ def _network(request: HttpRequest, about: str) -> str:
 
 
 def count_token_request(request: HttpRequest, *, pool_id: str | None = None, email: str | None = None) -> None:
-    """One attempt at the token endpoint: counted for the client's address and, if it names one, for (pool, e-mail).
-
-    One round trip. Without an e-mail it is a refresh or a code. While Redis is unavailable, this process counts. Raises
-    RateLimited.
-    """
+    """One attempt at the token endpoint: counted for the client's address and, if it names one, for (pool, e-mail). One
+    round trip. Without an e-mail it is a refresh or a code. While Redis is unavailable, this process counts. Raises
+    RateLimited."""
     address = client_ip.network_of(request)
     if email is None:
         _count_alone(request, "refresh", address, IP_ADDRESS_LIMITS.refreshes_per_minute)
@@ -268,12 +256,9 @@ def count_email_request(
     request: HttpRequest, *, kind: str, pool_id: str | None, email: str, plan: str = "free"
 ) -> None:
     """A request to send an e-mail of this kind to `email`: counted for that recipient by the hour, and for the client's
-    address by the hour and among the sign-in attempts.
-
-    One round trip. It counts whether or not an account has that address. Each kind is counted separately: otherwise a
-    stranger who signs up with a person's address would use up that person's password resets. While Redis is
-    unavailable, this process counts. Raises RateLimited.
-    """
+    address by the hour and among the sign-in attempts. One round trip. It counts whether or not an account has that
+    address. Each kind is counted separately: otherwise a stranger who signs up with a person's address would use up
+    that person's password resets. While Redis is unavailable, this process counts. Raises RateLimited."""
     trip = redis_client.round_trip()
     address = client_ip.network_of(request)
     by_address = Counting(request, trip, "sign-in-address", address)
@@ -289,11 +274,9 @@ def count_email_request(
 
 
 def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) -> None:
-    """An e-mail goes to an address that the caller named: counted for the pool by the hour, so that no sign-up page
-    can flood strangers. Called after all other checks: a refused request does not count.
-
-    One round trip. While Redis is unavailable, this process counts. Raises RateLimited.
-    """
+    """An e-mail goes to an address that the caller named: counted for the pool by the hour, so that no sign-up page can
+    flood strangers. Called after all other checks: a refused request does not count. One round trip. While Redis is
+    unavailable, this process counts. Raises RateLimited."""
     message = "As many e-mails as the plan allows in an hour have been asked for here."
     quota = plan_limits(plan).emails_per_hour
     _count_alone(request, "emails-pool", pool_id or "", quota, period=HOUR, message=message)
@@ -301,11 +284,9 @@ def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) ->
 
 def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -> int | None:
     """An e-mail of this kind is about to be sent to an account: counted for the pool and for the recipient by the hour.
-    Returns the seconds to wait if either is over its limit, else None.
-
-    Called by the worker, which alone knows that the account exists: counted at the request, made-up addresses would use
-    up the limit. One round trip. While Redis is unavailable, this process counts.
-    """
+    Returns the seconds to wait if either is over its limit, else None. Called by the worker, which alone knows that the
+    account exists: counted at the request, made-up addresses would use up the limit. One round trip. While Redis is
+    unavailable, this process counts."""
     trip = redis_client.round_trip()
     by_pool = Counting(None, trip, "emails-to-users", pool_id or "", period=HOUR)
     by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalize(recipient)}", period=HOUR)
@@ -330,8 +311,7 @@ def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
 def count_member_request(request: HttpRequest, account_id: str) -> None:
     """An account names a person by e-mail to make them a member, and is told if no account has that address: counted
     for the caller as sign-in attempts are, across projects. One round trip. While Redis is unavailable, this process
-    counts. Raises RateLimited.
-    """
+    counts. Raises RateLimited."""
     _count_alone(request, "members", account_id, plan_limits("free").token_requests_per_minute)
 
 
@@ -365,10 +345,8 @@ def limited_callers() -> dict[str, int]:
 
 
 class ProcessLimiter:
-    """Counts in this process's memory while Redis is unavailable: one fixed window for at most `most` keys.
-
-    When it is full the oldest key is dropped; the limit per address still applies behind the one per e-mail.
-    """
+    """Counts in this process's memory while Redis is unavailable: one fixed window for at most `most` keys. When it is
+    full the oldest key is dropped; the limit per address still applies behind the one per e-mail."""
 
     def __init__(self, period: int = PERIOD, most: int = 20_000) -> None:
         self._period = period

@@ -1,10 +1,8 @@
-"""The cache beneath django-ratelimit: it counts on the round trip that the request makes anyway.
-
-django-ratelimit decides which counter a request belongs to (group, rate, key, window) and asks a Django cache to add
-one to it. Here the answer is a promise: `incr` notes the counter on the trip at hand and returns a `Tally`, which knows
-its value when the trip has run. So one pipeline fetches the caller's record and raises all counters, and each is raised
-once, atomically, by Redis (`platform_site.redis.rate_limits`). Django's own Redis cache costs 127 µs at each use.
-"""
+"""The cache beneath django-ratelimit: it counts on the round trip that the request makes anyway. django-ratelimit
+decides which counter a request belongs to (group, rate, key, window) and asks a Django cache to add one to it. Here the
+answer is a promise: `incr` notes the counter on the trip at hand and returns a `Tally`, which knows its value when the
+trip has run. So one pipeline fetches the caller's record and raises all counters, and each is raised once, atomically,
+by Redis (`platform_site.redis.rate_limits`). Django's own Redis cache costs 127 µs at each use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

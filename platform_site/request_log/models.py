@@ -9,10 +9,8 @@ ERROR: Final = 400
 
 
 class LogEntry(models.Model):
-    """One request. The table is partitioned by `keep_days`, then by the day of `at` (`request_log.partitions`).
-
-    It has no texts that a client chose freely: no messages, values, queries, bodies, paths or addresses.
-    """
+    """One request. The table is partitioned by `keep_days`, then by the day of `at` (`request_log.partitions`). It has
+    no texts that a client chose freely: no messages, values, queries, bodies, paths or addresses."""
 
     at = models.DateTimeField()
     """When the request began, by the clock of the web process."""

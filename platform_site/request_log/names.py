@@ -1,8 +1,6 @@
-"""Which names of tables and functions exist.
-
-A path may name a table or function that does not exist, and so may hold anything, such as a key that was pasted into
-the wrong place. After an error, an entry has the name only if it exists.
-"""
+"""Which names of tables and functions exist. A path may name a table or function that does not exist, and so may hold
+anything, such as a key that was pasted into the wrong place. After an error, an entry has the name only if it
+exists."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
-"""Partitions of the request log: one for each retention period and day, so that old entries go with their table.
-
-They are created some days ahead by a periodic job. A writer that finds none for its entries creates them too.
-"""
+"""Partitions of the request log: one for each retention period and day, so that old entries go with their table. They
+are created some days ahead by a periodic job. A writer that finds none for its entries creates them too."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -44,10 +42,8 @@ def create(using: str) -> int:
 
 
 def drop_old(using: str) -> int:
-    """Drop the partitions whose newest entry is older than its retention period. Returns how many.
-
-    Each in its own transaction: dropping locks the parent, and readers and writers wait for it.
-    """
+    """Drop the partitions whose newest entry is older than its retention period. Returns how many. Each in its own
+    transaction: dropping locks the parent, and readers and writers wait for it."""
     today = _today(using)
     old = [name for name in _existing(using) if _is_old(name, today)]
     for name in old:

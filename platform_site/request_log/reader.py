@@ -57,9 +57,8 @@ class LogPage:
 def page(place: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> LogPage:
     """The entries that match `wanted`: any of `since` (inclusive), `until` (exclusive), `request_id`, `status`,
     `status_class`, `method`, `route`, `table`, `caller` and `function`. Up to five statements, each along an index.
-
-    Entries older than the plan's `request_log_days` are not among them. Raises ValidationFailed on the field `cursor`.
-    """
+    Entries older than the plan's `request_log_days` are not among them. Raises ValidationFailed on the field
+    `cursor`."""
     bound = [place.environment_id, *(f"{name}={_text(value)}" for name, value in sorted(wanted.items()))]
     oldest = datetime.now(UTC) - timedelta(days=plan_limits(place.plan).request_log_days)
     values = {

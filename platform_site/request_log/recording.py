@@ -1,10 +1,7 @@
 """Recording entries in memory. `record` is called on the path of every request: it takes a few microseconds, waits for
-nothing and raises nothing.
-
-Each database has a bounded queue. Of one environment, a process records READS_PER_SECOND successful reads and
-OTHERS_PER_SECOND other requests; those beyond, and those that find the queue full, are counted instead. Counts are not
-locked: two threads that count at the same moment may count one.
-"""
+nothing and raises nothing. Each database has a bounded queue. Of one environment, a process records READS_PER_SECOND
+successful reads and OTHERS_PER_SECOND other requests; those beyond, and those that find the queue full, are counted
+instead. Counts are not locked: two threads that count at the same moment may count one."""
 
 import re
 import time

@@ -1,9 +1,6 @@
-"""Writing entries to the database: a thread of a web process for each database.
-
-It copies a batch every second. While the database is unavailable or its disk is full, the batch waits and the queue
-fills up to its bound. If the connection is lost during a commit, the batch may be written twice. A killed process loses
-its last second.
-"""
+"""Writing entries to the database: a thread of a web process for each database. It copies a batch every second. While
+the database is unavailable or its disk is full, the batch waits and the queue fills up to its bound. If the connection
+is lost during a commit, the batch may be written twice. A killed process loses its last second."""
 
 import logging
 import re

@@ -1,5 +1,3 @@
 """Encryption of stored secrets, and rotation of its keys.
-
 Depends on: nothing.
-Used from outside: keyring, rotation.
-"""
+Used from outside: keyring, rotation."""

@@ -1,23 +1,17 @@
 """Secrets at rest: AES-256-GCM under the platform's keys, with rotation, or under a key derived from a client's secret.
-
-`seal` and `unseal` are for values that the service must read again by itself (signing keys, webhook secrets, secrets
-of functions). The purpose is bound in as associated data, so that a value copied into another column cannot be
-unsealed there. `seal_under` is for values that must stay unreadable to a thief of the database: only the holder of
-`secret` can have them unsealed.
-
-`mac` and `is_mac` are for values that are sent out and must come back unchanged, and are stored nowhere. `macs` accepts
-other spellings.
-
-`settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of them unseal. To rotate: give all processes
-a new key, put it first, run `manage.py rotate_encryption_keys`, drop the old key
-(docs/how-to/operations/rotation.md). A models module names its sealed columns with `register_sealed_field`, so that
+`seal` and `unseal` are for values that the service must read again by itself (signing keys, webhook secrets, secrets of
+functions). The purpose is bound in as associated data, so that a value copied into another column cannot be unsealed
+there. `seal_under` is for values that must stay unreadable to a thief of the database: only the holder of `secret` can
+have them unsealed. `mac` and `is_mac` are for values that are sent out and must come back unchanged, and are stored
+nowhere. `macs` accepts other spellings. `settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of
+them unseal. To rotate: give all processes a new key, put it first, run `manage.py rotate_encryption_keys`, drop the old
+key (docs/how-to/operations/rotation.md). A models module names its sealed columns with `register_sealed_field`, so that
 the command finds them (`platform_site.security.rotation`); a test finds the ones forgotten.
 
     sealed        = 0x01 | key id (8) | nonce (12) | ciphertext | tag (16)
     sealed under  = 0x02 | salt (16)  | nonce (12) | ciphertext | tag (16)
 
-NIST SP 800-38D allows 2^32 random nonces a key; at ten sealed values a second that is thirteen years.
-"""
+NIST SP 800-38D allows 2^32 random nonces a key; at ten sealed values a second that is thirteen years."""
 
 import hashlib
 import hmac
@@ -97,10 +91,8 @@ def seal(plaintext: bytes, *, purpose: str) -> bytes:
 
 
 def unseal(sealed: bytes, *, purpose: str) -> bytes:
-    """Decrypt what `seal` made for the same purpose, with whichever platform key sealed it.
-
-    Raises UnknownKey or Tampered.
-    """
+    """Decrypt what `seal` made for the same purpose, with whichever platform key sealed it. Raises UnknownKey or
+    Tampered."""
     sealed = bytes(sealed)  # a database driver may hand over a memoryview
     if len(sealed) < OVERHEAD or sealed[:1] != _SEALED:
         raise Tampered(f"not a sealed value ({purpose})")
@@ -153,9 +145,7 @@ def _derived(secret: bytes, salt: bytes, purpose: str) -> AESGCM:
 
 def seal_under(secret: bytes, plaintext: bytes, *, purpose: str) -> bytes:
     """Encrypt under a key derived from `secret` (HKDF-SHA256, a salt for each value). The platform's keys take no part.
-
-    It is as strong as `secret` is hard to guess: HKDF does not slow a guesser down.
-    """
+    It is as strong as `secret` is hard to guess: HKDF does not slow a guesser down."""
     salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
     header = _SEALED_UNDER + salt
     return header + nonce + _derived(secret, salt, purpose).encrypt(nonce, plaintext, header)

@@ -1,9 +1,7 @@
-"""Encrypts every sealed value again with the first platform key, row by row, while the service runs.
-
-Each value is replaced by itself under the new key only where it is still the one that was read, so a row that changes
-meanwhile keeps its change. What is done is recognised by the key id in front of the value: a run that was cut off
-goes on where it was, and a second one has nothing to do. Called by `manage.py rotate_encryption_keys`.
-"""
+"""Encrypts every sealed value again with the first platform key, row by row, while the service runs. Each value is
+replaced by itself under the new key only where it is still the one that was read, so a row that changes meanwhile keeps
+its change. What is done is recognised by the key id in front of the value: a run that was cut off goes on where it was,
+and a second one has nothing to do. Called by `manage.py rotate_encryption_keys`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,11 +1,8 @@
-"""Passes requests from connections to Django, and its responses back.
-
-`/healthz` is answered at once, requests for rows run on the event loop (`platform_site.concurrency.loop_requests`), and
-all else runs in a pool of threads. So a client that stalls costs no thread, and `/healthz` tells the truth about this
-process even while every thread waits for a database.
-
-What is refused here never reaches Django, and looks the same as if it had: the one error envelope with a request id.
-"""
+"""Passes requests from connections to Django, and its responses back. `/healthz` is answered at once, requests for rows
+run on the event loop (`platform_site.concurrency.loop_requests`), and all else runs in a pool of threads. So a client
+that stalls costs no thread, and `/healthz` tells the truth about this process even while every thread waits for a
+database. What is refused here never reaches Django, and looks the same as if it had: the one error envelope with a
+request id."""
 
 import asyncio
 import contextvars

@@ -1,15 +1,11 @@
-"""A thread pool in which one thread takes jobs at a time, and another joins only while that one is stuck.
-
-Threads that run Python in one process compete for the interpreter lock, so more of them serve fewer requests; but one
-thread alone would stop serving whenever it waits for a lock in PostgreSQL, a password hash or a function. So one thread
-is active. If jobs are queued and the active thread has been in one job for longer than `stuck_after`, an idle thread,
-or a new one while there are fewer than `max_threads`, becomes the active one; the other finishes its job and is idle
-then. A job that knows that it will wait says so, and another thread becomes active at once, unless `max_waiting`
-others wait: more of them would wait for the interpreter lock. A job that was queued for longer than `queue_timeout` is
-refused.
-
-Nothing here knows of HTTP or Django. `submit`, `stop` and the timer run on the event loop's thread, the rest anywhere.
-"""
+"""A thread pool in which one thread takes jobs at a time, and another joins only while that one is stuck. Threads that
+run Python in one process compete for the interpreter lock, so more of them serve fewer requests; but one thread alone
+would stop serving whenever it waits for a lock in PostgreSQL, a password hash or a function. So one thread is active.
+If jobs are queued and the active thread has been in one job for longer than `stuck_after`, an idle thread, or a new one
+while there are fewer than `max_threads`, becomes the active one; the other finishes its job and is idle then. A job
+that knows that it will wait says so, and another thread becomes active at once, unless `max_waiting` others wait: more
+of them would wait for the interpreter lock. A job that was queued for longer than `queue_timeout` is refused. Nothing
+here knows of HTTP or Django. `submit`, `stop` and the timer run on the event loop's thread, the rest anywhere."""
 
 import logging
 import threading
@@ -28,12 +24,9 @@ class CallLater(Protocol):
 
 
 class ElasticThreadPool(Generic[Job]):
-    """A queue of jobs and the threads that do them.
-
-    `work(job)` runs in a thread of the pool and must not raise; `refuse(job)` runs on the loop for a job that was
-    queued too long; `on_retire()` runs in a thread that ends (it closes the thread's database connections). Times
-    are in seconds.
-    """
+    """A queue of jobs and the threads that do them. `work(job)` runs in a thread of the pool and must not raise;
+    `refuse(job)` runs on the loop for a job that was queued too long; `on_retire()` runs in a thread that ends (it
+    closes the thread's database connections). Times are in seconds."""
 
     def __init__(
         self,

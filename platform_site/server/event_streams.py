@@ -1,7 +1,5 @@
-"""Sends Server-Sent Events on the event loop: a stream costs no thread, and while it is silent no task.
-
-While the client does not take what was written, messages wait in the stream's queue, which has a limit.
-"""
+"""Sends Server-Sent Events on the event loop: a stream costs no thread, and while it is silent no task. While the
+client does not take what was written, messages wait in the stream's queue, which has a limit."""
 
 import asyncio
 import contextlib

@@ -1,9 +1,7 @@
-"""HTTP/1.1 on the event loop: uvloop's transport and httptools' parser in, one response after the other out.
-
-A connection has one request in hand at a time; pipelined ones wait their turn. Limits, as in
-docs/explanation/reliability.md: a head within HEAD_SECONDS, a body within BODY_SECONDS, and a client that takes
-nothing of its response for WRITE_SECONDS is cut off.
-"""
+"""HTTP/1.1 on the event loop: uvloop's transport and httptools' parser in, one response after the other out. A
+connection has one request in hand at a time; pipelined ones wait their turn. Limits, as in
+docs/explanation/reliability.md: a head within HEAD_SECONDS, a body within BODY_SECONDS, and a client that takes nothing
+of its response for WRITE_SECONDS is cut off."""
 
 import asyncio
 import logging

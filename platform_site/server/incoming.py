@@ -1,6 +1,5 @@
-"""The request as Django sees it, and the client's address.
-
-`Incoming` takes the place of WSGIRequest: the same META names, the body already read. Three deliberate differences:
+"""The request as Django sees it, and the client's address. `Incoming` takes the place of WSGIRequest: the same META
+names, the body already read. Three deliberate differences:
 
 - a repeated header is joined by commas, as HTTP allows;
 - a header whose name contains an underscore is dropped: `X_Forwarded_For` would otherwise pass for `X-Forwarded-For`;
@@ -143,12 +142,9 @@ class Forwarding:
         return any(parsed in network for network in self._networks if network.version == parsed.version)
 
     def client(self, peer: str, scheme: str, headers: Iterable[tuple[str, str]]) -> tuple[str, str]:
-        """The client's address and scheme. `peer` is the address that opened the connection.
-
-        The list of `X-Forwarded-For` is read from its end: each trusted proxy vouches for the entry before its own, and
-        the first address that is not a trusted proxy's is the client. Entries to its left were written by the client
-        itself.
-        """
+        """The client's address and scheme. `peer` is the address that opened the connection. The list of
+        `X-Forwarded-For` is read from its end: each trusted proxy vouches for the entry before its own, and the first
+        address that is not a trusted proxy's is the client. Entries to its left were written by the client itself."""
         if not self._networks or not self.trusts(peer):
             return peer, scheme
         hops: list[str] = []

@@ -1,7 +1,5 @@
-"""Sends responses of Django: small ones in one piece, files and long streams in parts.
-
-A response may be sent from any thread.
-"""
+"""Sends responses of Django: small ones in one piece, files and long streams in parts. A response may be sent from any
+thread."""
 
 import logging
 from collections.abc import Iterable

@@ -1,7 +1,6 @@
-"""Granian as we run it: sockets that outlive the workers, workers that come back, a reload that drops nothing.
-
-`serve` is called by `manage.py serve`, and by `manage.py up` through it with sockets that `up` already holds. Where we
-leave Granian's own ways, and why:
+"""Granian as we run it: sockets that outlive the workers, workers that come back, a reload that drops nothing. `serve`
+is called by `manage.py serve`, and by `manage.py up` through it with sockets that `up` already holds. Where we leave
+Granian's own ways, and why:
 
 - **The sockets are ours.** There is one for each worker (SO_REUSEPORT), for with a single one the worker that wakes
   first takes all: 16 clients of 16. But Granian opens them in the workers, and what waits in the queue of a worker that
@@ -204,11 +203,9 @@ class _Load:
 
 
 def _let_workers_end_from_the_first() -> None:
-    """A worker that has to end before it serves does so.
-
-    With the signal handler inherited from the main process it would only note the signal and serve on, and the service
-    would wait for it in vain while stopping; and Python drops signals that arrive while it forks.
-    """
+    """A worker that has to end before it serves does so. With the signal handler inherited from the main process it
+    would only note the signal and serve on, and the service would wait for it in vain while stopping; and Python drops
+    signals that arrive while it forks."""
 
     def begin() -> None:
         for number in _ENDS:
@@ -235,13 +232,10 @@ def _allow_connections() -> int:
 
 
 def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] | None = None) -> None:
-    """Serve by one worker for each socket until SIGTERM or SIGINT; SIGHUP replaces the workers one by one.
-
-    Raises SystemExit(1) if they cannot start.
-
-    `preload`: import the application here, so that workers start at once and share its memory; a reload then keeps the
-    code it has. Without it each worker imports the code as it is at its start. `log` is a logging dictConfig.
-    """
+    """Serve by one worker for each socket until SIGTERM or SIGINT; SIGHUP replaces the workers one by one. Raises
+    SystemExit(1) if they cannot start. `preload`: import the application here, so that workers start at once and share
+    its memory; a reload then keeps the code it has. Without it each worker imports the code as it is at its start.
+    `log` is a logging dictConfig."""
     load = _Load()
     # Spawned without preloading: a fork has every module that this process has, and so the code it was started with.
     multiprocessing.set_start_method("fork" if preload else "spawn", force=True)

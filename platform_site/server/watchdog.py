@@ -1,9 +1,7 @@
-"""Logs whatever stops the event loop for more than 50 ms, with the stack of its thread.
-
-A thread asks the loop for an answer, and checks every 25 ms whether it came. It is a stop if the loop's thread computes
-for so long, or sleeps elsewhere than in the loop. A thread that is ready and has no core, or that waits for the
-interpreter, is on a busy machine: it wakes every 5 ms to ask for the interpreter, which tells it from one that sleeps.
-"""
+"""Logs whatever stops the event loop for more than 50 ms, with the stack of its thread. A thread asks the loop for an
+answer, and checks every 25 ms whether it came. It is a stop if the loop's thread computes for so long, or sleeps
+elsewhere than in the loop. A thread that is ready and has no core, or that waits for the interpreter, is on a busy
+machine: it wakes every 5 ms to ask for the interpreter, which tells it from one that sleeps."""
 
 import asyncio
 import logging

@@ -1,9 +1,6 @@
-"""One worker process: an event loop that serves HTTP until it is asked to end.
-
-It takes the place of Granian's own worker function (a parameter of its `serve`), whose main process starts and replaces
-workers. The names from `granian` with an underscore are its internals, which is why pyproject.toml pins its minor
-release.
-"""
+"""One worker process: an event loop that serves HTTP until it is asked to end. It takes the place of Granian's own
+worker function (a parameter of its `serve`), whose main process starts and replaces workers. The names from `granian`
+with an underscore are its internals, which is why pyproject.toml pins its minor release."""
 
 import asyncio
 import logging

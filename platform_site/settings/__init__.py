@@ -1,8 +1,6 @@
 """All settings, one module per subject. A fresh clone runs with no variable set; production sets those in
-docs/how-to/deployment.md.
-
-What is unset falls back to the embedded services of the data dir (`platform_site.embedded.data_dir`).
-"""
+docs/how-to/deployment.md. What is unset falls back to the embedded services of the data dir
+(`platform_site.embedded.data_dir`)."""
 
 from platform_site.settings.base import *
 from platform_site.settings.console import *

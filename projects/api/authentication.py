@@ -1,13 +1,10 @@
-"""Authentication: turns a request into a `Caller`.
-
-In: the `Authorization` header, the environment that the request names, and whether the endpoint needs one. Out: a
-frozen `Caller` with its effective scopes and its environment, or an error. It costs one Redis round trip, which reads
-both records (caller, environment) and counts the request, and one PostgreSQL statement if a record is not cached.
-
-Records read from PostgreSQL are cached with the process's next round trip, so a miss needs no second one.
-`accounts.users.identity_lookup` and `projects.directory.environment_cache` describe how the records stay current. Equal
-records give the same `Caller` object, found by their bytes, so a hit parses nothing. Contract section 5.
-"""
+"""Authentication: turns a request into a `Caller`. In: the `Authorization` header, the environment that the request
+names, and whether the endpoint needs one. Out: a frozen `Caller` with its effective scopes and its environment, or an
+error. It costs one Redis round trip, which reads both records (caller, environment) and counts the request, and one
+PostgreSQL statement if a record is not cached. Records read from PostgreSQL are cached with the process's next round
+trip, so a miss needs no second one. `accounts.users.identity_lookup` and `projects.directory.environment_cache`
+describe how the records stay current. Equal records give the same `Caller` object, found by their bytes, so a hit
+parses nothing. Contract section 5."""
 
 import logging
 import time
@@ -52,12 +49,10 @@ class CallerAuthentication(BaseAuthentication):
     """DRF's way in. Stateless; one instance serves all requests."""
 
     def authenticate(self, request: Request) -> tuple[Caller, Credential]:
-        """The caller of this request and its credential.
-
-        Raises Unauthorized (no, bad, expired or revoked token), RateLimited, NotFound (an environment that is not the
-        caller's), ValidationFailed on the field `X-Environment` (none is named and none can be inferred), Forbidden (an
-        account's key where an environment is needed), ProjectSuspended.
-        """
+        """The caller of this request and its credential. Raises Unauthorized (no, bad, expired or revoked token),
+        RateLimited, NotFound (an environment that is not the caller's), ValidationFailed on the field `X-Environment`
+        (none is named and none can be inferred), Forbidden (an account's key where an environment is needed),
+        ProjectSuspended."""
         http: HttpRequest = request._request
         header = http.META.get("HTTP_AUTHORIZATION")
         if not header:
@@ -188,11 +183,9 @@ def _check_expiry(identity: Identity) -> None:
 
 
 def _check_place(question: Lookup, found: _Found, use: EnvironmentUse) -> None:
-    """That the call means an environment of the caller's, or none where none is needed. Never a guess.
-
-    Of a suspended project, keys and users get nowhere; an account does where the call needs no environment, such as to
-    ask who it is.
-    """
+    """That the call means an environment of the caller's, or none where none is needed. Never a guess. Of a suspended
+    project, keys and users get nowhere; an account does where the call needs no environment, such as to ask who it
+    is."""
     named, identity = question.named, found.identity
     if identity.environment_id is not None:
         if not found.places:

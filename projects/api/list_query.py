@@ -1,9 +1,7 @@
-"""The list of projects, the first request of every client, as one compiled statement. Contract section 4.2.
-
-The manager's queryset says what is visible; here it becomes text a single time for each shape (who asks, first page or
-a later one, how many), with marks in the places of what differs from call to call. Compiling it anew took more than
-half of the request's processor time. The pages are those of `platform_site.http.pagination`.
-"""
+"""The list of projects, the first request of every client, as one compiled statement. Contract section 4.2. The
+manager's queryset says what is visible; here it becomes text a single time for each shape (who asks, first page or a
+later one, how many), with marks in the places of what differs from call to call. Compiling it anew took more than half
+of the request's processor time. The pages are those of `platform_site.http.pagination`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -34,9 +32,7 @@ _BY_PLACE: Final = Caller(
 
 def page(caller: Caller, limit: int, cursor: str | None) -> dict[str, Any]:
     """The answer: up to `limit` projects that `caller` may see, the newest first, and the next cursor. One query.
-
-    Raises ValidationFailed on the field `cursor`.
-    """
+    Raises ValidationFailed on the field `cursor`."""
     bound = [list(ORDER)]
     since, after = cursors.decode(KIND, bound, cursor) if cursor is not None else (None, None)
     who = caller.account_id or (caller.place.project_id if caller.place else "")

@@ -1,8 +1,6 @@
 """The version of an environment's users (`accounts.directory.kept_users`), read in the round trip of a request that may
-embed some.
-
-Which pool has the users is part of a record that the same trip reads, so it is known from an earlier request.
-"""
+embed some. Which pool has the users is part of a record that the same trip reads, so it is known from an earlier
+request."""
 
 import time
 from typing import Final

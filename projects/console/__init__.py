@@ -1,5 +1,3 @@
 """Admin pages of projects, and links and questions for all of `/admin`.
-
 Depends on: services, directory.
-Used from outside: base.
-"""
+Used from outside: base."""

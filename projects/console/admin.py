@@ -1,7 +1,5 @@
-"""Console pages of projects, environments and members. All changes use the services of the API.
-
-So rules, audit entries and cache invalidation are the same; only the actor differs (`Actor.staff`).
-"""
+"""Console pages of projects, environments and members. All changes use the services of the API. So rules, audit entries
+and cache invalidation are the same; only the actor differs (`Actor.staff`)."""
 
 from typing import Any
 

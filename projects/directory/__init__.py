@@ -1,5 +1,3 @@
 """Lookups: environments and their cache, members' roles, limits, allowed origins, environment locks.
-
 Depends on: accounts.
-Used from outside: environments, environment_cache, access, limits, locks, roles.
-"""
+Used from outside: environments, environment_cache, access, limits, locks, roles."""

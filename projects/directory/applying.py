@@ -1,8 +1,6 @@
-"""The configuration plan that is being applied to an environment, recorded in the control database.
-
-An apply changes the region first and the control database afterwards (`platform_site.config.apply`). From its beginning
-to its end, settings of the environment that are stored in the control database change only by it.
-"""
+"""The configuration plan that is being applied to an environment, recorded in the control database. An apply changes
+the region first and the control database afterwards (`platform_site.config.apply`). From its beginning to its end,
+settings of the environment that are stored in the control database change only by it."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -36,10 +34,8 @@ def require_settled(environment_id: str) -> None:
 
 
 def begin(environment_id: str, plan_id: str) -> None:
-    """Record in the control transaction at hand that the plan is applied from its commit on.
-
-    Raises NoSuchEnvironment, ApplyInProgress.
-    """
+    """Record in the control transaction at hand that the plan is applied from its commit on. Raises NoSuchEnvironment,
+    ApplyInProgress."""
     status = Environment.Status
     live = Environment.objects.live().filter(pk=environment_id)
     environment = live.select_for_update(no_key=True, of=("self",)).first()

@@ -1,8 +1,6 @@
-"""The audit log of one project, for its owners.
-
-An entry belongs to the project that it names, or to the project of the environment that it names: a sign-in knows only
-the environment. What accounts do to themselves belongs to no project, although the request may have meant one.
-"""
+"""The audit log of one project, for its owners. An entry belongs to the project that it names, or to the project of the
+environment that it names: a sign-in knows only the environment. What accounts do to themselves belongs to no project,
+although the request may have meant one."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -23,11 +21,8 @@ _OWN_AFFAIRS: Final = Q(actor_kind="account", target_id=F("actor_id"), action__r
 
 def page(project: Project, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> Page[AuditEntry]:
     """The newest entries that match `wanted`: any of `environment`, `action` (a name, or `function.*`), `actor`,
-    `target`, `request_id`, `since` (inclusive) and `until` (exclusive). Two queries.
-
-    Each environment is a range of an index of its own, so a page costs the same at any depth. Raises ValidationFailed
-    on the field `cursor`.
-    """
+    `target`, `request_id`, `since` (inclusive) and `until` (exclusive). Two queries. Each environment is a range of an
+    index of its own, so a page costs the same at any depth. Raises ValidationFailed on the field `cursor`."""
     bound = [project.pk, *(f"{name}={_text(value)}" for name, value in sorted(wanted.items()))]
     entries = AuditEntry.objects.filter(_matching(wanted)).exclude(_OWN_AFFAIRS)
     if cursor is not None:

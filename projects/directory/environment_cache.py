@@ -1,7 +1,5 @@
-"""Cached environment records: read with the credential in one statement and cached next to it.
-
-A record is stored under one of four keys, so that both records of a request can be read at once, before either is
-known:
+"""Cached environment records: read with the credential in one statement and cached next to it. A record is stored under
+one of four keys, so that both records of a request can be read at once, before either is known:
 
 | Caller | Key |
 |---|---|
@@ -11,8 +9,7 @@ known:
 | an account that names none | `where:<usr>:` |
 
 A change of such a record marks it (`accounts.tokens.revocation`): readers then use PostgreSQL until the mark expires.
-The `evict_…` functions do so, in the transaction of the change.
-"""
+The `evict_…` functions do so, in the transaction of the change."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args
@@ -60,10 +57,7 @@ def of_credential() -> ArraySubquery:
 
 def of_account(column: str, environment_id: str | None) -> ArraySubquery:
     """The place that an account means, as JSON with its role, none or one; two where it named none and has several
-    projects.
-
-    `column` holds the account's id in the statement around.
-    """
+    projects. `column` holds the account's id in the statement around."""
     reachable = Environment.objects.reachable().of_account(OuterRef(column))
     if environment_id is not None:
         return ArraySubquery(reachable.filter(pk=environment_id).places_as_json())

@@ -1,8 +1,6 @@
-"""The directory of environments, used by `accounts` (below) and `rows` (above).
-
-`projects.apps` registers it with `accounts.directory.environments`. Schema versions are stored in the regions; `rows`
-registers a reader for them: one query per region, no copy that could become stale.
-"""
+"""The directory of environments, used by `accounts` (below) and `rows` (above). `projects.apps` registers it with
+`accounts.directory.environments`. Schema versions are stored in the regions; `rows` registers a reader for them: one
+query per region, no copy that could become stale."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -38,10 +36,8 @@ def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, i
 
 
 def allowed_origins(environment_id: str) -> Sequence[str] | None:
-    """The web origins that may read the environment's responses; None if there is no such environment. One query.
-
-    For `platform_site.http.middleware.cors`, at endpoints without a caller. Others have them in their `EnvironmentRef`.
-    """
+    """The web origins that may read the environment's responses; None if there is no such environment. One query. For
+    `platform_site.http.middleware.cors`, at endpoints without a caller. Others have them in their `EnvironmentRef`."""
     if not ids.matches("env", environment_id):
         return None
     return Environment.objects.live().filter(pk=environment_id).values_list("allowed_origins", flat=True).first()
@@ -83,10 +79,8 @@ def pool_of(environment_id: str) -> str | None:
 
 
 def place_for(caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
-    """The place and the caller's scopes there; None where it may not even see that the environment exists.
-
-    At most one query: accounts are asked for their membership, users and environment keys have one place only.
-    """
+    """The place and the caller's scopes there; None where it may not even see that the environment exists. At most one
+    query: accounts are asked for their membership, users and environment keys have one place only."""
     if caller.account_id is None:
         place = caller.place
         return (place, caller.scopes) if place and place.environment_id == environment_id else None

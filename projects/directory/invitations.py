@@ -1,10 +1,7 @@
-"""Open invitations into projects, made by owners for emails without an account.
-
-An invitation is the email that carries it (`accounts.models.registration.AccountEmail`, id `inv_…`), written in the
-inviting transaction, and deleted when it is accepted, withdrawn or expired. It ends when its sender is no longer an
-owner (`services`), which is checked again when the email is sent and when it is accepted. docs/reference/projects.md,
-"Members and invitations".
-"""
+"""Open invitations into projects, made by owners for emails without an account. An invitation is the email that carries
+it (`accounts.models.registration.AccountEmail`, id `inv_…`), written in the inviting transaction, and deleted when it
+is accepted, withdrawn or expired. It ends when its sender is no longer an owner (`services`), which is checked again
+when the email is sent and when it is accepted. docs/reference/projects.md, "Members and invitations"."""
 
 import hashlib
 from typing import Final
@@ -64,11 +61,9 @@ def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Act
 
 
 def find(token: str) -> AccountEmail:
-    """What this token opens. Two or three queries.
-
-    Raises InvalidGrant for a link that does not work (any more): so does one whose sender is no owner by now, or whose
-    project is gone. Raises ProjectSuspended, which leaves the link as it is.
-    """
+    """What this token opens. Two or three queries. Raises InvalidGrant for a link that does not work (any more): so
+    does one whose sender is no owner by now, or whose project is gone. Raises ProjectSuspended, which leaves the link
+    as it is."""
     found = one_time_links.find(token, KIND, pool_id=None)
     project: Project | None = Project.objects.live().filter(pk=found.project_id).first()
     if project is None or not may_invite(project.pk, found.details["invited_by"]):

@@ -1,7 +1,5 @@
-"""The limits of the caller's plan and their usage: the response of `GET /v1/limits`.
-
-Each app registers a counter for its limits (`set_usage_counter`). A limit without one is shown without `used`.
-"""
+"""The limits of the caller's plan and their usage: the response of `GET /v1/limits`. Each app registers a counter for
+its limits (`set_usage_counter`). A limit without one is shown without `used`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -35,10 +33,8 @@ def set_usage_counters(limits: tuple[str, ...], counters: UsageCounters) -> None
 
 
 def of(caller: Caller) -> dict[str, dict[str, Any]]:
-    """`{limit: {"limit": n, "used": m}}` for the caller's plan; `used` where it is known and the caller may see it.
-
-    App users and anonymous callers see the limits that apply to them, not the size of the project.
-    """
+    """`{limit: {"limit": n, "used": m}}` for the caller's plan; `used` where it is known and the caller may see it. App
+    users and anonymous callers see the limits that apply to them, not the size of the project."""
     allowed = plan_limits(caller.plan)
     shown = {
         field.name: {"limit": getattr(allowed, field.name)} for field in fields(PlanLimits) if field.name != "name"

@@ -1,14 +1,11 @@
-"""A shared/exclusive advisory lock per environment: writers take it shared, deletion takes it exclusive.
-
-A call finds its environment first and writes later. In between the environment may be deleted, and the write would
-remain for ever, secrets included. So a transaction that writes a row that names an environment, and depends on no other
-row of it, calls `lock_shared` or `lock_shared_in_region` and checks the environment again. The transaction that marks
-the environment (control database) or drops its schema (region) calls `lock_exclusive`. Earlier writes are then visible
-to the deletion (`projects.provisioning.deletion`), later ones are refused.
-
-Rows that depend on a locked row (a version on its function, a delivery on its webhook) do not need this. Nor do rows
-that expire within days: events, emails, sessions, idempotency records.
-"""
+"""A shared/exclusive advisory lock per environment: writers take it shared, deletion takes it exclusive. A call finds
+its environment first and writes later. In between the environment may be deleted, and the write would remain for ever,
+secrets included. So a transaction that writes a row that names an environment, and depends on no other row of it, calls
+`lock_shared` or `lock_shared_in_region` and checks the environment again. The transaction that marks the environment
+(control database) or drops its schema (region) calls `lock_exclusive`. Earlier writes are then visible to the deletion
+(`projects.provisioning.deletion`), later ones are refused. Rows that depend on a locked row (a version on its function,
+a delivery on its webhook) do not need this. Nor do rows that expire within days: events, emails, sessions, idempotency
+records."""
 
 from typing import Final
 
@@ -25,10 +22,8 @@ _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE n
 
 
 def lock_shared(environment_id: str) -> None:
-    """Let the environment not be marked until the control transaction at hand ends. Two queries.
-
-    Raises NoSuchEnvironment if it has been.
-    """
+    """Let the environment not be marked until the control transaction at hand ends. Two queries. Raises
+    NoSuchEnvironment if it has been."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         advisory_locks.lock_shared(cursor, LockSpace.ENVIRONMENT, environment_id)
     if not is_live(environment_id):
@@ -36,10 +31,8 @@ def lock_shared(environment_id: str) -> None:
 
 
 def lock_shared_in_region(environment_id: str, cluster: str) -> None:
-    """Let the environment's schema not be dropped until the region's transaction at hand ends. Two queries.
-
-    Raises NoSuchEnvironment if it has been, SchemaLost if the environment lives and has none.
-    """
+    """Let the environment's schema not be dropped until the region's transaction at hand ends. Two queries. Raises
+    NoSuchEnvironment if it has been, SchemaLost if the environment lives and has none."""
     with connections[cluster].cursor() as cursor:
         advisory_locks.lock_shared(cursor, LockSpace.ENVIRONMENT, environment_id)
         cursor.execute(_HAS_SCHEMA, [environment_id])

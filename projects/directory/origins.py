@@ -1,7 +1,5 @@
-"""Web origins as an environment's CORS list holds them (RFC 6454): `https://app.example.com`, or `*` alone. Pure.
-
-On this machine, a `*` in place of the port stands for every port: `http://localhost:*`.
-"""
+"""Web origins as an environment's CORS list holds them (RFC 6454): `https://app.example.com`, or `*` alone. Pure. On
+this machine, a `*` in place of the port stands for every port: `http://localhost:*`."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -22,9 +20,7 @@ class NotAnOrigin(ValueError):
 
 def normalised(origins: Sequence[str]) -> list[str]:
     """The same origins as browsers send them (lower case, no default port, no trailing slash), each once, in order.
-
-    Raises NotAnOrigin.
-    """
+    Raises NotAnOrigin."""
     found = list(dict.fromkeys(_normalised(origin) for origin in origins))
     if EVERY in found and len(found) > 1:
         raise NotAnOrigin("* stands for every origin and cannot be combined with others.")

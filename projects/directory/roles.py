@@ -1,8 +1,6 @@
-"""What each kind of caller may do: scopes by role. Pure data and set arithmetic, no database.
-
-A role is held in a project, so a project named in the path asks for it there (`projects.directory.access`), and a call
-that means an environment gets its scopes here, from the role in that environment's project.
-"""
+"""What each kind of caller may do: scopes by role. Pure data and set arithmetic, no database. A role is held in a
+project, so a project named in the path asks for it there (`projects.directory.access`), and a call that means an
+environment gets its scopes here, from the role in that environment's project."""
 
 from typing import Final
 

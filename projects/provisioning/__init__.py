@@ -1,5 +1,3 @@
 """Creates, copies, suspends and drops the PostgreSQL schemas of environments.
-
 Depends on: directory.
-Used from outside: schemas, branching, deletion, suspension.
-"""
+Used from outside: schemas, branching, deletion, suspension."""

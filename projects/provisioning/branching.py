@@ -1,8 +1,7 @@
-"""Preview branches: environments that start as a copy of another environment of their project.
-
-`projects` handles the record, the schema, permissions and recovery. Higher layers copy their data when they receive
-`environment_branched` in one REPEATABLE READ transaction of the region (source and branch share a database), so that
-tables, versions, webhooks and functions are one snapshot.
+"""Preview branches: environments that start as a copy of another environment of their project. `projects` handles the
+record, the schema, permissions and recovery. Higher layers copy their data when they receive `environment_branched` in
+one REPEATABLE READ transaction of the region (source and branch share a database), so that tables, versions, webhooks
+and functions are one snapshot.
 
 * Small branches are created before the response, like projects (`projects.provisioning.schemas`): the region commits
   before the control database, and a schema that loses its record in between is dropped as an orphan.
@@ -11,8 +10,7 @@ tables, versions, webhooks and functions are one snapshot.
   is complete and the periodic job sets `ready`. A permanent error becomes `failed`, with a reason and without data.
 
 Filling or dropping a schema holds its claim (`schemas.claim_schema`), so a branch that is deleted while being filled is
-dropped afterwards. docs/adr/0003-preview-branches.md.
-"""
+dropped afterwards. docs/adr/0003-preview-branches.md."""
 
 import logging
 import time
@@ -76,11 +74,9 @@ def is_small(source: EnvironmentRef) -> bool:
 
 
 def require_both(source: EnvironmentRef, target: EnvironmentRef) -> None:
-    """Raise SourceGone or NoLongerWanted if either was deleted.
-
-    Receivers of `environment_branched` ask once they hold locks on the source's tables, since a deletion that is not
-    visible then cannot drop them any more, and between long steps. One query.
-    """
+    """Raise SourceGone or NoLongerWanted if either was deleted. Receivers of `environment_branched` ask once they hold
+    locks on the source's tables, since a deletion that is not visible then cannot drop them any more, and between long
+    steps. One query."""
     wanted = [source.environment_id, target.environment_id]
     live = set(Environment.objects.live().filter(pk__in=wanted).values_list("pk", flat=True))
     if target.environment_id not in live:
@@ -120,10 +116,8 @@ def block_user_deletion(pool_id: str) -> None:
 
 def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool = False) -> None:
     """Make the schema of `target` and let every app copy its part of `source` into it: all of it, or nothing.
-
     `patient`: without time limits, for workers. Raises SchemaBusy if another process is at it, SourceGone,
-    BranchDeleted, DatabaseError.
-    """
+    BranchDeleted, DatabaseError."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return _copy_once(source, target, data, patient=patient)
@@ -171,10 +165,8 @@ def _copy_once(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, pa
 def reset(
     source: EnvironmentRef, target: EnvironmentRef, data: Data, *, actor: Caller | Actor | None, patient: bool = False
 ) -> None:
-    """Let every app replace its part of `target` by a copy of its part of `source`: all of it, or nothing.
-
-    `actor` of the audit entry; None if there is one. Raises SourceGone, BranchDeleted, TablesInUse, DatabaseError.
-    """
+    """Let every app replace its part of `target` by a copy of its part of `source`: all of it, or nothing. `actor` of
+    the audit entry; None if there is one. Raises SourceGone, BranchDeleted, TablesInUse, DatabaseError."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return _reset_once(source, target, data, actor, patient)
@@ -213,11 +205,8 @@ def unfinished(after: str) -> list[str]:
 
 def finish(environment_id: str) -> bool:
     """Fill a branch that is `creating`, or settle one whose process died. True if it is settled now, successfully or
-    not.
-
-    False if there is nothing to do, another process is working on it, or the region is unavailable: a periodic job
-    tries again.
-    """
+    not. False if there is nothing to do, another process is working on it, or the region is unavailable: a periodic job
+    tries again."""
     branch = (
         Environment.objects.live()
         .select_related("project", "parent")

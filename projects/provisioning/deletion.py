@@ -1,9 +1,6 @@
-"""Second part of a deletion: removes the schemas of marked objects, then their records.
-
-`services.delete_project` and `delete_environment` mark; from then on the environments are unreachable. Everything here
-may run twice and be interrupted anywhere: the mark is removed last, so the request, a worker or a periodic job can
-continue.
-"""
+"""Second part of a deletion: removes the schemas of marked objects, then their records. `services.delete_project` and
+`delete_environment` mark; from then on the environments are unreachable. Everything here may run twice and be
+interrupted anywhere: the mark is removed last, so the request, a worker or a periodic job can continue."""
 
 import logging
 from datetime import timedelta
@@ -43,10 +40,8 @@ def _is_small(project_id: str) -> bool:
 
 
 def finish(project_id: str) -> bool:
-    """Drop the schemas of a marked project's environments, then the records. False if the project is not marked.
-
-    Raises DatabaseError, SchemaBusy.
-    """
+    """Drop the schemas of a marked project's environments, then the records. False if the project is not marked. Raises
+    DatabaseError, SchemaBusy."""
     project = Project.objects.filter(pk=project_id, deleted_at__isnull=False).first()
     if project is None:
         return False
@@ -71,10 +66,8 @@ def finish_environment_soon(environment_id: str, cluster: str) -> None:
 
 
 def finish_environment(environment_id: str) -> bool:
-    """Drop a marked environment's schema, then its record. False if it is not marked.
-
-    Raises DatabaseError, SchemaBusy.
-    """
+    """Drop a marked environment's schema, then its record. False if it is not marked. Raises DatabaseError,
+    SchemaBusy."""
     marked = Environment.objects.filter(pk=environment_id, status=Environment.Status.DELETING)
     cluster = marked.values_list("project__cluster", flat=True).first()
     if cluster is None:
@@ -84,10 +77,8 @@ def finish_environment(environment_id: str) -> bool:
 
 
 def remove_environment(environment_id: str, cluster: str) -> None:
-    """Drop a marked environment's schema, let the apps drop what they keep of it, then its record.
-
-    Raises DatabaseError, SchemaBusy.
-    """
+    """Drop a marked environment's schema, let the apps drop what they keep of it, then its record. Raises
+    DatabaseError, SchemaBusy."""
     schemas.drop_schema(environment_id, cluster)
     # Outside of a transaction: a pool of a million users is deleted in batches, each of which must commit.
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)

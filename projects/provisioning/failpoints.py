@@ -1,7 +1,5 @@
-"""Places in the code at which a test may end the process, to see what a crash there leaves behind.
-
-`settings.FAILPOINT` names one; empty in every real process, so that reaching one costs a comparison.
-"""
+"""Places in the code at which a test may end the process, to see what a crash there leaves behind. `settings.FAILPOINT`
+names one; empty in every real process, so that reaching one costs a comparison."""
 
 import os
 import signal

@@ -1,13 +1,10 @@
-"""Orphaned rows: rows that name a deleted environment.
-
-No request can write such a row (`projects.directory.locks`), but databases restored to different points in time may
-have some. Each app registers its tables whose rows depend only on an environment; `find` scans their environments with
-a skip scan, and `remove` makes every app delete the environment's data, as a deletion does.
-
-Nothing is removed without proof. An environment counts as deleted if the control database does not know it now, it is
-not being created, it is older than ORPHAN_GRACE_SECONDS by its id, and in a region also has no schema: an environment
-with a schema is left to `projects.provisioning.schemas`. If the control database is unavailable, nothing happens.
-"""
+"""Orphaned rows: rows that name a deleted environment. No request can write such a row (`projects.directory.locks`),
+but databases restored to different points in time may have some. Each app registers its tables whose rows depend only
+on an environment; `find` scans their environments with a skip scan, and `remove` makes every app delete the
+environment's data, as a deletion does. Nothing is removed without proof. An environment counts as deleted if the
+control database does not know it now, it is not being created, it is older than ORPHAN_GRACE_SECONDS by its id, and in
+a region also has no schema: an environment with a schema is left to `projects.provisioning.schemas`. If the control
+database is unavailable, nothing happens."""
 
 from collections.abc import Iterator
 from typing import Final, LiteralString

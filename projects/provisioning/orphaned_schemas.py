@@ -41,12 +41,10 @@ def describe(environment_id: str, cluster: str) -> OrphanedSchema:
 
 
 def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
-    """Drop an orphaned schema and the region's other data of its environment.
-
-    The audit entry is committed first and stays in any case, because no transaction spans both databases. Of two
-    concurrent calls one leaves an entry. Raises NotOrphaned (and leaves none), SchemaBusy, DatabaseError; what was
-    dropped by then stays dropped, and the call can be repeated.
-    """
+    """Drop an orphaned schema and the region's other data of its environment. The audit entry is committed first and
+    stays in any case, because no transaction spans both databases. Of two concurrent calls one leaves an entry. Raises
+    NotOrphaned (and leaves none), SchemaBusy, DatabaseError; what was dropped by then stays dropped, and the call can
+    be repeated."""
     with schemas.alone(environment_id, cluster):
         if not schemas.is_orphaned(environment_id, cluster):
             raise NotOrphaned

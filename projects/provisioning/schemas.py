@@ -1,7 +1,5 @@
-"""PostgreSQL schemas of environments: creating, dropping, and finding orphans.
-
-An environment is a row in the control database and a schema of the same name in its region, without a common
-transaction. They are kept consistent as follows:
+"""PostgreSQL schemas of environments: creating, dropping, and finding orphans. An environment is a row in the control
+database and a schema of the same name in its region, without a common transaction. They are kept consistent as follows:
 
 * Creating: the schema is created and committed in the region while the control transaction with the row is still open.
   So a crash can leave a schema without a row, never a row without a schema.
@@ -14,8 +12,7 @@ transaction. They are kept consistent as follows:
   in the console, until an operator decides (`projects.provisioning.orphaned_schemas`).
 * Dropping: the row is marked first and removed last, so a crash in between leaves a mark for the periodic job.
 
-Every function may run twice, and concurrently in two processes.
-"""
+Every function may run twice, and concurrently in two processes."""
 
 import math
 import time
@@ -63,11 +60,9 @@ def hold(environment_ids: Iterable[str]) -> None:
 
 
 def make_schemas(places: Sequence[EnvironmentRef]) -> None:
-    """Create the schemas of new environments of one project, all or none, in one transaction of their region.
-
-    Called in the control transaction that writes the rows, after `hold`, as its last step. Raises DatabaseError (with
-    nothing created) if the region is unavailable.
-    """
+    """Create the schemas of new environments of one project, all or none, in one transaction of their region. Called in
+    the control transaction that writes the rows, after `hold`, as its last step. Raises DatabaseError (with nothing
+    created) if the region is unavailable."""
     cluster = places[0].cluster
     with transaction.atomic(using=cluster):
         with connections[cluster].cursor() as cursor:
@@ -106,11 +101,9 @@ def count_tables(environment_id: str, cluster: str) -> int:
 
 
 def drop_schema(environment_id: str, cluster: str) -> None:
-    """Drop the schema and everything in it, tables in batches; no effect if it does not exist.
-
-    Raises SchemaBusy if another process is dropping it, DatabaseError if the region is unavailable or a reader locks a
-    table. What was dropped by then stays dropped.
-    """
+    """Drop the schema and everything in it, tables in batches; no effect if it does not exist. Raises SchemaBusy if
+    another process is dropping it, DatabaseError if the region is unavailable or a reader locks a table. What was
+    dropped by then stays dropped."""
     while _drop_some_tables(environment_id, cluster):
         failpoints.reach("drop.between_batches")
     with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
@@ -212,12 +205,9 @@ def being_created(environment_ids: Sequence[str], cluster: str) -> set[str]:
 
 def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPHANS_PER_LOOK) -> Iterator[str]:
     """Drop the cluster's schemas of environments that were never committed; yields the id of each. Removes the mark
-    from schemas that have an environment.
-
-    Skips schemas younger than `settings.ORPHAN_GRACE_SECONDS`, those that are being created, and orphaned ones
-    (`orphaned`). Starts nothing after `deadline` (`time.monotonic()`). Raises DatabaseError if the region or the
-    control database is unavailable.
-    """
+    from schemas that have an environment. Skips schemas younger than `settings.ORPHAN_GRACE_SECONDS`, those that are
+    being created, and orphaned ones (`orphaned`). Starts nothing after `deadline` (`time.monotonic()`). Raises
+    DatabaseError if the region or the control database is unavailable."""
     after = ""
     while found := schemas_in(cluster, after, batch):
         after = found[-1]
@@ -237,10 +227,8 @@ def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPH
 
 
 def drop_orphan(environment_id: str, cluster: str) -> None:
-    """Drop a schema that no environment owns, and let the apps drop what they keep of it.
-
-    Raises SchemaBusy, DatabaseError.
-    """
+    """Drop a schema that no environment owns, and let the apps drop what they keep of it. Raises SchemaBusy,
+    DatabaseError."""
     drop_schema(environment_id, cluster)
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
 
@@ -268,11 +256,9 @@ def _is_kept_alone(environment_id: str, cluster: str) -> bool:
 
 
 def compare(cluster: str) -> tuple[list[str], list[str]]:
-    """The cluster's schemas without an environment, and its environments without a schema, by id.
-
-    Both are empty except after a restore of only one database, and briefly while something is created or removed.
-    Changes nothing. Raises DatabaseError if the region or the control database is unavailable.
-    """
+    """The cluster's schemas without an environment, and its environments without a schema, by id. Both are empty except
+    after a restore of only one database, and briefly while something is created or removed. Changes nothing. Raises
+    DatabaseError if the region or the control database is unavailable."""
     schemas: set[str] = set()
     after = ""
     while found := schemas_in(cluster, after, _ORPHANS_PER_LOOK):

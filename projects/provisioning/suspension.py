@@ -1,9 +1,6 @@
-"""Suspended projects, for workers: which environments must wait.
-
-`services.suspend_project` sets it in the project's row. Requests find it in their `EnvironmentRef.is_suspended`.
-Workers, which claim by environment in a region, ask here; what they skip stays due and unclaimed until the suspension
-ends. docs/reference/projects.md, "Suspension".
-"""
+"""Suspended projects, for workers: which environments must wait. `services.suspend_project` sets it in the project's
+row. Requests find it in their `EnvironmentRef.is_suspended`. Workers, which claim by environment in a region, ask here;
+what they skip stays due and unclaimed until the suspension ends. docs/reference/projects.md, "Suspension"."""
 
 import logging
 import threading
@@ -45,11 +42,9 @@ _known: Final[dict[str, _Known]] = {}
 
 
 def suspended_in(cluster: str) -> list[str]:
-    """The ids of the suspended environments of this database, at most FRESH_SECONDS old.
-
-    While the control database is unavailable: its last answer to this process, or else to another one (kept in Redis).
-    Without any answer none: a region's work does not depend on the control database.
-    """
+    """The ids of the suspended environments of this database, at most FRESH_SECONDS old. While the control database is
+    unavailable: its last answer to this process, or else to another one (kept in Redis). Without any answer none: a
+    region's work does not depend on the control database."""
     known, now = _known.get(cluster), time.monotonic()
     if known is not None and now - known.asked_at < FRESH_SECONDS:
         return known.environment_ids

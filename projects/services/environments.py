@@ -52,12 +52,10 @@ def create_branch(
     actor: Caller | Actor,
 ) -> Environment:
     """Create a preview branch of the environment `source_id` of this project: its schema, webhooks (disabled) and
-    functions, and with `data="full"` its rows. It is deleted at `expires_at`.
-
-    Ready when this returns and its transaction commits, unless there are many rows: then it is `creating`, and a worker
-    copies them. Raises NoSuchProject, NoSuchSource, SourceNotReady, NameTaken, BranchesQuotaReached, and DatabaseError
-    (with nothing created) if the region is unavailable.
-    """
+    functions, and with `data="full"` its rows. It is deleted at `expires_at`. Ready when this returns and its
+    transaction commits, unless there are many rows: then it is `creating`, and a worker copies them. Raises
+    NoSuchProject, NoSuchSource, SourceNotReady, NameTaken, BranchesQuotaReached, and DatabaseError (with nothing
+    created) if the region is unavailable."""
     with transaction.atomic():
         # The project's row is the lock under which its branches are counted and named.
         project = locked(project_id)
@@ -102,10 +100,8 @@ def begin_branch(
     pk: str | None = None,
     expires_at: datetime | None = None,
 ) -> Environment:
-    """The record of a new branch, in the transaction at hand, which holds the project's lock.
-
-    Raises NameTaken, BranchesQuotaReached.
-    """
+    """The record of a new branch, in the transaction at hand, which holds the project's lock. Raises NameTaken,
+    BranchesQuotaReached."""
     if project.environments.live().filter(name=name).exists():
         raise NameTaken
     limit = plan_limits(project.plan).preview_branches_per_project
@@ -131,10 +127,8 @@ def begin_branch(
 def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail: Any) -> Generator[EnvironmentRef]:
     """A new preview branch of production with an empty schema, to be filled in the block, which is one transaction of
     its region. For restoring backups. It becomes reachable when the block has succeeded (at the latest after the next
-    periodic run); otherwise there is none.
-
-    `detail` is added to the audit entry. Raises NoSuchProject, NameTaken, BranchesQuotaReached, DatabaseError.
-    """
+    periodic run); otherwise there is none. `detail` is added to the audit entry. Raises NoSuchProject, NameTaken,
+    BranchesQuotaReached, DatabaseError."""
     project = Project.objects.live().filter(pk=project_id).first()
     if project is None:
         raise NoSuchProject
@@ -172,11 +166,9 @@ def is_ready(environment_id: str) -> bool:
 
 
 def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:
-    """Delete a preview branch for good, with its schema, keys and sessions.
-
-    When this returns it is gone for every caller; the rest is as with a project. Raises NoSuchProject,
-    NoSuchEnvironment (also for the second of two parallel deletions), NotABranch.
-    """
+    """Delete a preview branch for good, with its schema, keys and sessions. When this returns it is gone for every
+    caller; the rest is as with a project. Raises NoSuchProject, NoSuchEnvironment (also for the second of two parallel
+    deletions), NotABranch."""
     with transaction.atomic():
         project = locked(project_id)
         environment: Environment | None = (
@@ -209,10 +201,8 @@ def change_environment(
     actor: Caller | Actor,
 ) -> Environment:
     """Change which web origins may read the environment's answers (`projects.directory.origins`), and when a preview
-    branch is deleted (by a periodic job; None: never).
-
-    Raises NoSuchEnvironment, NotAnOrigin, NotABranch for `expires_at` of another environment.
-    """
+    branch is deleted (by a periodic job; None: never). Raises NoSuchEnvironment, NotAnOrigin, NotABranch for
+    `expires_at` of another environment."""
     with transaction.atomic():
         environment: Environment | None = (
             Environment.objects.live()

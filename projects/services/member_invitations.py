@@ -27,12 +27,10 @@ def invite_member(
     actor: Caller | Actor,
     admit: Callable[[], None] = lambda: None,
 ) -> AccountEmail:
-    """Invite an email without an account into the project; a second invitation replaces the first.
-
-    `admit` is called when everything else is valid, and may raise (a rate limit that refused calls must not use up).
-    Raises NoSuchProject, NoSuchAccount if the operator does not allow invitations, ValidationFailed (no email),
-    MembersQuotaReached.
-    """
+    """Invite an email without an account into the project; a second invitation replaces the first. `admit` is called
+    when everything else is valid, and may raise (a rate limit that refused calls must not use up). Raises
+    NoSuchProject, NoSuchAccount if the operator does not allow invitations, ValidationFailed (no email),
+    MembersQuotaReached."""
     with transaction.atomic():
         project = locked(project_id)
         if not invitations.are_taken():
@@ -65,13 +63,11 @@ def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | 
 
 
 def accept_invitation(token: str, *, password: str | None = None, name: str = "") -> Member:
-    """Make the invited person a member, with the role of the invitation.
-
-    `password` and `name` are for an email without an account, which is created as verified. Existing members keep their
-    role. Raises InvalidGrant (`invitations.find`), ProjectSuspended, ValidationFailed (a password that is not needed,
-    or a missing or weak one), Forbidden (the operator does not allow invitations any more), RateLimited,
-    MembersQuotaReached; each leaves the link valid.
-    """
+    """Make the invited person a member, with the role of the invitation. `password` and `name` are for an email without
+    an account, which is created as verified. Existing members keep their role. Raises InvalidGrant
+    (`invitations.find`), ProjectSuspended, ValidationFailed (a password that is not needed, or a missing or weak one),
+    Forbidden (the operator does not allow invitations any more), RateLimited, MembersQuotaReached; each leaves the link
+    valid."""
     found = invitations.find(token)
     password_hash = None
     if _is_without_account(found, password):

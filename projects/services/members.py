@@ -14,10 +14,8 @@ from projects.services.locking import locked
 
 
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
-    """Give the platform account with this email a role in the project. An open invitation of this email ends.
-
-    Raises NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached.
-    """
+    """Give the platform account with this email a role in the project. An open invitation of this email ends. Raises
+    NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached."""
     with transaction.atomic():
         project = locked(project_id)
         user = User.objects.with_email(None, email).filter(disabled_at=None).first()

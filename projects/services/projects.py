@@ -31,12 +31,10 @@ def create_project(
     *, account_id: str, name: str, region: str, plan: str, actor: Caller | Actor, cluster: str | None = None
 ) -> Project:
     """Create a project with its `development` and `production` environments and their schemas, owned by the account.
-
     Development admits pages of the developer's own machine and open sign-up; production neither until configured.
     Everything exists when this returns and its transaction commits, and nothing if anything fails. `name` is 1-64
     characters, not blank. `cluster` is the database alias that stores it, by default the region's own. Raises
-    ProjectsQuotaReached, NoSuchAccount, and DatabaseError if the region is unavailable. Contract section 4.1.
-    """
+    ProjectsQuotaReached, NoSuchAccount, and DatabaseError if the region is unavailable. Contract section 4.1."""
     with transaction.atomic():
         # The account's row is the lock under which its projects are counted: parallel creations queue here.
         owner = (
@@ -81,10 +79,8 @@ def _check_quota(account_id: str, plan: str) -> None:
 def change_project(
     project_id: str, *, actor: Caller | Actor, name: str | None = None, plan: str | None = None
 ) -> Project:
-    """Rename a live project or change its plan; None leaves it. Nothing is written if nothing differs.
-
-    Raises NoSuchProject if it was deleted meanwhile, ProjectsQuotaReached if its creator has too many on that plan.
-    """
+    """Rename a live project or change its plan; None leaves it. Nothing is written if nothing differs. Raises
+    NoSuchProject if it was deleted meanwhile, ProjectsQuotaReached if its creator has too many on that plan."""
     with transaction.atomic():
         if plan is not None:
             _lock_creator(project_id)
@@ -112,12 +108,9 @@ def _lock_creator(project_id: str) -> None:
 
 
 def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
-    """Delete a project with its environments, schemas, users and keys.
-
-    It is unreachable when this returns. A small one is removed at once, a large one by a worker; after a crash a
-    periodic job continues (`projects.tasks`). Raises NoSuchProject, also for the second of two parallel deletions.
-    Contract section 4.3.
-    """
+    """Delete a project with its environments, schemas, users and keys. It is unreachable when this returns. A small one
+    is removed at once, a large one by a worker; after a crash a periodic job continues (`projects.tasks`). Raises
+    NoSuchProject, also for the second of two parallel deletions. Contract section 4.3."""
     with transaction.atomic():
         project = locked(project_id)
         environments = list(project.environments.order_by("pk"))
@@ -136,13 +129,11 @@ def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
 
 
 def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> Project:
-    """Keep everything of a live project from happening until it is resumed; nothing of it is lost. For operators.
-
-    Calls are refused from the next request on (`Place.is_suspended`); deliveries, queued runs and e-mails wait
+    """Keep everything of a live project from happening until it is resumed; nothing of it is lost. For operators. Calls
+    are refused from the next request on (`Place.is_suspended`); deliveries, queued runs and e-mails wait
     (`projects.provisioning.suspension`); what is under way ends by itself. `reason` is shown to the project's members:
     1-500 printable characters, and e-mailed to its owners. Of a project that is suspended the reason changes, if it
-    differs, and nothing else. Raises NoSuchProject, ValidationFailed on the field `reason`.
-    """
+    differs, and nothing else. Raises NoSuchProject, ValidationFailed on the field `reason`."""
     reason = reason.strip()
     if not reason or len(reason) > SUSPENSION_REASON_LENGTH or not reason.isprintable():
         raise ValidationFailed.of(

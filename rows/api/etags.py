@@ -1,9 +1,7 @@
-"""The headers `If-Match` and `If-None-Match` (RFC 9110, section 13.1), as far as rows use them.
-
-A row's entity tag is the SHA-256, in hex, of the row as the caller sees it without `with`: 64 digits in quotes. Tags
-match by value: a proxy that compresses may make a tag weak (`W/"…"`) or add the coding to it (`"…-gzip"`). An endpoint
-that cannot check a condition refuses it, because its sender wants to protect the present state.
-"""
+"""The headers `If-Match` and `If-None-Match` (RFC 9110, section 13.1), as far as rows use them. A row's entity tag is
+the SHA-256, in hex, of the row as the caller sees it without `with`: 64 digits in quotes. Tags match by value: a proxy
+that compresses may make a tag weak (`W/"…"`) or add the coding to it (`"…-gzip"`). An endpoint that cannot check a
+condition refuses it, because its sender wants to protect the present state."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,10 +15,8 @@ ONLY_IF_MATCH: Final = "What is there is changed or deleted under an If-Match."
 
 
 def read_if_match(header: str | None) -> tuple[str, ...] | None:
-    """The digests of which the row must have one; None where anything may be there (`*`, or no header).
-
-    A header that cannot be read matches nothing: to go on regardless would overwrite what the client meant to keep.
-    """
+    """The digests of which the row must have one; None where anything may be there (`*`, or no header). A header that
+    cannot be read matches nothing: to go on regardless would overwrite what the client meant to keep."""
     if header is None or header.strip() == "*":
         return None
     return values(header)[:MAX_TAGS]
@@ -32,10 +28,8 @@ def values(header: str) -> tuple[str, ...]:
 
 
 def refuse(meta: Mapping[str, Any], names: Sequence[str], advice: str) -> None:
-    """Raise ValidationFailed if the request has one of the headers `names`.
-
-    `meta` is `request.META`; `advice` says what to do instead.
-    """
+    """Raise ValidationFailed if the request has one of the headers `names`. `meta` is `request.META`; `advice` says
+    what to do instead."""
     if sent := [FieldError(name, "not_allowed", advice) for name in names if _META[name] in meta]:
         raise ValidationFailed(fields=sent)
 

@@ -1,8 +1,6 @@
-"""REST endpoints of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8.
-
-A table's columns belong to the tenant, so bodies and responses are described as objects. `rows.schema.column_values`
-reads input; PostgreSQL renders output.
-"""
+"""REST endpoints of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8. A table's columns belong to the
+tenant, so bodies and responses are described as objects. `rows.schema.column_values` reads input; PostgreSQL renders
+output."""
 
 from collections.abc import Sequence
 from typing import Any

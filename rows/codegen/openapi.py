@@ -1,7 +1,6 @@
-"""The OpenAPI description of one environment: `GET /v1/openapi.json?environment=env_…`.
-
-It is the platform's own description, in which each operation under `/v1/rows/{table}` is replaced by one per table
-that the role may use, with the columns of that table. All tables share the components of parameters and errors.
+"""The OpenAPI description of one environment: `GET /v1/openapi.json?environment=env_…`. It is the platform's own
+description, in which each operation under `/v1/rows/{table}` is replaced by one per table that the role may use, with
+the columns of that table. All tables share the components of parameters and errors.
 
     /v1/rows/{table}      listRows, body NewRows, …
     /v1/rows/tasks        tasks_list, body tasks_new, …
@@ -31,9 +30,8 @@ _OPERATIONS: Final[Mapping[str, tuple[str, Callable[[RoleTable], bool]]]] = {
     "deleteRow": ("delete", lambda table: table.may_delete),
     "deleteRows": ("delete_rows", lambda table: table.may_delete),
 }
-"""Generic operation id → suffix of the table's own id, and whether a role has the operation.
-
-No suffix may end with an underscore and another suffix: the ids of two tables could then be equal."""
+"""Generic operation id → suffix of the table's own id, and whether a role has the operation. No suffix may end with an
+underscore and another suffix: the ids of two tables could then be equal."""
 _COMPONENTS: Final = {
     "Row": "row",
     "RowPage": "page",

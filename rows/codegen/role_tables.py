@@ -1,7 +1,5 @@
-"""The tables of an environment as one role may use them: what every generated description is made of.
-
-A table or column that no rule grants to the role is not in here, so that no description can mention it.
-"""
+"""The tables of an environment as one role may use them: what every generated description is made of. A table or column
+that no rule grants to the role is not in here, so that no description can mention it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,11 +28,9 @@ class RoleRelation:
 @dataclass(frozen=True, slots=True)
 class RoleTable:
     """One table. `columns` are the readable ones, with `null` where the role may read null; empty without a read rule.
-
-    `insert` and `update` are the columns that may be sent; None where the role may not insert or update.
-    `users` are the users that `with` can embed, each with its fields. `conditions` are the named conditions that the
-    role's filters may use.
-    """
+    `insert` and `update` are the columns that may be sent; None where the role may not insert or update. `users` are
+    the users that `with` can embed, each with its fields. `conditions` are the named conditions that the role's filters
+    may use."""
 
     name: str
     columns: Mapping[str, Column]
@@ -57,10 +53,8 @@ class RoleTables:
 
 
 def role_tables(place: EnvironmentRef, principal: Principal, role: str | None = None) -> RoleTables:
-    """The tables of the current schema as `role` sees them; without it, as `principal` does. One query.
-
-    Raises ValidationFailed on the field `role`.
-    """
+    """The tables of the current schema as `role` sees them; without it, as `principal` does. One query. Raises
+    ValidationFailed on the field `role`."""
     known = schema_cache.current(place)
     rules = known.rules
     role_key = rules.role_key(principal) if role is None else _key_of(rules, role)

@@ -1,11 +1,8 @@
-"""TypeScript types of an environment's tables as one role may use them: `GET /v1/schema/types.ts`.
-
-The types that do not depend on the tables are in `platform_site/client/table_types.ts`. What is generated here is the
-interface `Tables`, which they are applied to. The result is one module without imports.
-
-Tenants' text cannot become code: names of tables, columns, relations and conditions match `identifiers.PATTERN`, and
-the values of enums are written as ASCII string literals.
-"""
+"""TypeScript types of an environment's tables as one role may use them: `GET /v1/schema/types.ts`. The types that do
+not depend on the tables are in `platform_site/client/table_types.ts`. What is generated here is the interface `Tables`,
+which they are applied to. The result is one module without imports. Tenants' text cannot become code: names of tables,
+columns, relations and conditions match `identifiers.PATTERN`, and the values of enums are written as ASCII string
+literals."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,6 @@
 """Event payloads: what a subscriber receives of an event. At most what role `server` may read, only the columns that
-the subscription names, and nothing if its filter rejects the event.
-
-The current rules apply, not those at the time of the write, so that a revoked column is never sent.
-"""
+the subscription names, and nothing if its filter rejects the event. The current rules apply, not those at the time of
+the write, so that a revoked column is never sent."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,10 +88,8 @@ def region_place(environment_id: str, using: str) -> EnvironmentRef:
 
 
 class Payloads:
-    """The payloads of one relay batch in the region `using`; what it reads of an environment it reads once.
-
-    `viewer` is who reads them: for webhooks role `server`.
-    """
+    """The payloads of one relay batch in the region `using`; what it reads of an environment it reads once. `viewer` is
+    who reads them: for webhooks role `server`."""
 
     def __init__(self, using: str, viewer: Principal = _NOBODY) -> None:
         self._using = using
@@ -202,10 +198,8 @@ class Payloads:
         self, environment: schema_cache.CompiledSchema, hop: Hop, row: Mapping[str, Any], named: Mapping[str, set[str]]
     ) -> _Rows:
         """The rows that a relation in a rule leads to, whoever may read them: paths inside a rule are its author's.
-
         Each is asked for once in an event: a rule that goes back and forth would ask for the same ones at every row.
-        Raises _TooManyRelated, TooCostly.
-        """
+        Raises _TooManyRelated, TooCostly."""
         key = row.get("id") if hop.many else row.get(hop.column)
         if key is None:
             return []

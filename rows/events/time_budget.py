@@ -1,9 +1,7 @@
-"""A time budget for processing events in one transaction, with a share for each environment.
-
-Step limits bound one event (`rows.events.payloads`), but not a hundred of them. PostgreSQL ends a transaction that is
-idle for too long, and events of other environments wait behind expensive ones. So a budget ends by the clock, and each
-environment has a share of it: what is decided by then is stored, the rest waits for the next budget.
-"""
+"""A time budget for processing events in one transaction, with a share for each environment. Step limits bound one
+event (`rows.events.payloads`), but not a hundred of them. PostgreSQL ends a transaction that is idle for too long, and
+events of other environments wait behind expensive ones. So a budget ends by the clock, and each environment has a share
+of it: what is decided by then is stored, the rest waits for the next budget."""
 
 import time
 from collections import defaultdict

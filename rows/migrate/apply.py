@@ -1,9 +1,7 @@
-"""Runs a plan inside one environment's PostgreSQL schema: all of it in the caller's transaction, or none.
-
-`apply` does it to the living tables, `rehearse` to an empty twin that is rolled back, so that a dry run lists what
-would run without touching a lock. Locks are asked for first and waited for briefly, so that readers never queue behind
-a change that cannot start. docs/adr/0002-schema-changes.md.
-"""
+"""Runs a plan inside one environment's PostgreSQL schema: all of it in the caller's transaction, or none. `apply` does
+it to the living tables, `rehearse` to an empty twin that is rolled back, so that a dry run lists what would run without
+touching a lock. Locks are asked for first and waited for briefly, so that readers never queue behind a change that
+cannot start. docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,9 +73,7 @@ _MISFITS: Final = {
 @contextmanager
 def inside(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True) -> Generator[None]:
     """Unqualified names mean the tables of `schema` within. Needs a transaction; leaves its settings as they were.
-
-    `limited`: with the time limits of schema changes, else with those of the transaction.
-    """
+    `limited`: with the time limits of schema changes, else with those of the transaction."""
     before = (
         "SELECT current_setting('search_path'), current_setting('lock_timeout'), current_setting('statement_timeout')"
     )
@@ -101,10 +97,8 @@ def _set(connection: BaseDatabaseWrapper, search_path: str, lock_timeout: str, s
 
 
 def large_tables(connection: BaseDatabaseWrapper, schema: str) -> frozenset[str]:
-    """The tables of `schema` on which an index takes long enough to be made while rows are served.
-
-    Rows are estimated, from whichever of PostgreSQL's two counts has seen more: their exact size would cost a lock.
-    """
+    """The tables of `schema` on which an index takes long enough to be made while rows are served. Rows are estimated,
+    from whichever of PostgreSQL's two counts has seen more: their exact size would cost a lock."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
@@ -155,12 +149,9 @@ def _take_over(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUn
 
 
 def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
-    """Run `plan` on the tables of the PostgreSQL schema `schema`, in the transaction at hand.
-
-    `made` are the uniques whose indexes were made beforehand (`rows.migrate.concurrent_unique_indexes`). Raises
-    LockNotWon, TookTooLong, or InvalidDocument where existing rows do not fit; the transaction must then be rolled
-    back.
-    """
+    """Run `plan` on the tables of the PostgreSQL schema `schema`, in the transaction at hand. `made` are the uniques
+    whose indexes were made beforehand (`rows.migrate.concurrent_unique_indexes`). Raises LockNotWon, TookTooLong, or
+    InvalidDocument where existing rows do not fit; the transaction must then be rolled back."""
     connection = connections[alias]
     with inside(connection, schema):
         _lock(connection, plan)
@@ -170,11 +161,9 @@ def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -
 
 
 def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
-    """What `apply` would do, found out on an empty twin of the schema, which is rolled back.
-
-    Only the question which existing rows would be in the way is asked of the living tables, without a lock. Raises
-    InvalidDocument for that, and TookTooLong.
-    """
+    """What `apply` would do, found out on an empty twin of the schema, which is rolled back. Only the question which
+    existing rows would be in the way is asked of the living tables, without a lock. Raises InvalidDocument for that,
+    and TookTooLong."""
     connection = connections[alias]
     with transaction.atomic(using=alias):
         with inside(connection, schema):
@@ -202,10 +191,8 @@ def refuse_misfits(alias: str, schema: str, plan: Plan) -> None:
 
 
 def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
-    """Create all tables of `schema` in the schema chosen by `inside`, which must be empty.
-
-    `fill` is called after the tables exist and before their indexes and foreign keys.
-    """
+    """Create all tables of `schema` in the schema chosen by `inside`, which must be empty. `fill` is called after the
+    tables exist and before their indexes and foreign keys."""
     with RowSchemaEditor(connection) as editor:
         editor.build(table_models.state_of(schema).apps.get_models(), fill)
     return Applied(tuple(Operation(name, (text,), False) for name, text in editor.recorded), editor.postponed)
@@ -213,9 +200,7 @@ def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], No
 
 def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: str, new: Schema) -> None:
     """Put the tables of the PostgreSQL schema `beside` in the place of those of `schema`, in the transaction at hand.
-
-    Raises LockNotWon while the old ones are in use; the transaction must then be rolled back.
-    """
+    Raises LockNotWon while the old ones are in use; the transaction must then be rolled back."""
     with connection.cursor() as cursor, locks_or_not():
         if old.tables:
             tables = sql.SQL(", ").join(sql.Identifier(schema, name) for name in sorted(old.tables))

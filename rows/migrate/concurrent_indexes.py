@@ -1,9 +1,7 @@
-"""Indexes of large tables: made after the schema change that declared them, while rows are read and written.
-
-`CREATE INDEX CONCURRENTLY` takes as long as the table is large, runs in no transaction, and leaves an invalid index
-when it is cut off. So nothing here remembers what was begun: the document says which indexes there should be, the
-catalog which there are, and `make_due` closes the gap, whoever calls it and however often.
-"""
+"""Indexes of large tables: made after the schema change that declared them, while rows are read and written. `CREATE
+INDEX CONCURRENTLY` takes as long as the table is large, runs in no transaction, and leaves an invalid index when it is
+cut off. So nothing here remembers what was begun: the document says which indexes there should be, the catalog which
+there are, and `make_due` closes the gap, whoever calls it and however often."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,10 +23,8 @@ Progress = Callable[[str], None]
 
 def make_due(place: EnvironmentRef, progress: Progress = lambda name: None) -> bool:
     """Make every index that the environment's schema declares and PostgreSQL does not have; True once all are there.
-
     False if another process is at it. Takes as long as it takes: call it from a worker or a command, outside of
-    transactions.
-    """
+    transactions."""
     with without_timeouts(place.cluster) as connection:
         cursor = connection.cursor()
         if not advisory_locks.try_lock_session(cursor, LockSpace.INDEXES, place.environment_id):

@@ -1,15 +1,11 @@
 """Unique constraints of large tables: their indexes are built concurrently before the schema change, while rows are
-served.
-
-A unique constraint cannot be declared before it holds, so unlike a plain index (`rows.migrate.concurrent_indexes`) it
-cannot be built afterwards. `CREATE UNIQUE INDEX CONCURRENTLY` runs first, on its own connection and under its own name
-(`_nu_…`); the short transaction that changes the version then runs `ADD CONSTRAINT … USING INDEX`.
-
-From its second scan of the table on, PostgreSQL enforces such an index, even an incomplete one. So a change that gives
-up drops it, and the next change of the table (`rows.migrate.apply`) or the next periodic job drops what a crash left.
-Writers that meet one are asked to retry (`rows.write.errors`). A session-level advisory lock marks a build that is
-running. docs/adr/0002-schema-changes.md.
-"""
+served. A unique constraint cannot be declared before it holds, so unlike a plain index
+(`rows.migrate.concurrent_indexes`) it cannot be built afterwards. `CREATE UNIQUE INDEX CONCURRENTLY` runs first, on its
+own connection and under its own name (`_nu_…`); the short transaction that changes the version then runs `ADD
+CONSTRAINT … USING INDEX`. From its second scan of the table on, PostgreSQL enforces such an index, even an incomplete
+one. So a change that gives up drops it, and the next change of the table (`rows.migrate.apply`) or the next periodic
+job drops what a crash left. Writers that meet one are asked to retry (`rows.write.errors`). A session-level advisory
+lock marks a build that is running. docs/adr/0002-schema-changes.md."""
 
 import logging
 import time
@@ -58,10 +54,8 @@ def made(
     place: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
 ) -> Generator[None]:
     """Make the indexes of `uniques`, for a change that is carried out inside the block; if it fails they go again.
-
-    `limit_ms` is for all of them together, 0 for as long as it takes. Raises LockNotWon while another change makes
-    some in this environment, TookTooLong, and InvalidDocument where existing rows are not unique.
-    """
+    `limit_ms` is for all of them together, 0 for as long as it takes. Raises LockNotWon while another change makes some
+    in this environment, TookTooLong, and InvalidDocument where existing rows are not unique."""
     server_hints.will_block()
     try:
         with _in_charge(place.cluster, place.environment_id) as cursor:
@@ -77,10 +71,8 @@ def made(
 
 
 def clear(cluster: str, environment_id: str) -> None:
-    """Drop the unfinished unique indexes of an environment, unless a build is running.
-
-    Waits at most two seconds for each: raises DatabaseError if transactions use the table for longer.
-    """
+    """Drop the unfinished unique indexes of an environment, unless a build is running. Waits at most two seconds for
+    each: raises DatabaseError if transactions use the table for longer."""
     with suppress(_Occupied), _in_charge(cluster, environment_id) as cursor:
         _clear(cursor)
 

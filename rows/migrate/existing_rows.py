@@ -1,7 +1,5 @@
-"""Finds existing rows that do not fit a schema change, before it runs and in a dry run.
-
-All questions are about the tables as they are, by their old names, in the schema chosen by `rows.migrate.apply.inside`.
-"""
+"""Finds existing rows that do not fit a schema change, before it runs and in a dry run. All questions are about the
+tables as they are, by their old names, in the schema chosen by `rows.migrate.apply.inside`."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,8 +1,5 @@
 """Lint: warnings about a valid document that its author probably did not intend. The plan shows them; they do not
-block.
-
-Pure, over a schema whose rules `rules.validate` accepted. docs/reference/schema.md has the list.
-"""
+block. Pure, over a schema whose rules `rules.validate` accepted. docs/reference/schema.md has the list."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice

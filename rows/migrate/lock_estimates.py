@@ -1,8 +1,6 @@
-"""The locks of a schema change, and how long it works on existing tables: roughly, from PostgreSQL's statistics.
-
-A change takes all its locks at once and keeps them until its commit (`rows.migrate.apply`), so each is kept for the sum
-of all work under locks. Indexes of large tables are made while rows are served.
-"""
+"""The locks of a schema change, and how long it works on existing tables: roughly, from PostgreSQL's statistics. A
+change takes all its locks at once and keeps them until its commit (`rows.migrate.apply`), so each is kept for the sum
+of all work under locks. Indexes of large tables are made while rows are served."""
 
 import re
 from collections.abc import Iterable

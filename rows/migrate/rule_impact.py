@@ -1,10 +1,8 @@
-"""Impact of a rule change before it is applied: how many rows become visible or hidden, and to whom.
-
-The proposed rules are evaluated over the current tables and the same rows as the current rules, in one statement per
-table and subject, by the compiler that enforces rules. The cost is bounded by SAMPLES rows, a statement timeout and a
-total deadline; the result says what was not evaluated. Rules that use what the change itself creates cannot be
-evaluated before it. Called by the API (`impact` of a dry run) and the operators' console.
-"""
+"""Impact of a rule change before it is applied: how many rows become visible or hidden, and to whom. The proposed rules
+are evaluated over the current tables and the same rows as the current rules, in one statement per table and subject, by
+the compiler that enforces rules. The cost is bounded by SAMPLES rows, a statement timeout and a total deadline; the
+result says what was not evaluated. Rules that use what the change itself creates cannot be evaluated before it. Called
+by the API (`impact` of a dry run) and the operators' console."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,9 +59,7 @@ class VisibleRows:
 @dataclass(frozen=True, slots=True)
 class Impact:
     """What changes in one table for one onlooker. `seen` is None where it was not found out; `why_not` says why.
-
-    Without a table, the columns are the fields of users that relations embed for a role (`users` of the document).
-    """
+    Without a table, the columns are the fields of users that relations embed for a role (`users` of the document)."""
 
     table: str | None
     label: str
@@ -76,9 +72,7 @@ class Impact:
 def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = (), name_users: bool = True) -> list[Impact]:
     """The impact of making `raw` the schema, for every table whose rules it changes: on each role that they name, on
     `users`, and with `name_users` on a few users of the roles of users. Also the roles that see other fields of users.
-
-    `raw` is a valid document (`schema_service.read` takes it). Empty where no rule changes.
-    """
+    `raw` is a valid document (`schema_service.read` takes it). Empty where no rule changes."""
     state = schema_service.current(place)
     if state.record is None:
         return []

@@ -1,9 +1,7 @@
-"""Django's schema editor, restricted to the PostgreSQL schema of one environment.
-
-It runs in the caller's transaction, under a `search_path` that names the one schema (qualified names would make
-Django's introspection, and so every drop, miss its object without a word). It records each statement under the
-operation at hand. What it changes of Django, and why: docs/adr/0002-schema-changes.md.
-"""
+"""Django's schema editor, restricted to the PostgreSQL schema of one environment. It runs in the caller's transaction,
+under a `search_path` that names the one schema (qualified names would make Django's introspection, and so every drop,
+miss its object without a word). It records each statement under the operation at hand. What it changes of Django, and
+why: docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -26,12 +24,9 @@ class ForeignKey(Statement):
 
 
 class RowSchemaEditor(DatabaseSchemaEditor):
-    """`recorded` grows by (operation, statement) as statements run.
-
-    An index on one of the `large` tables is recorded and left out: `rows.migrate.concurrent_indexes` makes it after the
-    commit. A unique in `made` (constraint → its index, and the statement that made it) takes over an index that is
-    there already.
-    """
+    """`recorded` grows by (operation, statement) as statements run. An index on one of the `large` tables is recorded
+    and left out: `rows.migrate.concurrent_indexes` makes it after the commit. A unique in `made` (constraint → its
+    index, and the statement that made it) takes over an index that is there already."""
 
     # Our keys are immediate and their ON DELETE is the database's; Django's would be deferred and do nothing.
     sql_create_column_inline_fk: Any = None
@@ -62,12 +57,10 @@ class RowSchemaEditor(DatabaseSchemaEditor):
             self.execute(statement, None)
 
     def build(self, models_of_schema: Iterable[type[models.Model]], fill: Callable[[], None] | None = None) -> None:
-        """Create all tables of an empty schema at once, which is several times cheaper than one operation each.
-
-        `fill` puts rows into them before there are indexes and foreign keys: these are cheaper made of rows than kept
-        up with them, and without the latter the tables may be filled in any order. An index for which a row has a value
-        too long is postponed, as it was where the rows come from (`rows.migrate.concurrent_indexes`).
-        """
+        """Create all tables of an empty schema at once, which is several times cheaper than one operation each. `fill`
+        puts rows into them before there are indexes and foreign keys: these are cheaper made of rows than kept up with
+        them, and without the latter the tables may be filled in any order. An index for which a row has a value too
+        long is postponed, as it was where the rows come from (`rows.migrate.concurrent_indexes`)."""
         waiting: list[tuple[str, Any]] = []
         for model in models_of_schema:
             self._operation = f"create table {model._meta.db_table}"

@@ -1,9 +1,7 @@
-"""Service of an environment's schema: read, change, dry-run, revert.
-
-The API, `manage.py schema` and the console all call it, so that confirmation, audit and events are always the same. A
-change is one transaction of the region: the tables, the version record, the current version that compiled statements
-test, and what receivers of `schema_migrated` write.
-"""
+"""Service of an environment's schema: read, change, dry-run, revert. The API, `manage.py schema` and the console all
+call it, so that confirmation, audit and events are always the same. A change is one transaction of the region: the
+tables, the version record, the current version that compiled statements test, and what receivers of `schema_migrated`
+write."""
 
 import random
 import time
@@ -159,12 +157,8 @@ def _misfits(place: EnvironmentRef, schema: Schema) -> list[FieldError]:
 def rehearse(
     place: EnvironmentRef, raw: object, *, actor: Caller | Actor | None = None, expected: int | None = None
 ) -> Outcome:
-    """What `change` would do, statement by statement. Touches no living table and waits for no lock.
-
-    The warnings are about what `actor` may read; None may read everything.
-
-    Raises as `change`, but never for want of confirmation.
-    """
+    """What `change` would do, statement by statement. Touches no living table and waits for no lock. The warnings are
+    about what `actor` may read; None may read everything. Raises as `change`, but never for want of confirmation."""
     state, plan, warnings, is_same = _planned(place, raw, expected)
     if is_same:
         return Outcome(state.version, (), changed=False, warnings=warnings)
@@ -186,13 +180,11 @@ def change(
     progress: concurrent_unique_indexes.Progress = lambda name: None,
 ) -> Outcome:
     """Make the document `raw` the environment's schema: completely or not at all. The same document changes nothing.
-
     `expected` is the version that the author edited; None takes the current one. Of two concurrent changes one wins.
     `confirm` names the operations that may lose data. New unique constraints take time in proportion to their tables
     (`rows.migrate.concurrent_unique_indexes`): at most SCHEMA_STATEMENT_TIMEOUT_MS unless `unhurried`; `progress` is
     called for each. Raises InvalidDocument, TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and
-    TookTooLong.
-    """
+    TookTooLong."""
     with prepared(
         place,
         raw,
@@ -262,10 +254,8 @@ def hold_to_plan(place: EnvironmentRef, old: Schema, new: Schema) -> None:
 def _planned(
     place: EnvironmentRef, raw: object, expected: int | None
 ) -> tuple[State, Plan, tuple[FieldError, ...], bool]:
-    """The state that `raw` would change, the plan, its warnings, and whether there is nothing to do.
-
-    Raises InvalidDocument, TablesQuotaReached, VersionMoved, SchemaLost.
-    """
+    """The state that `raw` would change, the plan, its warnings, and whether there is nothing to do. Raises
+    InvalidDocument, TablesQuotaReached, VersionMoved, SchemaLost."""
     schema = _read_with_misfits(place, raw)
     state = _at(place, expected)
     hold_to_plan(place, state.schema, schema)
@@ -352,11 +342,9 @@ def _change_once(
 
 
 def locked_version(place: EnvironmentRef) -> CurrentVersion:
-    """The environment's row, locked until the end of the transaction; made if this is its first change.
-
-    Raises LockNotWon while another change is under way, NoSuchEnvironment or SchemaLost where its PostgreSQL schema is
-    gone.
-    """
+    """The environment's row, locked until the end of the transaction; made if this is its first change. Raises
+    LockNotWon while another change is under way, NoSuchEnvironment or SchemaLost where its PostgreSQL schema is
+    gone."""
     found = CurrentVersion.objects.using(place.cluster)
     with connections[place.cluster].cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(settings.SCHEMA_LOCK_TIMEOUT_MS)])

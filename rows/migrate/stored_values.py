@@ -1,7 +1,5 @@
-"""Values that PostgreSQL stores and the API does not allow: found after a change of types, a copy or a restore.
-
-All questions are about the schema chosen by `rows.migrate.apply.inside`.
-"""
+"""Values that PostgreSQL stores and the API does not allow: found after a change of types, a copy or a restore. All
+questions are about the schema chosen by `rows.migrate.apply.inside`."""
 
 import sys
 from collections.abc import Iterable

@@ -67,10 +67,8 @@ def add(
     renames: Mapping[str, Any] | None = None,
     reverts_to: int | None = None,
 ) -> int:
-    """Record the document as the version after that of `row`, which is locked; signal it, and return its number.
-
-    Never a number again that the environment had: processes know schemas by them. `actor` is None for the system.
-    """
+    """Record the document as the version after that of `row`, which is locked; signal it, and return its number. Never
+    a number again that the environment had: processes know schemas by them. `actor` is None for the system."""
     record = SchemaVersion.objects.using(place.cluster).create(
         environment_id=place.environment_id,
         version=row.version + 1,
@@ -134,10 +132,8 @@ def open_to_anonymous(place: EnvironmentRef) -> OpenRows:
 
 def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
     """The document of version `number`, with `renamed_from` wherever a name has changed since, so that what was renamed
-    since is renamed back. Versions are read one by one: there may be thousands, of half a megabyte each.
-
-    Version 0 is the empty document. Raises NoSuchVersion.
-    """
+    since is renamed back. Versions are read one by one: there may be thousands, of half a megabyte each. Version 0 is
+    the empty document. Raises NoSuchVersion."""
     if number == 0:
         return {"tables": {}}
     document = version(place, number).document

@@ -5,11 +5,10 @@ in the control database after its commit.
         …                                          # the change
         audit_outbox.record(place, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.url)
 
-So an entry exists if and only if its change does, although the audit log is in another database (`accounts.audit`).
-The process that made the change moves its entry at once. If the control database is unavailable or the process dies,
+So an entry exists if and only if its change does, although the audit log is in another database (`accounts.audit`). The
+process that made the change moves its entry at once. If the control database is unavailable or the process dies,
 `flush_oldest` does it in a periodic job. An entry is deleted here only after its commit there; moving it twice has no
-effect, because its id is the same.
-"""
+effect, because its id is the same."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -78,10 +77,8 @@ def _hand_over(using: str, entry: AuditOutboxEntry) -> None:
 
 
 def flush_oldest(using: str) -> int:
-    """Move the oldest entries of the region to the audit log, at most BATCH. Returns how many.
-
-    Raises DatabaseError, with no entry lost, if either database is unavailable. Must not be called in a transaction.
-    """
+    """Move the oldest entries of the region to the audit log, at most BATCH. Returns how many. Raises DatabaseError,
+    with no entry lost, if either database is unavailable. Must not be called in a transaction."""
     found = list(AuditOutboxEntry.objects.using(using).order_by("pk")[:BATCH])
     if found:
         _flush(found)

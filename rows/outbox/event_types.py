@@ -1,7 +1,5 @@
-"""The event types, the patterns that match them, and the content of a delivery. Pure computation.
-
-Contract section 6.
-"""
+"""The event types, the patterns that match them, and the content of a delivery. Pure computation. Contract section
+6."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,11 +30,9 @@ MAX_PATTERNS: Final = 50
 
 
 def problem_with(pattern: str) -> str | None:
-    """Why `pattern` is no event pattern, or None if it is one.
-
-    Patterns are `<table>.<action>`, `*.<action>`, `<table>.*`, `*`, or the name of a system event. The table need not
-    exist yet: a subscription may be made before the schema.
-    """
+    """Why `pattern` is no event pattern, or None if it is one. Patterns are `<table>.<action>`, `*.<action>`,
+    `<table>.*`, `*`, or the name of a system event. The table need not exist yet: a subscription may be made before the
+    schema."""
     if pattern == "*" or pattern in SYSTEM_EVENTS or _ROW_PATTERN.fullmatch(pattern):
         return None
     return (
@@ -61,11 +57,9 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
 
 
 def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:
-    """The (table, action) pairs, `*` for any, whose writes must record an event for these patterns.
-
-    System events use their own names, such as `("function.run", "*")`. A table may be called `schema` as well; its
-    events then match no subscription. `("*", "*")` is everything, `("*", "insert")` is rows only.
-    """
+    """The (table, action) pairs, `*` for any, whose writes must record an event for these patterns. System events use
+    their own names, such as `("function.run", "*")`. A table may be called `schema` as well; its events then match no
+    subscription. `("*", "*")` is everything, `("*", "insert")` is rows only."""
     found = set()
     for pattern in patterns:
         if pattern == "*":

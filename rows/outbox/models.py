@@ -1,9 +1,7 @@
 """The transactional outbox: one event for each row write that has subscribers, in the transaction of the write.
-
 `rows.write.statements` puts the insert into the statement that writes the row; system events (`schema.migrated`,
 `function.run.failed`) use `record`. `rows.outbox.subscriptions` maintains `EventInterest`. `webhooks` relays and purges
-the events. If an event cannot be inserted, the write fails as well.
-"""
+the events. If an event cannot be inserted, the write fails as well."""
 
 import json
 from collections.abc import Mapping
@@ -88,11 +86,9 @@ class OutboxEvent(models.Model):
 
 
 class EventInterest(models.Model):
-    """Somebody in this environment wants these events. `table_name` and `action` may be `*`.
-
-    Row writes test it inside their statement; no row here, no event. `rows.outbox.subscriptions` keeps it equal to the
-    subscriptions, in the transaction that changes them; a disabled webhook whose events are held is interested, too.
-    """
+    """Somebody in this environment wants these events. `table_name` and `action` may be `*`. Row writes test it inside
+    their statement; no row here, no event. `rows.outbox.subscriptions` keeps it equal to the subscriptions, in the
+    transaction that changes them; a disabled webhook whose events are held is interested, too."""
 
     environment_id = models.CharField(max_length=30)
     table_name = models.CharField(max_length=48)
@@ -115,11 +111,9 @@ class EventInterest(models.Model):
 
 
 class WatchedTable(models.Model):
-    """A table to which a stream of live changes subscribes (`rows.changes`), or did until recently.
-
-    The table is unlogged, so a crash of PostgreSQL empties it and each stream sends a reset. After a crash, new
-    transactions get the ids of those that were aborted just before: a position that has seen these would skip them.
-    """
+    """A table to which a stream of live changes subscribes (`rows.changes`), or did until recently. The table is
+    unlogged, so a crash of PostgreSQL empties it and each stream sends a reset. After a crash, new transactions get the
+    ids of those that were aborted just before: a position that has seen these would skip them."""
 
     environment_id = models.CharField(max_length=30)
     table_name = models.CharField(max_length=48)
@@ -148,10 +142,8 @@ def record(
     schema_version: int | None = None,
     depth: int = 0,
 ) -> str:
-    """Write a system event into the outbox of the region `using`, in the transaction at hand. Returns its `evt_…`.
-
-    Row events are not made here: they come out of the statement that writes the row.
-    """
+    """Write a system event into the outbox of the region `using`, in the transaction at hand. Returns its `evt_…`. Row
+    events are not made here: they come out of the statement that writes the row."""
     event_id = ids.new("evt")
     OutboxEvent.objects.using(using).create(
         event_id=event_id,

@@ -1,12 +1,8 @@
 """Which events of an environment have subscribers: higher apps register them here, and a write reads one table.
-
 `rows.outbox.models.EventInterest` is kept equal to what all of them want, in the transaction that changes a
 subscription and under one lock per environment: each app registers what its subscriptions are, and calls `refresh` when
-they change.
-
-The relay (`webhooks.delivery.relay`) settles each event once. Other apps that process events register a consumer, which
-is called in the same transaction: its writes are committed with the event, or not at all.
-"""
+they change. The relay (`webhooks.delivery.relay`) settles each event once. Other apps that process events register a
+consumer, which is called in the same transaction: its writes are committed with the event, or not at all."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol

@@ -123,11 +123,8 @@ class QueryContext:
         limit_ms: int | None = None,
     ) -> list[Row]:
         """Run a statement that changes nothing; once more if the connection turns out to be dead. With `limit_ms` that
-        is its statement timeout.
-
-        What a replica finds is an answer, that it finds nothing is none: it may have another version of the schema. And
-        a replica's clock is another one than that which stamped the rows.
-        """
+        is its statement timeout. What a replica finds is an answer, that it finds nothing is none: it may have another
+        version of the schema. And a replica's clock is another one than that which stamped the rows."""
         values = self._bound(statement, named, wires)
         if self.freshness is not None and CLOCK not in statement.sql:
             found = run_on_replica(self.environment.alias, self.freshness, statement.sql, values, limit_ms)
@@ -179,13 +176,10 @@ def run(
     freshness: Freshness | None = None,
     users_version: bytes | None = None,
 ) -> T:
-    """Run `verb` against the schema as this process knows it, and again against a newer one where that was stale.
-
-    With `freshness` a replica may answer what the first run reads.
-
-    Also again where PostgreSQL undid it (deadlock, serialization), unless a transaction around it would have to run
-    again as a whole: its owner does that (`platform_site.http.views`).
-    """
+    """Run `verb` against the schema as this process knows it, and again against a newer one where that was stale. With
+    `freshness` a replica may answer what the first run reads. Also again where PostgreSQL undid it (deadlock,
+    serialization), unless a transaction around it would have to run again as a whole: its owner does that
+    (`platform_site.http.views`)."""
     environment = schema_cache.compiled_schema(place)
     for runs_left in reversed(range(MAX_RUNS)):
         connection = connections[environment.alias]

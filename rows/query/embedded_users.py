@@ -1,10 +1,8 @@
-"""Embeds users in rows: the second query of a list or a row with `with=owner`.
-
-Users are in the control database. So the statement of the rows only gives the id of each user, masked by the caller's
-rules, and all users are read at once. The ids of users of the rows themselves are cells beside the JSON (`append`).
-In other relations a mark stands in the user's place (`embed`): a JSON string with a tab in front. PostgreSQL writes no
-tab between the tokens of a row's JSON, and escapes it in strings, so no value can imitate a mark.
-"""
+"""Embeds users in rows: the second query of a list or a row with `with=owner`. Users are in the control database. So
+the statement of the rows only gives the id of each user, masked by the caller's rules, and all users are read at once.
+The ids of users of the rows themselves are cells beside the JSON (`append`). In other relations a mark stands in the
+user's place (`embed`): a JSON string with a tab in front. PostgreSQL writes no tab between the tokens of a row's JSON,
+and escapes it in strings, so no value can imitate a mark."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -28,11 +26,8 @@ def mark(user_id: Any) -> Sql:
 
 def embed(body: bytes, fields: tuple[str, ...], pool_id: str, version: bytes | None, max_bytes: int) -> bytes:
     """`body` with each mark replaced by the `fields` of the user, or by null if the pool has no such user. At most one
-    query.
-
-    Raises ValidationFailed naming `with` if the result would be larger than `max_bytes`, and Django's database errors
-    if the control database is unavailable.
-    """
+    query. Raises ValidationFailed naming `with` if the result would be larger than `max_bytes`, and Django's database
+    errors if the control database is unavailable."""
     parts: list[bytes] = _MARK.split(body)  # text, id, text, id, …, text
     users = _find(set(parts[1::2]), fields, pool_id, version)
     parts[1::2] = [users.get(one, b"null") for one in parts[1::2]]

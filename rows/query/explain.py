@@ -1,10 +1,8 @@
-"""Explains why a row is visible or not, clause by clause, for the authors of rules.
-
-The asking caller must see the row itself and learns nothing that it may not read: it gets each clause's verdict, the
-value behind it only if it may read that value, and a user's email, role and claims only if it manages users. The result
-of a quantifier is shown if all rows and cells that it uses are visible to the caller. PostgreSQL computes the verdicts
-with the same compiled conditions that enforce the rules.
-"""
+"""Explains why a row is visible or not, clause by clause, for the authors of rules. The asking caller must see the row
+itself and learns nothing that it may not read: it gets each clause's verdict, the value behind it only if it may read
+that value, and a user's email, role and claims only if it manages users. The result of a quantifier is shown if all
+rows and cells that it uses are visible to the caller. PostgreSQL computes the verdicts with the same compiled
+conditions that enforce the rules."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,11 +67,8 @@ def explain_row(
     place: EnvironmentRef, asker: Principal, table: str, row_id: str, seen_as: Principal, *, knows_users: bool
 ) -> dict[str, Any]:
     """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
-    "hidden_columns": [{"column", "why"}]}` for `seen_as`.
-
-    `knows_users`: the asking caller may see the email, role and claims of `seen_as`. Raises NotFound if `asker` itself
-    does not see the row. Two or three statements.
-    """
+    "hidden_columns": [{"column", "why"}]}` for `seen_as`. `knows_users`: the asking caller may see the email, role and
+    claims of `seen_as`. Raises NotFound if `asker` itself does not see the row. Two or three statements."""
     return run(place, asker, lambda asking: _explain(asking, table, row_id, seen_as, knows_users or seen_as == asker))
 
 

@@ -4,8 +4,7 @@
     parse_with    `list,comments.author`             → a tree of Withs
     parse_columns `title,list.name`                  → the columns of the row, the tree narrowed
 
-Names go through a `Sight` and everything is bounded, as in `rows.rules.grammar`. docs/reference/filters.md.
-"""
+Names go through a `Sight` and everything is bounded, as in `rows.rules.grammar`. docs/reference/filters.md."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -76,8 +75,7 @@ def _worded(
 
 def parse_order(order: Any, table: str, resolver: NameResolver) -> tuple[OrderKey, ...]:
     """A caller's `order`, or None for the order of ids: at most MAX_ORDER keys, and `id` last in the direction of the
-    key before, so that the order is total. Raises ValidationFailed on the field `order`.
-    """
+    key before, so that the order is total. Raises ValidationFailed on the field `order`."""
     if order is None:
         return DEFAULT_ORDER
     return _worded("order", order, table, resolver, _orders, _read_order)
@@ -170,11 +168,9 @@ _withs: Final[Memo[tuple[int, str, str], Withs]] = Memo(1_024)
 
 
 def parse_with(text: Any, table: str, resolver: NameResolver) -> Withs:
-    """A caller's `with`, or None for nothing: at most MAX_RELATIONS relations and users, MAX_HOPS deep, each once.
-
-    A path may not come back to a table that it has been to, but for rows of one table that refer to each other
-    (`parent.parent`). Raises ValidationFailed on the field `with`.
-    """
+    """A caller's `with`, or None for nothing: at most MAX_RELATIONS relations and users, MAX_HOPS deep, each once. A
+    path may not come back to a table that it has been to, but for rows of one table that refer to each other
+    (`parent.parent`). Raises ValidationFailed on the field `with`."""
     if text is None:
         return ()
     return _worded("with", text, table, resolver, _withs, _read_with)
@@ -258,11 +254,9 @@ _choices: Final[Memo[tuple[int, str, str], Chosen]] = Memo(512)
 
 def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -> tuple[tuple[str, ...] | None, Withs]:
     """A caller's `columns`, or None for all: the columns to show of a row, and `withs` narrowed to those to show there.
-
     Names, `*` for all, and with `*` also `-name`, as in a rule's `columns`; each may stand behind the way to a relation
     that `withs` embeds (`list.name`, `list.*,-list.notes`). Of rows of which none is named all columns are shown; `id`
-    always is. Raises ValidationFailed on the field `columns`.
-    """
+    always is. Raises ValidationFailed on the field `columns`."""
     if text is None:
         return None, withs
     chosen = _worded("columns", text, table, resolver, _choices, _read_columns, MAX_COLUMNS_TEXT)

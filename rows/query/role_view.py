@@ -1,10 +1,8 @@
-"""Who looks, made ready for the compiler: one role_key before one schema version, and what stands for its values.
-
-A `Viewer` answers, as expressions over a table's row: which rows may be read, which cells, and what a caller's
-condition means (`reading`) as opposed to a rule's (`rules`). With its operands left open it compiles statements that
-serve every principal of the role_key (`Environment.open_role_view`); with a principal's values bound it makes querysets
-that Django runs (`RowModels.viewer_of`). The SQL is the same.
-"""
+"""Who looks, made ready for the compiler: one role_key before one schema version, and what stands for its values. A
+`Viewer` answers, as expressions over a table's row: which rows may be read, which cells, and what a caller's condition
+means (`reading`) as opposed to a rule's (`rules`). With its operands left open it compiles statements that serve every
+principal of the role_key (`Environment.open_role_view`); with a principal's values bound it makes querysets that Django
+runs (`RowModels.viewer_of`). The SQL is the same."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Final, Literal

@@ -1,11 +1,9 @@
-"""What this process knows of environments: for each its current schema version, models, rules and interests.
-
-Loaded at first use with two queries, kept for the MAX_ENVIRONMENTS used last, or for fewer if those have more than
-MAX_COLUMNS together (what is kept costs memory and collector time), and never trusted: each compiled
-statement tests the version it was made for, in its own round trip, and `rows.query.context` asks `is_current` before it
-refuses anything on the strength of what is kept here. So a new version is followed by every process on its next request
-without any message between them.
-"""
+"""What this process knows of environments: for each its current schema version, models, rules and interests. Loaded at
+first use with two queries, kept for the MAX_ENVIRONMENTS used last, or for fewer if those have more than MAX_COLUMNS
+together (what is kept costs memory and collector time), and never trusted: each compiled statement tests the version it
+was made for, in its own round trip, and `rows.query.context` asks `is_current` before it refuses anything on the
+strength of what is kept here. So a new version is followed by every process on its next request without any message
+between them."""
 
 import threading
 from collections import OrderedDict
@@ -33,10 +31,8 @@ largest documents (20,000 columns, 0.25 s to load), so that a few large ones do 
 
 class CompiledSchema:
     """One environment at one schema version, compiled. Shared by threads; what it gathers is gathered alike by all.
-
     There is no circle in it, so all of it (some 400 objects with ten tables) goes as the last request lets go of it.
-    What goes in circles waits for a full collection, which takes as long as half a dozen requests.
-    """
+    What goes in circles waits for a full collection, which takes as long as half a dozen requests."""
 
     def __init__(
         self, environment_id: str, alias: str, version: int, schema: Schema, interests: set[tuple[str, str]]

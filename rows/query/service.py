@@ -1,7 +1,5 @@
 """Verbs that read: a page of rows, one row. They answer the bytes that PostgreSQL made, joined and never parsed.
-
-Contract sections 4.6 and 4.7.
-"""
+Contract sections 4.6 and 4.7."""
 
 import hashlib
 from collections.abc import Sequence
@@ -82,11 +80,9 @@ def list_rows(
     users_version: bytes | None = None,
 ) -> Page:
     """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
-    answer; `users_version` is what the request has read of `accounts.directory.kept_users`.
-
-    Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with`, `columns`,
-    `cursor`, or, where the answer would be too large, `limit`. Contract section 4.6.
-    """
+    answer; `users_version` is what the request has read of `accounts.directory.kept_users`. Raises NotFound (no such
+    table for this principal) and ValidationFailed naming `where`, `order`, `with`, `columns`, `cursor`, or, where the
+    answer would be too large, `limit`. Contract section 4.6."""
     return run(place, principal, lambda asking: _list(asking, table, query), freshness, users_version)
 
 
@@ -101,11 +97,8 @@ def retrieve_row(
     users_version: bytes | None = None,
 ) -> RowAnswer:
     """One row, with relations. Its `etag` is of the row without them, and None where `columns` leave some of its own
-    out. One statement. `freshness` and `users_version` as for a list.
-
-    Raises NotFound (no such row or table for this principal) and ValidationFailed naming `with` or `columns`. Contract
-    section 4.7.
-    """
+    out. One statement. `freshness` and `users_version` as for a list. Raises NotFound (no such row or table for this
+    principal) and ValidationFailed naming `with` or `columns`. Contract section 4.7."""
     verb = lambda asking: _retrieve(asking, table, row_id, withs, columns)  # noqa: E731
     return run(place, principal, verb, freshness, users_version)
 
@@ -277,11 +270,9 @@ def _digest(where: Filter) -> str:
 
 
 def _count(asking: QueryContext, table: Table, where: Filter, how: Count) -> bytes:
-    """The fields of the response with the total number of rows.
-
-    An estimate is exact up to COUNT_CEILING. Beyond it is the planner's estimate, but only for callers that see the
-    whole table, because the statistics include hidden rows. For others it is "at_least".
-    """
+    """The fields of the response with the total number of rows. An estimate is exact up to COUNT_CEILING. Beyond it is
+    the planner's estimate, but only for callers that see the whole table, because the statistics include hidden rows.
+    For others it is "at_least"."""
     shape = ReadShape(table.name, where.shape)
     most = None if how == "exact" else COUNT_CEILING + 1
     found = asking.read(asking.statement(CountShape(shape, most), select.counted), {}, where.wire)

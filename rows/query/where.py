@@ -1,8 +1,6 @@
 """A caller's `where`, from text to a filter: its bytes are bounded and read, and what was parsed is remembered.
-
 `rows.rules.grammar` reads the JSON. The text of a query parameter may have 8 KB; a filter sent as a body, where long
-lists of ids are at home, 64 KB.
-"""
+lists of ids are at home, 64 KB."""
 
 import json
 from collections.abc import Callable
@@ -32,11 +30,9 @@ _filters: Final[Memo[tuple[int, str, str], Filter]] = Memo(2_048)
 
 
 def parse_where(where: Any, table: str, resolver: NameResolver, field: str = "where") -> Filter:
-    """A caller's `where`: a query parameter's text, an object from a body, or None for everything.
-
-    `table` must exist for the caller. Raises ValidationFailed on `field`, with the path of the offending
-    node at the start of the message.
-    """
+    """A caller's `where`: a query parameter's text, an object from a body, or None for everything. `table` must exist
+    for the caller. Raises ValidationFailed on `field`, with the path of the offending node at the start of the
+    message."""
     if where is None:
         return NO_FILTER
     try:

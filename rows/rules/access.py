@@ -40,12 +40,9 @@ class ReadRule:
 
 @dataclass(frozen=True, slots=True)
 class WriteRule:
-    """One insert, update or delete.
-
-    `where` is asked of the row before, and has the read rule in it: what may not be read may not be changed. `check` is
-    asked of the row after. `set` are forced values (None: null). `columns` may be sent; on insert `id` is among them
-    where the caller may choose it.
-    """
+    """One insert, update or delete. `where` is asked of the row before, and has the read rule in it: what may not be
+    read may not be changed. `check` is asked of the row after. `set` are forced values (None: null). `columns` may be
+    sent; on insert `id` is among them where the caller may choose it."""
 
     where: Condition = TRUE
     check: Condition = TRUE

@@ -1,8 +1,5 @@
-"""Checks of a table: named conditions about a row's own cells that every row fulfils.
-
-`rows.query.tables.table_checks` makes CHECK constraints of them. `rules.validate` reads them before a document is
-applied.
-"""
+"""Checks of a table: named conditions about a row's own cells that every row fulfils. `rows.query.tables.table_checks`
+makes CHECK constraints of them. `rules.validate` reads them before a document is applied."""
 
 from collections.abc import Mapping
 from dataclasses import replace

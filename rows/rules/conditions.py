@@ -1,8 +1,7 @@
-"""Condition trees: the common form of filters, rules and webhook filters.
-
-`grammar` and `rules` build them, `sql_conditions` compiles them to SQL, `evaluator` evaluates them in Python. A tree
-has no values of a caller: they are bound by number (`Slot`), so that a tree is the *shape* of a condition, is hashable,
-and is the cache key of its compiled statement.
+"""Condition trees: the common form of filters, rules and webhook filters. `grammar` and `rules` build them,
+`sql_conditions` compiles them to SQL, `evaluator` evaluates them in Python. A tree has no values of a caller: they are
+bound by number (`Slot`), so that a tree is the *shape* of a condition, is hashable, and is the cache key of its
+compiled statement.
 
 **Two-valued.** Every node is true or false, never unknown. A leaf over a null cell is false, whatever its operator and
 operand, and `Not` is its exact opposite: `Not(Compare(priority, "gt", 3))` holds for a row without a priority. In SQL
@@ -22,13 +21,11 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 from rows.schema.types import Type
 
 Operator = Literal["eq", "lt", "lte", "gt", "gte", "in", "like", "ilike", "has_any", "has_all", "encloses"]
-"""What a leaf does with its cell `c` and operand `v`, in SQL:
-
-    eq lt lte gt gte   c = v, c < v, …                 (timestamps as instants, text by code point)
-    in                 c = ANY(v)                      v is an array without nulls
-    like ilike         c LIKE v, c ILIKE v             v is a complete, escaped pattern
-    has_any has_all    c && v, c @> v                  text[]; for json (operand `text[]`): c ?| v, c ?& v
-    encloses           c @> v                          json"""
+"""What a leaf does with its cell `c` and operand `v`, in SQL: eq lt lte gt gte   c = v, c < v, …
+(timestamps as instants, text by code point) in                 c = ANY(v)                      v is an array without
+nulls like ilike         c LIKE v, c ILIKE v             v is a complete, escaped pattern has_any has_all    c && v, c
+@> v                  text[]; for json (operand `text[]`): c ?| v, c ?& v encloses           c @> v
+json"""
 
 Form = Literal["plain", "one", "like", "exact", "contains", "starts_with", "ends_with", "words"]
 """How a value becomes its operand: as it is, in a list of one, as a pattern, escaped into a pattern (whole, or part of
@@ -37,11 +34,9 @@ the text), or split into words."""
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One step from a row to related rows.
-
-    To one (`many` false): the row of `table` whose `id` is this row's `column`. To many: the rows of `table` whose
-    `column` is this row's `id`. `relation` is the name by which the document and the callers know it.
-    """
+    """One step from a row to related rows. To one (`many` false): the row of `table` whose `id` is this row's `column`.
+    To many: the rows of `table` whose `column` is this row's `id`. `relation` is the name by which the document and the
+    callers know it."""
 
     relation: str
     table: str
@@ -92,10 +87,8 @@ OLD: Final = "old."
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A rule's variable (`user.id`, `user.claims.team`, `key.id`, `now`, `old.status`), bound per request as `type`.
-
-    `rules.bind` gives the value, or None where it is missing, null, empty or not of the type; a leaf that holds one
-    is always accompanied by its `Present`. `old.x` is no value but the cell `x` of the row before the write.
-    """
+    `rules.bind` gives the value, or None where it is missing, null, empty or not of the type; a leaf that holds one is
+    always accompanied by its `Present`. `old.x` is no value but the cell `x` of the row before the write."""
 
     name: str
     type: Type
@@ -104,10 +97,8 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal of the schema document: bound like any value (`wire` is its text form), never written into SQL.
-
-    `value` is the same as Python holds it (see `values`), for `evaluate`; it takes no part in equality.
-    """
+    """A literal of the schema document: bound like any value (`wire` is its text form), never written into SQL. `value`
+    is the same as Python holds it (see `values`), for `evaluate`; it takes no part in equality."""
 
     wire: bytes
     type: Type
@@ -237,11 +228,9 @@ Condition: TypeAlias = Leaf | Present | Not | And | Or | Quantified | Always
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A caller's condition: its shape, and its values in two spellings, numbered as the shape's slots are.
-
-    `wire[i]` is the text that PostgreSQL reads under slot i's cast; `values[i]` the same value for `evaluate`: int,
-    Decimal, float, bool, str, date, datetime (UTC), the parsed JSON for jsonb, and a tuple of these for arrays.
-    """
+    """A caller's condition: its shape, and its values in two spellings, numbered as the shape's slots are. `wire[i]` is
+    the text that PostgreSQL reads under slot i's cast; `values[i]` the same value for `evaluate`: int, Decimal, float,
+    bool, str, date, datetime (UTC), the parsed JSON for jsonb, and a tuple of these for arrays."""
 
     shape: Condition = TRUE
     wire: tuple[bytes, ...] = ()
@@ -351,11 +340,8 @@ def _of_leaf(leaf: Leaf | Present) -> Iterator[Operand]:
 
 
 def guarded(condition: Condition) -> Condition:
-    """A rule's condition (normal form) with its guards: a leaf whose operand is missing is false, negated or not.
-
-    Under `none` a false leaf would widen the rule, so there a missing operand makes the whole quantified clause
-    false.
-    """
+    """A rule's condition (normal form) with its guards: a leaf whose operand is missing is false, negated or not. Under
+    `none` a false leaf would widen the rule, so there a missing operand makes the whole quantified clause false."""
     match condition:
         case Compare() | Search() | Not():
             return _present(operands(condition), condition)

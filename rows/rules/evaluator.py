@@ -1,12 +1,8 @@
-"""Evaluates conditions in Python, over rows as the API shows them, with the same results as PostgreSQL.
-
-For webhooks' filters over `record` and `old_record`, and as the oracle that the property tests hold the statements
-against. No database and no clock: what a row does not hold itself comes through `Facts`, and so does what deciding may
-cost. tests/rows/test_evaluate.py compares each operator with PostgreSQL's own answer.
-
-Cells are JSON values as in answers and events: decimals, dates and timestamps as strings; None is null, and so is a
-column that the row does not have.
-"""
+"""Evaluates conditions in Python, over rows as the API shows them, with the same results as PostgreSQL. For webhooks'
+filters over `record` and `old_record`, and as the oracle that the property tests hold the statements against. No
+database and no clock: what a row does not hold itself comes through `Facts`, and so does what deciding may cost.
+tests/rows/test_evaluate.py compares each operator with PostgreSQL's own answer. Cells are JSON values as in answers and
+events: decimals, dates and timestamps as strings; None is null, and so is a column that the row does not have."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,13 +70,10 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a condition may ask beside its row.
-
-    `values` are a filter's (`Filter.values`). `variable` gives a variable's value in Python's spelling or None
-    (`rules.resolve`). `related` gives the rows a hop leads to, as the asker sees them: those it may read, unreadable
-    cells null; for rules all rows. `old` is the row before a write. `effort` bounds what may take long: many rows, text
-    with patterns, long lists, containers in containers; without it nothing does.
-    """
+    """What a condition may ask beside its row. `values` are a filter's (`Filter.values`). `variable` gives a variable's
+    value in Python's spelling or None (`rules.resolve`). `related` gives the rows a hop leads to, as the asker sees
+    them: those it may read, unreadable cells null; for rules all rows. `old` is the row before a write. `effort` bounds
+    what may take long: many rows, text with patterns, long lists, containers in containers; without it nothing does."""
 
     values: Sequence[Any] = ()
     variable: Callable[[Variable], Any] = _no_variable

@@ -120,11 +120,9 @@ class _Reader(OperandReader):
         raise unknown_operator(here, key, (*COMBINATORS, "$search", "$is"))
 
     def named_condition(self, table: str, name: Any, path: str, depth: int) -> Condition:
-        """A condition that the table's author named, read in its place.
-
-        Rules read it with the author's rights. In a caller's filter it is read as if the caller had written it: what
-        the caller may not name, or a variable, makes it unknown.
-        """
+        """A condition that the table's author named, read in its place. Rules read it with the author's rights. In a
+        caller's filter it is read as if the caller had written it: what the caller may not name, or a variable, makes
+        it unknown."""
         if not isinstance(name, str):
             raise InvalidCondition(path, "wrong_type", "must be the name of a condition.")
         document = self.resolver.named_condition(table, name)
@@ -349,11 +347,9 @@ def read_rule(document: Mapping[str, Any], table: str, resolver: NameResolver, u
 
 
 def read_record(document: Mapping[str, Any], table: str, resolver: NameResolver) -> Condition:
-    """A webhook's filter: the columns of one record and `$old.<column>`, without relations. Raises InvalidCondition.
-
-    To be evaluated by `evaluate` with the record as row and the old record beside it. It is guarded: a comparison with
-    an old value that is missing (every insert) or null is false, negated or not.
-    """
+    """A webhook's filter: the columns of one record and `$old.<column>`, without relations. Raises InvalidCondition. To
+    be evaluated by `evaluate` with the record as row and the old record beside it. It is guarded: a comparison with an
+    old value that is missing (every insert) or null is false, negated or not."""
     return guarded(_Reader(resolver, table, "record").condition(table, document, "", 1))
 
 

@@ -1,8 +1,6 @@
-"""The names that a filter or rule may use, and the errors for those it may not.
-
-Every name goes through a `NameResolver`, which knows what this caller may know of, and nothing else: an unknown name
-and a hidden one take the same way to the same bytes.
-"""
+"""The names that a filter or rule may use, and the errors for those it may not. Every name goes through a
+`NameResolver`, which knows what this caller may know of, and nothing else: an unknown name and a hidden one take the
+same way to the same bytes."""
 
 from collections.abc import Iterable, Mapping
 from itertools import count

@@ -1,8 +1,6 @@
-"""The operators of conditions: which ones each column type takes, and the form of their operands.
-
-Pure tables and texts. `rows.rules.grammar` reads operators by them, `rows.rules.rules` shapes the values of variables
-when it binds them. docs/reference/filters.md has the table for users.
-"""
+"""The operators of conditions: which ones each column type takes, and the form of their operands. Pure tables and
+texts. `rows.rules.grammar` reads operators by them, `rows.rules.rules` shapes the values of variables when it binds
+them. docs/reference/filters.md has the table for users."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -79,10 +77,8 @@ def escape_pattern(text: str) -> str:
 
 
 def shape_operand(form: Form, value: Any) -> Any:
-    """What a checked text (or list) becomes as the operand of its operator. Raises InvalidValue.
-
-    `like` takes the text as the pattern it is; a backslash at its end would be PostgreSQL's error 22025.
-    """
+    """What a checked text (or list) becomes as the operand of its operator. Raises InvalidValue. `like` takes the text
+    as the pattern it is; a backslash at its end would be PostgreSQL's error 22025."""
     match form:
         case "plain":
             return value

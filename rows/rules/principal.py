@@ -31,12 +31,9 @@ VIEWER: Final[RoleKey] = "viewer"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """In whose name rows are read and written.
-
-    `user_id`, `email`, `role` and `claims` are an app user's (as stored, not as a token says); an account has an id and
-    an e-mail, a key has its `key_id`; so has who is `anonymous`, of the key that was shown, and nothing else. `bypass`
-    is the scope `rows:bypass_rules`, or an operator's own hand.
-    """
+    """In whose name rows are read and written. `user_id`, `email`, `role` and `claims` are an app user's (as stored,
+    not as a token says); an account has an id and an e-mail, a key has its `key_id`; so has who is `anonymous`, of the
+    key that was shown, and nothing else. `bypass` is the scope `rows:bypass_rules`, or an operator's own hand."""
 
     kind: CallerKind
     user_id: str | None = None
@@ -67,11 +64,9 @@ class Principal:
 
 
 def resolve(variable: Variable, principal: Principal, now: datetime | None = None) -> Any:
-    """The value of a variable in Python's spelling, or None where it is missing, null, empty or not of its type.
-
-    Empty are "", [] and {}; false and 0 are values. `now` is the moment of the statement in UTC, as the database says
-    it. `$old` is not a value and raises LookupError, and so does `$now` without a moment.
-    """
+    """The value of a variable in Python's spelling, or None where it is missing, null, empty or not of its type. Empty
+    are "", [] and {}; false and 0 are values. `now` is the moment of the statement in UTC, as the database says it.
+    `$old` is not a value and raises LookupError, and so does `$now` without a moment."""
     raw = _raw(variable.name, principal, now)
     if raw is None:
         return None

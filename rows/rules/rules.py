@@ -1,15 +1,11 @@
-"""Rules: what one role may read and write of one table, compiled from the schema document.
-
-A `Ruleset` belongs to one version of a schema. A request's `Principal` (who) has a `role_key` in it (as what: `server`,
-`member`, `anonymous`, `user`, `user:editor`, …), and for a role_key the ruleset gives the `Access` to each table and
-the `NameResolver` by which `grammar` resolves names. Everything is compiled at first use and kept with the ruleset; a
-statement depends on the principal through its role_key alone, and its variables are bound per request (`bind`).
-
-Fails closed in each direction: a table without a rule for an app user's role, or for `anonymous`, is not there; an
-operand that is missing makes its clause false, negated or not; a rule that cannot be compiled, which
-`validate` keeps out of every applied document, raises. docs/reference/rules.md describes
-rules for developers.
-"""
+"""Rules: what one role may read and write of one table, compiled from the schema document. A `Ruleset` belongs to one
+version of a schema. A request's `Principal` (who) has a `role_key` in it (as what: `server`, `member`, `anonymous`,
+`user`, `user:editor`, …), and for a role_key the ruleset gives the `Access` to each table and the `NameResolver` by
+which `grammar` resolves names. Everything is compiled at first use and kept with the ruleset; a statement depends on
+the principal through its role_key alone, and its variables are bound per request (`bind`). Fails closed in each
+direction: a table without a rule for an app user's role, or for `anonymous`, is not there; an operand that is missing
+makes its clause false, negated or not; a rule that cannot be compiled, which `validate` keeps out of every applied
+document, raises. docs/reference/rules.md describes rules for developers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -197,8 +193,7 @@ def _nullable(column: Column) -> Column:
 def validate(schema: Schema) -> list[FieldError]:
     """Everything that is wrong with the rules and checks of a document, each with its path such as
     `tables.tasks.rules.user.read.where.$or.1.list.nme`; an empty list if nothing is. Asked before a version is applied.
-    Raises InvalidDocument if there are more than are named.
-    """
+    Raises InvalidDocument if there are more than are named."""
     author = AuthorNames(schema)
     found = Errors()
     for table in schema.tables.values():

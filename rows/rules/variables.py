@@ -14,11 +14,8 @@ _CLAIM: Final = re.compile(r"user\.claims(\.[A-Za-z0-9_-]{1,64}){1,5}", re.ASCII
 
 
 def read_literal(value: Any, path: str) -> Any:
-    """A rule's literal, in which `$$` at the beginning of a text stands for `$`, at any depth.
-
-    Raises InvalidCondition for a text that begins with a single `$`: its author meant a variable, which is not
-    allowed there.
-    """
+    """A rule's literal, in which `$$` at the beginning of a text stands for `$`, at any depth. Raises InvalidCondition
+    for a text that begins with a single `$`: its author meant a variable, which is not allowed there."""
     if isinstance(value, str) and value.startswith("$"):
         if not value.startswith("$$"):
             message = 'a variable cannot stand inside of a value; write "$$" for a text that begins with "$".'
@@ -35,8 +32,7 @@ def read_variable(
     resolver: NameResolver, table: str, name: str, type_: Type, form: Form, path: str, use: Use = "rule"
 ) -> Variable:
     """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if there is none such, or if
-    it can never have a value of that type. What a claim holds is only known, and checked, when it is bound.
-    """
+    it can never have a value of that type. What a claim holds is only known, and checked, when it is bound."""
     if name.startswith(OLD) and use in ("check", "record"):
         column = resolver.column(table, name.removeprefix(OLD))
         if column is None:

@@ -1,5 +1,3 @@
 """The schema document: parser, model, types and values. Pure computation.
-
 Depends on: platform_site only.
-Used from outside: model, parser, values, types, identifiers.
-"""
+Used from outside: model, parser, values, types, identifiers."""

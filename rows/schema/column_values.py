@@ -36,10 +36,8 @@ LONG_TYPES: Final = frozenset[ColumnType]({"text", "json", "text[]"})
 
 
 def stored_size(column: Column, cell: bytes) -> int:
-    """Bytes of the wire text `cell` of one of LONG_TYPES as PostgreSQL gives it back, but for JSON's blanks.
-
-    It writes the numbers of JSON without exponents: the five bytes of 1e308 come back as 309.
-    """
+    """Bytes of the wire text `cell` of one of LONG_TYPES as PostgreSQL gives it back, but for JSON's blanks. It writes
+    the numbers of JSON without exponents: the five bytes of 1e308 come back as 309."""
     if column.type != "json" or (b"e+" not in cell and b"e-" not in cell):
         return len(cell)
     size = len(cell)
@@ -55,11 +53,9 @@ def stored_size(column: Column, cell: bytes) -> int:
 
 # Columns: what a write may leave in a cell.
 def read_operand(column: Column, value: Any) -> Any:
-    """Python's spelling of a value to compare with `column`. Raises InvalidValue, also for null.
-
-    Unlike `read_cell` it takes a text of any length, a decimal of any scale and any text for a reference or user:
-    comparing with what cannot be there is an honest question, and its answer is no.
-    """
+    """Python's spelling of a value to compare with `column`. Raises InvalidValue, also for null. Unlike `read_cell` it
+    takes a text of any length, a decimal of any scale and any text for a reference or user: comparing with what cannot
+    be there is an honest question, and its answer is no."""
     read_value = read(SQL_TYPES[column.type], value)
     if column.type == "enum" and read_value not in column.values:
         raise _not_among(column)
@@ -67,10 +63,8 @@ def read_operand(column: Column, value: Any) -> Any:
 
 
 def read_cell(column: Column, value: Any) -> Any:
-    """Python's spelling of `value` as a cell of `column`, None for null. Raises InvalidValue.
-
-    Whether the row of a reference, or the user, exists is not asked here.
-    """
+    """Python's spelling of `value` as a cell of `column`, None for null. Raises InvalidValue. Whether the row of a
+    reference, or the user, exists is not asked here."""
     cell = read_unbounded(column, value)
     if cell is not None and (column.min is not None or column.max is not None):
         _check_range(column, cell)

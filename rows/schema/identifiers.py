@@ -1,8 +1,6 @@
-"""Names in a schema document, and the names of what they become in PostgreSQL.
-
-A tenant's name reaches SQL only after it passed `problem` here and was looked up in the schema; constraints and indexes
-are named by a digest of table and columns, so that a rename finds and renames them, whatever the names' lengths.
-"""
+"""Names in a schema document, and the names of what they become in PostgreSQL. A tenant's name reaches SQL only after
+it passed `problem` here and was looked up in the schema; constraints and indexes are named by a digest of table and
+columns, so that a rename finds and renames them, whatever the names' lengths."""
 
 import difflib
 import hashlib
@@ -39,10 +37,8 @@ def problem(name: object) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """`; did you mean "users"?` for the nearest known word, or an empty string: to be put at the end of a message.
-
-    At most _COMPARED words are compared letter by letter: one comparison of long names takes 0.1 ms.
-    """
+    """`; did you mean "users"?` for the nearest known word, or an empty string: to be put at the end of a message. At
+    most _COMPARED words are compared letter by letter: one comparison of long names takes 0.1 ms."""
     if not isinstance(word, str) or len(word) > 100:
         return ""
     words = list(known)
@@ -68,8 +64,7 @@ def _folded(word: str) -> str:
 
 def of(kind: Kind, table: str, *parts: str) -> str:
     """The name of a constraint or index: `_uq_` and 20 hex digits. The underscore in front no tenant name can have, so
-    that no table can be called as the index of another (they share one namespace in PostgreSQL).
-    """
+    that no table can be called as the index of another (they share one namespace in PostgreSQL)."""
     digest = hashlib.sha256("\0".join((table, *parts)).encode()).hexdigest()
     return f"{prefix(kind)}{digest[:20]}"
 

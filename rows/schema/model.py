@@ -1,10 +1,7 @@
-"""The parsed schema document: immutable tables, columns, relations, indexes and rules.
-
-`rows.schema.parser.parse` makes a `Schema` from a developer's JSON or raises `InvalidDocument` with every error at
-once. Everything else in `rows` (DDL, dynamic models, rules, statements) reads these classes and never the JSON. Names
-that are unknown to a `Schema` do not exist for any caller. docs/reference/schema.md
-has the format.
-"""
+"""The parsed schema document: immutable tables, columns, relations, indexes and rules. `rows.schema.parser.parse` makes
+a `Schema` from a developer's JSON or raises `InvalidDocument` with every error at once. Everything else in `rows` (DDL,
+dynamic models, rules, statements) reads these classes and never the JSON. Names that are unknown to a `Schema` do not
+exist for any caller. docs/reference/schema.md has the format."""
 
 import hashlib
 import json
@@ -89,11 +86,9 @@ class Errors(list[FieldError]):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One real column of a table.
-
-    `name` is the column in PostgreSQL and in rows (`list_id`), `key` what the document calls it (`list`); they differ
-    for references and users only. `default` is the document's JSON value (None: no default), or `NOW` or `RANDOM`.
-    """
+    """One real column of a table. `name` is the column in PostgreSQL and in rows (`list_id`), `key` what the document
+    calls it (`list`); they differ for references and users only. `default` is the document's JSON value (None: no
+    default), or `NOW` or `RANDOM`."""
 
     name: str
     key: str
@@ -146,12 +141,10 @@ IMPLICIT: Final = (ID, CREATED_AT, UPDATED_AT)
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A named way from one table to another.
-
-    To-one (`many` false): `column` is this table's own column, which holds the far row's id. To-many: `column` is the
-    far table's column, which holds this row's id. A to-many relation is named by the far table, or by the
-    `related_name` of the reference, required where that name is taken (two references between the same tables, say).
-    """
+    """A named way from one table to another. To-one (`many` false): `column` is this table's own column, which holds
+    the far row's id. To-many: `column` is the far table's column, which holds this row's id. A to-many relation is
+    named by the far table, or by the `related_name` of the reference, required where that name is taken (two references
+    between the same tables, say)."""
 
     name: str
     column: str
@@ -184,11 +177,9 @@ class IndexSpec:
 
 @dataclass(frozen=True, slots=True)
 class RuleSpec:
-    """One rule as written: its shape is checked, the names inside are resolved by `rows.rules.rules`.
-
-    `where` and `check` None: not given, so nothing is asked (for `check` of an update see `rows.rules.rules`).
-    `columns` None: every column. `set` maps columns to forced values.
-    """
+    """One rule as written: its shape is checked, the names inside are resolved by `rows.rules.rules`. `where` and
+    `check` None: not given, so nothing is asked (for `check` of an update see `rows.rules.rules`). `columns` None:
+    every column. `set` maps columns to forced values."""
 
     where: Mapping[str, Any] | None = None
     check: Mapping[str, Any] | None = None
@@ -203,10 +194,8 @@ Rules = Mapping[str, Mapping[Action, tuple[RuleSpec, ...]]]
 @dataclass(frozen=True, slots=True)
 class Table:
     """`columns` are the declared ones by name; `all_columns` has `id` before and the two timestamps after them.
-
     `relations` has the to-one and the to-many. `unique` are column names. `indexes` has the declared ones first, then
-    one for each reference and user column that no declared one equals.
-    """
+    one for each reference and user column that no declared one equals."""
 
     name: str
     columns: Mapping[str, Column]

@@ -1,9 +1,7 @@
-"""Parses a schema document into a `Schema`, or into the complete list of its errors.
-
-Each error has its path (`tables.tasks.columns.owner.to`) and, for a misspelled name, a suggestion. Of a rule's `where`,
-`check`, `set` and `columns` only the shape is checked here; `rows.rules.rules` resolves their names against the
-complete schema. Pure: no database, no settings.
-"""
+"""Parses a schema document into a `Schema`, or into the complete list of its errors. Each error has its path
+(`tables.tasks.columns.owner.to`) and, for a misspelled name, a suggestion. Of a rule's `where`, `check`, `set` and
+`columns` only the shape is checked here; `rows.rules.rules` resolves their names against the complete schema. Pure: no
+database, no settings."""
 
 import json
 from collections.abc import Mapping

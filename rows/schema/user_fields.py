@@ -2,8 +2,7 @@
 
     {"users": {"user": ["id", "name"], "anonymous": []}}
 
-A role that is not named sees no field. docs/reference/schema.md has the format.
-"""
+A role that is not named sees no field. docs/reference/schema.md has the format."""
 
 import json
 from collections.abc import Mapping

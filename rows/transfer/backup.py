@@ -7,8 +7,7 @@ A backup is one snapshot: one REPEATABLE READ transaction in which the schema ve
 dropped. It is checked like a restore before the file gets its name. A restore verifies the whole file before it changes
 anything, and is one transaction: into a new preview branch, or into an environment, whose tables it replaces at the
 end. Users, keys and settings are in the control database and in no backup. For operators: no rules are applied and no
-events recorded. Format and use: docs/how-to/operations/backups.md.
-"""
+events recorded. Format and use: docs/how-to/operations/backups.md."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -55,11 +54,8 @@ def backup(
     replace: bool = False,
     progress: Callable[[str, int], None] = lambda table, rows: None,
 ) -> Summary:
-    """Write a snapshot of the environment into a new file at `path`.
-
-    `progress` is called with the number of rows written per table. Raises FileExistsError unless `replace`,
-    NotRestorable, OSError, DatabaseError.
-    """
+    """Write a snapshot of the environment into a new file at `path`. `progress` is called with the number of rows
+    written per table. Raises FileExistsError unless `replace`, NotRestorable, OSError, DatabaseError."""
     with Writer(path, replace=replace) as writer:
         with _snapshot(place) as taken_at:
             summary = _write(writer, place, taken_at, progress)

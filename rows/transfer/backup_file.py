@@ -1,9 +1,7 @@
-"""The backup file: a ZIP archive with a manifest and checksums.
-
-`Writer` writes one, `Archive` reads one. The last entry, `manifest.json`, has the size and SHA-256 of all others;
-`Archive.verify` checks all of it before it is used. Entries are read and written in pieces, so that memory stays
-constant. `rows.transfer.backup_content` defines their contents. Format: docs/how-to/operations/backups.md.
-"""
+"""The backup file: a ZIP archive with a manifest and checksums. `Writer` writes one, `Archive` reads one. The last
+entry, `manifest.json`, has the size and SHA-256 of all others; `Archive.verify` checks all of it before it is used.
+Entries are read and written in pieces, so that memory stays constant. `rows.transfer.backup_content` defines their
+contents. Format: docs/how-to/operations/backups.md."""
 
 import hashlib
 import json
@@ -48,11 +46,9 @@ class ArchiveEntry:
 
 
 class Writer:
-    """A backup in the making, used as a context manager. It has its name only when the block ends well.
-
-    Until then it is at `unfinished`, where it can be read once `finish` was called. The file is for its owner alone
-    (0600): it holds rows. Raises FileExistsError unless `replace`, OSError.
-    """
+    """A backup in the making, used as a context manager. It has its name only when the block ends well. Until then it
+    is at `unfinished`, where it can be read once `finish` was called. The file is for its owner alone (0600): it holds
+    rows. Raises FileExistsError unless `replace`, OSError."""
 
     unfinished: Path
 
@@ -118,10 +114,8 @@ class Writer:
 
 
 class Archive:
-    """A backup opened for reading. `manifest` is its description; trust the members after `verify` only.
-
-    Used as a context manager. Raises Damaged, NotUnderstood, OSError.
-    """
+    """A backup opened for reading. `manifest` is its description; trust the members after `verify` only. Used as a
+    context manager. Raises Damaged, NotUnderstood, OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

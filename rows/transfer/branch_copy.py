@@ -1,10 +1,8 @@
-"""The rows' part of a preview branch: tables, versions and, if requested, all rows of its source.
-
-Runs in the REPEATABLE READ transaction of the region that creates the branch (`projects.provisioning.branching`), so
-the copy is one snapshot of the source. The source's version is locked in share mode, so its tables do not change; a
-concurrent schema change aborts the copy, which then starts again. No rules are applied and no events recorded.
-docs/adr/0003-preview-branches.md.
-"""
+"""The rows' part of a preview branch: tables, versions and, if requested, all rows of its source. Runs in the
+REPEATABLE READ transaction of the region that creates the branch (`projects.provisioning.branching`), so the copy is
+one snapshot of the source. The source's version is locked in share mode, so its tables do not change; a concurrent
+schema change aborts the copy, which then starts again. No rules are applied and no events recorded.
+docs/adr/0003-preview-branches.md."""
 
 from functools import partial
 from typing import Any, Final
@@ -31,10 +29,7 @@ def follow_branch(
     *, source: EnvironmentRef, target: EnvironmentRef, data: branching.Data, using: str, **_: Any
 ) -> None:
     """Receiver of `environment_branched`: build the tables of the source's current schema, with its rows for
-    `data="full"`, and take over its versions.
-
-    Raises SourceGone or NoLongerWanted if either was deleted meanwhile.
-    """
+    `data="full"`, and take over its versions. Raises SourceGone or NoLongerWanted if either was deleted meanwhile."""
     connection = connections[using]
     version = hold_version(connection, source.environment_id)
     if not version:
@@ -52,10 +47,8 @@ def follow_branch(
 
 
 def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
-    """Lock the schema against changes until the end of the transaction. Returns its version, or 0 if it has none.
-
-    If the REPEATABLE READ transaction is older than a change, PostgreSQL raises SQLSTATE 40001: begin again.
-    """
+    """Lock the schema against changes until the end of the transaction. Returns its version, or 0 if it has none. If
+    the REPEATABLE READ transaction is older than a change, PostgreSQL raises SQLSTATE 40001: begin again."""
     with connection.cursor() as cursor:
         cursor.execute(_HOLD, [environment_id])
         held = cursor.fetchone()

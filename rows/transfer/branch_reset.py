@@ -1,9 +1,7 @@
-"""The rows' part of a reset: the tables of the branch are replaced by copies of those of its parent.
-
-Runs in the REPEATABLE READ transaction of the region that resets the branch (`projects.provisioning.branching`). The
-copies are made beside the tables of the branch and exchanged at the end, so readers wait for an instant only. The
-branch keeps its versions; the document of its parent becomes the next one.
-"""
+"""The rows' part of a reset: the tables of the branch are replaced by copies of those of its parent. Runs in the
+REPEATABLE READ transaction of the region that resets the branch (`projects.provisioning.branching`). The copies are
+made beside the tables of the branch and exchanged at the end, so readers wait for an instant only. The branch keeps its
+versions; the document of its parent becomes the next one."""
 
 from functools import partial
 from typing import Any

@@ -1,9 +1,7 @@
 """CSV as RFC 4180 has it, with the one distinction that Python's reader does not make: an empty cell and an empty text.
-
 In: lines of bytes. Out: the number of the line on which each record begins, and its cells: None for an empty cell
 without quotes, a string for every other. A record over several lines is put together; lines without quotes, which are
-most, cost a `split`. Pure: no files, no database.
-"""
+most, cost a `split`. Pure: no files, no database."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,6 @@
 """Exports all rows of a table by COPY: CSV or NDJSON that `rows.transfer.importer` reads back to the same rows.
-
 PostgreSQL renders the cells exactly as in API responses (`rows.query.sql.json_rendering`), in one statement, so the
-file is a snapshot. For operators: no rules are applied.
-"""
+file is a snapshot. For operators: no rules are applied."""
 
 from collections.abc import Collection, Iterator
 from typing import Any, Final
@@ -56,10 +54,8 @@ def estimates(place: EnvironmentRef) -> dict[str, int]:
 def export_rows(
     place: EnvironmentRef, table: Table, form: Format, columns: Collection[str] | None = None
 ) -> Iterator[tuple[bytes, int]]:
-    """The file in pieces, each with the number of rows in it, in the order of ids.
-
-    `columns` are names or keys, None all of them. Raises NoSuchColumn.
-    """
+    """The file in pieces, each with the number of rows in it, in the order of ids. `columns` are names or keys, None
+    all of them. Raises NoSuchColumn."""
     chosen = list(table.all_columns.values()) if columns is None else [_column(table, name) for name in columns]
     select = _csv(chosen) if form == "csv" else _ndjson(chosen)
     copy = sql.SQL("COPY (SELECT {} FROM {} r ORDER BY r.id) TO STDOUT {}").format(

@@ -1,8 +1,6 @@
-"""Files of rows: CSV with a header and NDJSON, plain or gzipped, read line by line for `rows.transfer.importer`.
-
-A record is a mapping of column names to JSON values, as a body of the API would have them; what CSV cannot say (it
-knows only text and nothing) is read by the column's type. Memory does not grow with the file.
-"""
+"""Files of rows: CSV with a header and NDJSON, plain or gzipped, read line by line for `rows.transfer.importer`. A
+record is a mapping of column names to JSON values, as a body of the API would have them; what CSV cannot say (it knows
+only text and nothing) is read by the column's type. Memory does not grow with the file."""
 
 import codecs
 import gzip

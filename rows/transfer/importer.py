@@ -1,9 +1,7 @@
-"""Imports rows by COPY from a file: all of them, or the valid ones, or none.
-
-Each cell is read exactly as the API reads it (`rows.schema.column_values`), so that only valid values get in. All rows
-go into a temporary table first, where PostgreSQL finds taken ids, violated unique constraints and missing references.
-Rows are inserted when every invalid line is known by its number. One transaction. For operators: no rules are applied.
-"""
+"""Imports rows by COPY from a file: all of them, or the valid ones, or none. Each cell is read exactly as the API reads
+it (`rows.schema.column_values`), so that only valid values get in. All rows go into a temporary table first, where
+PostgreSQL finds taken ids, violated unique constraints and missing references. Rows are inserted when every invalid
+line is known by its number. One transaction. For operators: no rules are applied."""
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,13 +53,10 @@ def import_rows(
     events: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Insert the rows of `source` into the table, in one transaction.
-
-    With `skip_bad`, invalid lines are skipped and reported; otherwise they raise BadLines and nothing is imported. With
-    `events`, an event is recorded for each row if inserts of this table have subscribers. `dry_run` undoes everything
-    at the end. References to users that were deleted meanwhile are resolved by `on_delete`. Raises NoSuchTable,
-    BadLines, TooLong, ChangedDuringImport.
-    """
+    """Insert the rows of `source` into the table, in one transaction. With `skip_bad`, invalid lines are skipped and
+    reported; otherwise they raise BadLines and nothing is imported. With `events`, an event is recorded for each row if
+    inserts of this table have subscribers. `dry_run` undoes everything at the end. References to users that were
+    deleted meanwhile are resolved by `on_delete`. Raises NoSuchTable, BadLines, TooLong, ChangedDuringImport."""
     state = schema_service.current(place)
     table = state.schema.tables.get(table_name)
     if table is None:

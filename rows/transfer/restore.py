@@ -1,7 +1,5 @@
-"""Restores a backup: into a new preview branch, or into an environment, whose tables it replaces at the end.
-
-One transaction. For operators: no rules are applied and no events recorded.
-"""
+"""Restores a backup: into a new preview branch, or into an environment, whose tables it replaces at the end. One
+transaction. For operators: no rules are applied and no events recorded."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -45,11 +43,9 @@ class NotEmpty(Exception):
 def restore_as_branch(
     content: Content, project_id: str, name: str, *, actor: Caller | Actor, progress: Progress = lambda count: None
 ) -> tuple[EnvironmentRef, Summary]:
-    """A new preview branch of the project's production with everything in the backup: all of it, or no branch.
-
-    Users who were deleted since are let go of, as far as other rows allow. Raises Damaged, TablesQuotaReached,
-    QuotaExceeded (of a part), and what `projects.filled_branch` raises.
-    """
+    """A new preview branch of the project's production with everything in the backup: all of it, or no branch. Users
+    who were deleted since are let go of, as far as other rows allow. Raises Damaged, TablesQuotaReached, QuotaExceeded
+    (of a part), and what `projects.filled_branch` raises."""
     origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
     with projects.filled_branch(project_id, name=name, actor=actor, **origin) as place:
         schema_service.hold_to_plan(place, EMPTY, content.schema)
@@ -73,13 +69,11 @@ def restore_into(
     actor: Caller | Actor,
     progress: Progress = lambda count: None,
 ) -> Summary:
-    """Make the backup's tables and rows those of the environment, as its next schema version.
-
-    Everything is loaded beside the living tables, which are exchanged at the end: readers wait for an instant only.
-    Users who were deleted since are let go of, as far as other rows allow. Webhooks and functions come back only where
-    the environment has none. Raises NotEmpty unless `replace`, Damaged, TablesQuotaReached, QuotaExceeded (of a
-    part), LockNotWon (tables in use; try again), DatabaseError.
-    """
+    """Make the backup's tables and rows those of the environment, as its next schema version. Everything is loaded
+    beside the living tables, which are exchanged at the end: readers wait for an instant only. Users who were deleted
+    since are let go of, as far as other rows allow. Webhooks and functions come back only where the environment has
+    none. Raises NotEmpty unless `replace`, Damaged, TablesQuotaReached, QuotaExceeded (of a part), LockNotWon (tables
+    in use; try again), DatabaseError."""
     try:
         summary, due = _restore_into(content, place, replace, actor, progress)
     except BaseException:

@@ -1,5 +1,3 @@
 """HTTP endpoints of webhooks and deliveries.
-
 Depends on: subscriptions, delivery.
-Used from outside: views, serializers.
-"""
+Used from outside: views, serializers."""

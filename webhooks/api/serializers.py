@@ -85,11 +85,9 @@ def check_against_schema(
     filter: dict[str, Any] | None,
     columns: dict[str, Any] | None,
 ) -> None:
-    """Raise ValidationFailed for a filter or columns that name what role `server` cannot read.
-
-    A filter has to be understood by every table that `patterns` name and `server` can read, or, where they name only
-    wildcards, by one table at least. `columns` is `{"table": ["column", …]}`.
-    """
+    """Raise ValidationFailed for a filter or columns that name what role `server` cannot read. A filter has to be
+    understood by every table that `patterns` name and `server` can read, or, where they name only wildcards, by one
+    table at least. `columns` is `{"table": ["column", …]}`."""
     errors: list[FieldError] = []
     resolver = environment.rules.resolver(SERVER)
     tables = environment.schema.tables

@@ -29,10 +29,8 @@ Action = TypeVar("Action", bound=Callable[..., HttpResponseBase])
 
 
 def _resolved_before(action: Action) -> Action:
-    """Asks the name server for the body's `url` before the transaction of an idempotent action begins.
-
-    A body or URL of the wrong form passes: the action itself says what is wrong with it.
-    """
+    """Asks the name server for the body's `url` before the transaction of an idempotent action begins. A body or URL of
+    the wrong form passes: the action itself says what is wrong with it."""
 
     @wraps(action)
     def checked(view: ApiViewSet, *args: Any, **kwargs: Any) -> HttpResponseBase:

@@ -1,5 +1,3 @@
 """Delivers events: the relay creates deliveries, the dispatcher claims, sends and records them.
-
 Depends on: rows.outbox, platform_site.outbound.
-Used from outside: relay, queue, dispatcher, attempts, signing.
-"""
+Used from outside: relay, queue, dispatcher, attempts, signing."""

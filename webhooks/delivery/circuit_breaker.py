@@ -1,11 +1,9 @@
-"""A circuit breaker per receiver, in one worker: limits attempts in flight and pauses receivers that hang.
-
-A receiver (a host and port) starts with little concurrency, doubles it by quick answers, and falls back to one attempt
-at a time when it hangs. After some timeouts in a row its circuit opens: nothing is claimed for it during a cooldown,
-then one attempt probes it. So hanging receivers occupy a few threads each, and all receivers without earned concurrency
-together a bounded number; other receivers are not delayed. Deliveries that wait for a circuit use up no attempts. Pure
-computation; the clock is an argument.
-"""
+"""A circuit breaker per receiver, in one worker: limits attempts in flight and pauses receivers that hang. A receiver
+(a host and port) starts with little concurrency, doubles it by quick answers, and falls back to one attempt at a time
+when it hangs. After some timeouts in a row its circuit opens: nothing is claimed for it during a cooldown, then one
+attempt probes it. So hanging receivers occupy a few threads each, and all receivers without earned concurrency together
+a bounded number; other receivers are not delayed. Deliveries that wait for a circuit use up no attempts. Pure
+computation; the clock is an argument."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

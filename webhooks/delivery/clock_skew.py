@@ -1,9 +1,6 @@
-"""Repairs due times and leases after the database clock was set back.
-
-All due times and leases use the database's clock. If it was three days ahead, retries and the leases of dead workers
-now lie three days in the future. A delivery that was created or attempted in the future, or a lease longer than any
-real one, proves that this happened.
-"""
+"""Repairs due times and leases after the database clock was set back. All due times and leases use the database's
+clock. If it was three days ahead, retries and the leases of dead workers now lie three days in the future. A delivery
+that was created or attempted in the future, or a lease longer than any real one, proves that this happened."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -41,9 +38,7 @@ SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SE
 
 def repair_future_times(using: str, *, lease: timedelta = LEASE) -> int:
     """Let retries be due now, and leases last for `lease` more, since their workers may be alive. Returns how many.
-
-    Looks at all that is pending, webhook by webhook, a page at a time.
-    """
+    Looks at all that is pending, webhook by webhook, a page at a time."""
     with connections[using].cursor() as cursor:
         cursor.execute(_WAITING)
         waiting = [webhook_id for (webhook_id,) in cursor.fetchall()]

@@ -1,9 +1,7 @@
-"""Moves events of the control database into the outbox of their environment's region.
-
-There is no transaction across both databases: the region commits first, then the control database marks the event.
-After a crash in between, the event is moved again and the region ignores the duplicate id. Events for an unavailable
-region wait, without delaying other regions.
-"""
+"""Moves events of the control database into the outbox of their environment's region. There is no transaction across
+both databases: the region commits first, then the control database marks the event. After a crash in between, the event
+is moved again and the region ignores the duplicate id. Events for an unavailable region wait, without delaying other
+regions."""
 
 from datetime import timedelta
 from typing import Final
@@ -35,10 +33,8 @@ SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id
 
 
 def move_to_region(using: str) -> int:
-    """Move the events due for the region `using` into its outbox. Returns how many were examined, at most BATCH.
-
-    Raises DatabaseError, with nothing marked, if the region is unavailable.
-    """
+    """Move the events due for the region `using` into its outbox. Returns how many were examined, at most BATCH. Raises
+    DatabaseError, with nothing marked, if the region is unavailable."""
     with transaction.atomic(using=DEFAULT_DB_ALIAS):
         # A range of one in the order of both, which one index alone offers, and no sorting: whatever the statistics of
         # a moment say, what waits for others is not read.

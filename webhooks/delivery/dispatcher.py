@@ -1,12 +1,8 @@
-"""The dispatcher: relays, claims, sends in threads and records, until the region's queue is empty.
-
-Each worker process runs one dispatcher per region. Only its own thread uses PostgreSQL; the sender threads only use
-HTTP, so a receiver that hangs holds a socket but never a connection or a transaction. The loop ends when nothing is due
-or in flight, or when the worker stops: then unstarted claims are released and attempts in flight get `GRACE` to finish.
-
-While PostgreSQL is unavailable, outcomes stay in memory until their leases end, so that a delivery that arrived is
-not sent twice.
-"""
+"""The dispatcher: relays, claims, sends in threads and records, until the region's queue is empty. Each worker process
+runs one dispatcher per region. Only its own thread uses PostgreSQL; the sender threads only use HTTP, so a receiver
+that hangs holds a socket but never a connection or a transaction. The loop ends when nothing is due or in flight, or
+when the worker stops: then unstarted claims are released and attempts in flight get `GRACE` to finish. While PostgreSQL
+is unavailable, outcomes stay in memory until their leases end, so that a delivery that arrived is not sent twice."""
 
 import contextlib
 import logging
@@ -48,11 +44,9 @@ writers. The first event after a pause is relayed at once, and a backlog fills w
 
 
 class SenderThreads:
-    """Threads that make attempts: as many as needed, up to MAX_THREADS, for as long as there is work.
-
-    `limit` at `submit` limits the concurrent attempts per receiver. Further attempts wait here, so that a thread
-    that finishes takes the next one without asking the dispatcher.
-    """
+    """Threads that make attempts: as many as needed, up to MAX_THREADS, for as long as there is work. `limit` at
+    `submit` limits the concurrent attempts per receiver. Further attempts wait here, so that a thread that finishes
+    takes the next one without asking the dispatcher."""
 
     def __init__(self, outcomes: "queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None]") -> None:
         self._work: queue.SimpleQueue[ClaimedDelivery | None] = queue.SimpleQueue()
@@ -145,10 +139,8 @@ class Dispatcher:
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False, linger: float = LINGER) -> int:
         """Work until the queue is empty. Returns the number of attempts made; 0 if another thread is already working,
-        which is notified to check the queue again.
-
-        Raises DatabaseError if PostgreSQL is unavailable and no outcome is left to record.
-        """
+        which is notified to check the queue again. Raises DatabaseError if PostgreSQL is unavailable and no outcome is
+        left to record."""
         self.ask()  # first, so that a thread that is about to stop sees the request
         made = 0
         while self._asked.is_set() and self._running.acquire(blocking=False):

@@ -1,8 +1,6 @@
-"""One dispatcher thread per region in each worker process. It sleeps until it is notified.
-
-It keeps its database connection, so that a notification costs neither a new connection nor a Celery thread. Only `wake`
-and `stop` are called from outside (`webhooks.tasks`).
-"""
+"""One dispatcher thread per region in each worker process. It sleeps until it is notified. It keeps its database
+connection, so that a notification costs neither a new connection nor a Celery thread. Only `wake` and `stop` are called
+from outside (`webhooks.tasks`)."""
 
 import logging
 import threading

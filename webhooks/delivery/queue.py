@@ -1,14 +1,11 @@
-"""The queue of due deliveries, kept in PostgreSQL: claim, then send with no transaction open, then record.
-
-A claim is a lease: `claimed_until` in the database's own time, and `attempts` as the fencing token. Whoever records an
-outcome names the attempt that it claimed; if another worker has claimed since, the delivery is left alone, unless the
-receiver had taken the event: then it is not sent a third time. So a worker that stalls beyond its lease costs a
-duplicate at most (same `webhook-id`, same body), never a lost attempt.
-
-A claim and a switch of its webhook have an order, by a lock on the webhook: what is claimed was claimed before the
-switch. And an attempt begins within START_WITHIN of its claim or not at all, so whoever has switched a webhook off only
-waits a little longer than that (`wait_for_claims`), and can promise that nothing starts any more.
-"""
+"""The queue of due deliveries, kept in PostgreSQL: claim, then send with no transaction open, then record. A claim is a
+lease: `claimed_until` in the database's own time, and `attempts` as the fencing token. Whoever records an outcome names
+the attempt that it claimed; if another worker has claimed since, the delivery is left alone, unless the receiver had
+taken the event: then it is not sent a third time. So a worker that stalls beyond its lease costs a duplicate at most
+(same `webhook-id`, same body), never a lost attempt. A claim and a switch of its webhook have an order, by a lock on
+the webhook: what is claimed was claimed before the switch. And an attempt begins within START_WITHIN of its claim or
+not at all, so whoever has switched a webhook off only waits a little longer than that (`wait_for_claims`), and can
+promise that nothing starts any more."""
 
 import time
 from collections.abc import Sequence
@@ -120,11 +117,8 @@ def claim(
     only: str | None = None,
 ) -> list[ClaimedDelivery]:
     """Up to `limit` due attempts: at most `host_limits` of each of `hosts`, `initial_concurrency` of any other one.
-    With `only`, those of this webhook; otherwise all but those of `webhooks listen`.
-
-    One statement. With `ordering: "row"`, the deliveries of a row are claimed one after the other. Deliveries of
-    suspended projects stay pending.
-    """
+    With `only`, those of this webhook; otherwise all but those of `webhooks listen`. One statement. With `ordering:
+    "row"`, the deliveries of a row are claimed one after the other. Deliveries of suspended projects stay pending."""
     parameters: dict[str, Any] = {
         "window": ORDERED_CANDIDATE_LIMIT,
         "hosts": list(hosts),
@@ -188,11 +182,8 @@ class Failing:
 
 def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: timedelta) -> list[Failing]:
     """Record the outcomes of attempts, all in one statement. Returns the webhooks to be disabled, those that have done
-    nothing but fail for `disable_after` among them.
-
-    An outcome whose claim was lost to another worker leaves its attempt in the history and the delivery alone, except
-    that a delivery which has arrived is delivered.
-    """
+    nothing but fail for `disable_after` among them. An outcome whose claim was lost to another worker leaves its
+    attempt in the history and the delivery alone, except that a delivery which has arrived is delivered."""
     rows: list[dict[str, Any]] = [
         {
             "delivery_id": result.claimed.delivery_id,

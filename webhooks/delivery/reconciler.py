@@ -1,7 +1,6 @@
-"""Applies a change of a webhook (disable, enable, drop, resend) to its pending deliveries, in batches.
-
-The request that changes a webhook updates that row and at most one batch of deliveries. From its commit on, every claim
-checks the webhook itself (`webhooks.delivery.queue`); the status of its deliveries follows:
+"""Applies a change of a webhook (disable, enable, drop, resend) to its pending deliveries, in batches. The request that
+changes a webhook updates that row and at most one batch of deliveries. From its commit on, every claim checks the
+webhook itself (`webhooks.delivery.queue`); the status of its deliveries follows:
 
     disabled        pending deliveries that no worker holds become held
     enabled         held deliveries become pending again, in the order of their events, with all attempts left
@@ -10,8 +9,7 @@ checks the webhook itself (`webhooks.delivery.queue`); the status of its deliver
 
 Several of these are applied in the order drop, resend, hold or release. Each batch is one transaction that reads the
 webhook under a lock, so the work can be interrupted anywhere and continued by another worker. It also repairs what a
-race leaves: a relay that read the webhook before the change, or a worker that died between a 410 and the disabling.
-"""
+race leaves: a relay that read the webhook before the change, or a worker that died between a 410 and the disabling."""
 
 import time
 from collections import deque

@@ -1,10 +1,8 @@
-"""Turns committed outbox events into deliveries: one per event and subscribed webhook.
-
-Several relays work side by side: they claim events by state with SKIP LOCKED, and (webhook, event) is unique. A relay
-pass is one transaction of the region's database, without network calls. An event that no webhook wants is marked as
-relayed; an event that a filter rejects leaves a delivery with that status; an event about a row that role `server` may
-not read leaves none. Other consumers of events (`rows.outbox.subscriptions`) write in the same transaction.
-"""
+"""Turns committed outbox events into deliveries: one per event and subscribed webhook. Several relays work side by
+side: they claim events by state with SKIP LOCKED, and (webhook, event) is unique. A relay pass is one transaction of
+the region's database, without network calls. An event that no webhook wants is marked as relayed; an event that a
+filter rejects leaves a delivery with that status; an event about a row that role `server` may not read leaves none.
+Other consumers of events (`rows.outbox.subscriptions`) write in the same transaction."""
 
 import json
 import logging
@@ -61,11 +59,9 @@ _last: Final[dict[str, str]] = {}
 
 
 def relay_batch(using: str, *, batch: int = BATCH) -> RelayResult:
-    """Relay up to `batch` committed events of the region `using`. Zero events: there was nothing to do.
-
-    Environments with expensive events are processed after all others, one per pass, until they have no events left.
-    Each part needs four statements for any number of events and webhooks, unless they are large.
-    """
+    """Relay up to `batch` committed events of the region `using`. Zero events: there was nothing to do. Environments
+    with expensive events are processed after all others, one per pass, until they have no events left. Each part needs
+    four statements for any number of events and webhooks, unless they are large."""
     relayed = _settle(using, batch)
     for environment_id in _expensive[using]:
         further = _settle(using, min(batch, EXPENSIVE_BATCH), only=environment_id)
@@ -145,11 +141,9 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
 
 def _due(using: str, batch: int, only: str | None) -> list[Any]:
     """The events of one pass, locked, in order per environment: OutboxEvents with the `size` of their data and, unless
-    that is LARGE_PAYLOAD_BYTES, with the data as `text`.
-
-    Without expensive environments all events are in one order. Otherwise they are read per environment in index ranges
-    that skip the expensive ones, so that their backlog is not scanned.
-    """
+    that is LARGE_PAYLOAD_BYTES, with the data as `text`. Without expensive environments all events are in one order.
+    Otherwise they are read per environment in index ranges that skip the expensive ones, so that their backlog is not
+    scanned."""
     waiting = (
         OutboxEvent.objects.using(using)
         .filter(relayed_at__isnull=True)

@@ -1,7 +1,5 @@
 """Deletes expired data in bounded batches: held events after 7 days, deliveries and relayed events after their time.
-
-Time counts neither for what a suspended project holds, nor for the record of what was sent late because of it.
-"""
+Time counts neither for what a suspended project holds, nor for the record of what was sent late because of it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final

@@ -19,11 +19,9 @@ def delay_after(
     retry_after: timedelta | None = None,
     schedule: tuple[timedelta, ...] = SCHEDULE,
 ) -> timedelta | None:
-    """How long to wait after the `attempts`th attempt (from 1) failed, or None when the schedule is exhausted.
-
-    `draw` is uniform in [0, 1) and spreads the wait by ±20 %. A receiver's `retry_after` is honoured within
-    [d, 2d] of the scheduled d: it can slow us down, never hurry us and never park a delivery for a year.
-    """
+    """How long to wait after the `attempts`th attempt (from 1) failed, or None when the schedule is exhausted. `draw`
+    is uniform in [0, 1) and spreads the wait by ±20 %. A receiver's `retry_after` is honoured within [d, 2d] of the
+    scheduled d: it can slow us down, never hurry us and never park a delivery for a year."""
     if attempts >= len(schedule):
         return None
     scheduled = schedule[attempts]

@@ -1,7 +1,5 @@
-"""Signatures of deliveries, after the Standard Webhooks specification (https://www.standardwebhooks.com).
-
-Pure computation. The reference library verifies every signature made here in `tests/webhooks/test_signing.py`.
-"""
+"""Signatures of deliveries, after the Standard Webhooks specification (https://www.standardwebhooks.com). Pure
+computation. The reference library verifies every signature made here in `tests/webhooks/test_signing.py`."""
 
 import base64
 import binascii
@@ -36,12 +34,9 @@ def decode_secret(text: str) -> bytes:
 
 
 def sign(secret: bytes, message_id: str, sent_at: int, body: bytes) -> str:
-    """One `v1,<base64>` signature: HMAC-SHA256 over `message_id.sent_at.body`.
-
-    `secret` is decoded (24-64 bytes, no `whsec_` prefix); `sent_at` is whole Unix seconds of this attempt, not of the
-    event; `body` is the exact bytes sent. Raises InvalidSecret for another length.
-    Standard Webhooks, "Signature scheme".
-    """
+    """One `v1,<base64>` signature: HMAC-SHA256 over `message_id.sent_at.body`. `secret` is decoded (24-64 bytes, no
+    `whsec_` prefix); `sent_at` is whole Unix seconds of this attempt, not of the event; `body` is the exact bytes sent.
+    Raises InvalidSecret for another length. Standard Webhooks, "Signature scheme"."""
     if not 24 <= len(secret) <= 64:
         raise InvalidSecret("a signing secret has 24 to 64 bytes")
     digest = hmac.new(secret, f"{message_id}.{sent_at}.".encode() + body, hashlib.sha256).digest()

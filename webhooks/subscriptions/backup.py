@@ -1,7 +1,5 @@
-"""The webhooks' part of a backup (`rows.transfer.backup`): subscriptions without their secrets and deliveries.
-
-Restored webhooks are disabled and get a new secret, as in a preview branch: a copy must not call receivers by itself.
-"""
+"""The webhooks' part of a backup (`rows.transfer.backup`): subscriptions without their secrets and deliveries. Restored
+webhooks are disabled and get a new secret, as in a preview branch: a copy must not call receivers by itself."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final

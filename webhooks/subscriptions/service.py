@@ -1,12 +1,8 @@
-"""Services of webhooks. Each makes one change in one transaction of the environment's region.
-
-Called by the API, the console and the commands alike. What is asked of the outbox is kept equal to the subscriptions
-in the transaction that changes them, under one lock per environment (`rows.outbox.subscriptions`).
-
-No verb costs more the more deliveries wait: a switch changes the webhook, and a first batch of its deliveries, so that
-a backlog of the usual size says at once what became of it; a longer one follows by itself
-(`webhooks.delivery.reconciler`).
-"""
+"""Services of webhooks. Each makes one change in one transaction of the environment's region. Called by the API, the
+console and the commands alike. What is asked of the outbox is kept equal to the subscriptions in the transaction that
+changes them, under one lock per environment (`rows.outbox.subscriptions`). No verb costs more the more deliveries wait:
+a switch changes the webhook, and a first batch of its deliveries, so that a backlog of the usual size says at once what
+became of it; a longer one follows by itself (`webhooks.delivery.reconciler`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

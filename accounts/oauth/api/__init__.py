@@ -1,4 +1,2 @@
 """REST endpoints of sign-in by providers, and of providers, redirect URIs and identities.
-
-Depends on: accounts.oauth, registration, users.
-"""
+Depends on: accounts.oauth, registration, users."""

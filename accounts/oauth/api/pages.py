@@ -1,7 +1,5 @@
 """Pages of a sign-in by a provider: the choice of providers, and errors that cannot be sent to an application.
-
-Server-rendered, without scripts, under the strictest content policy; for requests that accept HTML.
-"""
+Server-rendered, without scripts, under the strictest content policy; for requests that accept HTML."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

@@ -21,10 +21,8 @@ Action = TypeVar("Action", bound=Callable[..., HttpResponse])
 
 
 def _discovered_before(action: Action) -> Action:
-    """Checks the body's `issuer` before the transaction of an idempotent action begins, since that makes requests.
-
-    The action gets the result by `_issuer`: a repeated request is answered without it, whatever the provider says now.
-    """
+    """Checks the body's `issuer` before the transaction of an idempotent action begins, since that makes requests. The
+    action gets the result by `_issuer`: a repeated request is answered without it, whatever the provider says now."""
 
     @wraps(action)
     def checked(view: "IdentityProviderViewSet", *args: Any, **kwargs: Any) -> HttpResponse:

@@ -1,9 +1,6 @@
-"""REST endpoints of sign-in by providers.
-
-`GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}` are visited by a person's browser. Errors are
-returned to the application at its redirect URI (RFC 6749 4.1.2.1); only until this URI is known to be allowed they are
-shown as a page. No error redirects to a URI that is not on the list.
-"""
+"""REST endpoints of sign-in by providers. `GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}` are
+visited by a person's browser. Errors are returned to the application at its redirect URI (RFC 6749 4.1.2.1); only until
+this URI is known to be allowed they are shown as a page. No error redirects to a URI that is not on the list."""
 
 import logging
 from collections.abc import Mapping
@@ -317,10 +314,8 @@ def _form(request: HttpRequest) -> dict[str, str]:
 
 def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider, str | None]:
     """The flow that comes back here, its provider, and the plan that bounds the pool (None for platform accounts).
-
     Raises ValidationFailed where nothing is sure enough to tell the application anything: what was true when the flow
-    began must still be. Raises ProjectSuspended.
-    """
+    began must still be. Raises ProjectSuspended."""
     try:
         flow = flows.open_sealed(state, request.COOKIES)
     except flows.UnknownFlow:

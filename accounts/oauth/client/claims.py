@@ -1,9 +1,7 @@
-"""Validates a provider's claims about a person.
-
-OpenID Connect: the ID token, signed by a key of the issuer's own set with an asymmetric algorithm, for our client,
-within its validity, with this flow's nonce (OpenID Connect Core 3.1.3.7); joserfc checks the signature, Authlib the
-claims. Plain OAuth 2: the profile that the access token opens, at the provider's own endpoint, read by dotted paths.
-"""
+"""Validates a provider's claims about a person. OpenID Connect: the ID token, signed by a key of the issuer's own set
+with an asymmetric algorithm, for our client, within its validity, with this flow's nonce (OpenID Connect Core 3.1.3.7);
+joserfc checks the signature, Authlib the claims. Plain OAuth 2: the profile that the access token opens, at the
+provider's own endpoint, read by dotted paths."""
 
 import logging
 from dataclasses import dataclass
@@ -50,10 +48,8 @@ class Profile:
 def of_person(
     calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str, nonce: str
 ) -> Profile:
-    """Exchange the provider's code and read whose it is. Two to four calls.
-
-    Raises ProviderRefused (it does not take the code), ProviderUnreachable, ProviderAnswerInvalid.
-    """
+    """Exchange the provider's code and read whose it is. Two to four calls. Raises ProviderRefused (it does not take
+    the code), ProviderUnreachable, ProviderAnswerInvalid."""
     try:
         token = _exchanged(calls, known, code=code, redirect_uri=redirect_uri, code_verifier=code_verifier)
         if calls.provider.kind == IdentityProvider.Kind.OIDC:
@@ -173,10 +169,8 @@ def _shown(name: Any) -> str:
 
 
 def name_in_form(user: str) -> str:
-    """The name in the parameter `user`, which Apple sends with the first sign-in only; empty if there is none.
-
-    It is not signed, so nothing else of it is read.
-    """
+    """The name in the parameter `user`, which Apple sends with the first sign-in only; empty if there is none. It is
+    not signed, so nothing else of it is read."""
     try:
         name = orjson.loads(user)["name"]
         return _shown(" ".join(part for part in (name.get("firstName"), name.get("lastName")) if isinstance(part, str)))

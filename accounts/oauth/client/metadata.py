@@ -1,9 +1,6 @@
-"""Discovery documents and key sets of providers, cached per process and issuer.
-
-An issuer's document must name that issuer itself (OpenID Connect Discovery 4.3), and keys are only loaded from the URL
-in that document: two thirds of rejecting a foreign issuer (GHSA-9wqv-qhrh-87f4). The last is `iss` in each ID token
-(`claims`).
-"""
+"""Discovery documents and key sets of providers, cached per process and issuer. An issuer's document must name that
+issuer itself (OpenID Connect Discovery 4.3), and keys are only loaded from the URL in that document: two thirds of
+rejecting a foreign issuer (GHSA-9wqv-qhrh-87f4). The last is `iss` in each ID token (`claims`)."""
 
 import re
 import threading
@@ -138,10 +135,8 @@ def evict() -> None:
 
 
 def of(calls: Calls, *, fresh: bool = False) -> Metadata:
-    """The metadata of a provider; a call where it is discovered and not remembered. `fresh`: read it again.
-
-    Raises ProviderUnreachable, ProviderAnswerInvalid.
-    """
+    """The metadata of a provider; a call where it is discovered and not remembered. `fresh`: read it again. Raises
+    ProviderUnreachable, ProviderAnswerInvalid."""
     provider = calls.provider
     if provider.kind == IdentityProvider.Kind.OIDC:
         issuer = str(provider.issuer)

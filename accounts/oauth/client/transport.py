@@ -1,10 +1,8 @@
 """Requests to providers: Authlib's protocol code over the guarded HTTP client, limited in time, bytes and number.
-
 Tenants name their providers, so an endpoint may be slow, huge or an internal IP address. The guarded client checks IPs
 and bytes; here one sign-in has SECONDS for all its requests, and one process makes at most IN_ALL requests at a time,
 shared fairly between applications (`platform_site.concurrency.fair_semaphore`), because waiting threads serve no other
-requests. A provider that timed out or was interrupted gets a growing cooldown. Requests run outside of transactions.
-"""
+requests. A provider that timed out or was interrupted gets a growing cooldown. Requests run outside of transactions."""
 
 import logging
 import threading

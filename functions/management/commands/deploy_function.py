@@ -1,9 +1,6 @@
 """`manage.py deploy_function ENV NAME [FILE]`: a version of a function, or its settings alone, from a terminal or a
-deployment script.
-
-Standard output carries what a program reads (JSON with `--json`), everything for people goes to standard error. Exit
-codes: 0 done, 1 refused and nothing changed.
-"""
+deployment script. Standard output carries what a program reads (JSON with `--json`), everything for people goes to
+standard error. Exit codes: 0 done, 1 refused and nothing changed."""
 
 import json
 import os

@@ -1,8 +1,6 @@
-"""`manage.py inbound_address ENV NAME`: create, list or revoke the inbound endpoints of a function.
-
-Standard output is for programs: the URL of a new endpoint, or a line of JSON for each existing one. Messages go to
-standard error. Exit codes: 0 done, 1 refused and nothing changed.
-"""
+"""`manage.py inbound_address ENV NAME`: create, list or revoke the inbound endpoints of a function. Standard output is
+for programs: the URL of a new endpoint, or a line of JSON for each existing one. Messages go to standard error. Exit
+codes: 0 done, 1 refused and nothing changed."""
 
 from argparse import ArgumentParser
 from typing import Any, Final

@@ -1,8 +1,6 @@
-"""`manage.py run_function ENV NAME`: invoke a function as any caller that may invoke it.
-
-Standard output has the function's output as JSON (with `--json` the whole run); the log and messages go to standard
-error. Exit codes: 0 it succeeded or was queued, 1 refused, 3 it failed or timed out.
-"""
+"""`manage.py run_function ENV NAME`: invoke a function as any caller that may invoke it. Standard output has the
+function's output as JSON (with `--json` the whole run); the log and messages go to standard error. Exit codes: 0 it
+succeeded or was queued, 1 refused, 3 it failed or timed out."""
 
 import json
 import sys

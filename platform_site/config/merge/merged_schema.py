@@ -1,9 +1,7 @@
-"""Three-way merge of schema documents that follows renames.
-
-A table or column is the same one on both sides if it came from the same one of the base. Its name is merged like any
-other value, so a rename meets a change of the column on the other side without a conflict, and the result says
-`renamed_from`. A name that means different things on both sides is a conflict: rules that use it would change silently.
-"""
+"""Three-way merge of schema documents that follows renames. A table or column is the same one on both sides if it came
+from the same one of the base. Its name is merged like any other value, so a rename meets a change of the column on the
+other side without a conflict, and the result says `renamed_from`. A name that means different things on both sides is a
+conflict: rules that use it would change silently."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

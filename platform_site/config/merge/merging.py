@@ -1,8 +1,6 @@
-"""Merges the configuration of another environment into this one: the document of the plan, and its conflicts.
-
-What changed on one side only is no conflict. Settings that control access, where data is sent or automatic runs keep
-the target's values unless `include` names them. Webhooks without a name are left alone: an id is the same nowhere else.
-"""
+"""Merges the configuration of another environment into this one: the document of the plan, and its conflicts. What
+changed on one side only is no conflict. Settings that control access, where data is sent or automatic runs keep the
+target's values unless `include` names them. Webhooks without a name are left alone: an id is the same nowhere else."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

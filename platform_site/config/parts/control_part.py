@@ -1,8 +1,6 @@
-"""Applies the part of a plan that is stored in the control database: sign-in and origins.
-
-`begin` records that the plan is applied; nothing else changes these settings until `finish` or `release`. So what
-`begin` has rehearsed succeeds in `finish`, whenever that is.
-"""
+"""Applies the part of a plan that is stored in the control database: sign-in and origins. `begin` records that the plan
+is applied; nothing else changes these settings until `finish` or `release`. So what `begin` has rehearsed succeeds in
+`finish`, whenever that is."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -48,9 +46,7 @@ def unresolved_urls(wanted: Submitted, changes: Changes) -> list[FieldError]:
 
 def checked(place: EnvironmentRef, document: dict[str, Any], wanted: Submitted, changes: Changes) -> dict[str, Any]:
     """The document with the issuers as their discovery documents spell them, which also `wanted` gets. It calls out.
-
-    Raises ValidationFailed.
-    """
+    Raises ValidationFailed."""
     for name, each in touched.items(changes, "auth.providers.").items():
         item = {} if each.is_removed else wanted.parts["auth"]["providers"][name]
         if "issuer" in item and (each.is_new or "issuer" in each.fields):
@@ -69,10 +65,8 @@ def begin(
     is_current: Callable[[], bool],
     actor: Caller,
 ) -> None:
-    """Record that the plan is applied, unless something changed since: `is_current()` is called under the locks.
-
-    Raises PreconditionFailed, ApplyInProgress, and what the services raise for values that they refuse.
-    """
+    """Record that the plan is applied, unless something changed since: `is_current()` is called under the locks. Raises
+    PreconditionFailed, ApplyInProgress, and what the services raise for values that they refuse."""
     with transaction.atomic():
         applying.begin(place.environment_id, plan_id)
         with applying.as_plan(plan_id):

@@ -21,10 +21,8 @@ Changes = Sequence[Mapping[str, Any]]
 
 
 def check(place: EnvironmentRef, wanted: Submitted, changes: Changes) -> None:
-    """What takes long or calls out, before any transaction: loads sources, resolves the hosts of URLs.
-
-    Raises ValidationFailed, Unavailable.
-    """
+    """What takes long or calls out, before any transaction: loads sources, resolves the hosts of URLs. Raises
+    ValidationFailed, Unavailable."""
     for name, each in sorted(touched.items(changes, "functions.").items()):
         if not each.is_removed:
             with errors_at(f"functions.{name}"):
@@ -60,10 +58,8 @@ def prepared(
     place: EnvironmentRef, wanted: Submitted, changes: Changes, *, confirm: Sequence[str], actor: Caller
 ) -> Generator[Callable[[], None]]:
     """Builds what the schema needs beforehand; the block then calls what it gets in its transaction of the region.
-
     Raises as `rows.migrate.service.prepared`, the services of functions and of webhooks; ValidationFailed with paths in
-    the document.
-    """
+    the document."""
 
     def change_items() -> None:
         _change_functions(place, wanted, changes, actor)

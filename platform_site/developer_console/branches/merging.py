@@ -1,7 +1,5 @@
-"""Merging one environment into another: the plan, its conflicts, what has to be confirmed, and applying it.
-
-The page keeps nothing: its form carries both environments, what is included and the choices. Each plan is the API's.
-"""
+"""Merging one environment into another: the plan, its conflicts, what has to be confirmed, and applying it. The page
+keeps nothing: its form carries both environments, what is included and the choices. Each plan is the API's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

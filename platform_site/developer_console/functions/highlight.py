@@ -1,9 +1,7 @@
-"""A function's source as HTML for the console: escaped, its words in colour. Computation alone, by a clock.
-
-Pygments tells keywords from strings; `console.css` has its class names. What is longer than MAX_COLOURED
-is shown plain, and so is what takes longer than MAX_SECONDS: a lexer looks for the end of a string or comment that has
-none from each place where one might begin.
-"""
+"""A function's source as HTML for the console: escaped, its words in colour. Computation alone, by a clock. Pygments
+tells keywords from strings; `console.css` has its class names. What is longer than MAX_COLOURED is shown plain, and so
+is what takes longer than MAX_SECONDS: a lexer looks for the end of a string or comment that has none from each place
+where one might begin."""
 
 import time
 from typing import Final

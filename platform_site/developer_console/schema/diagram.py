@@ -1,7 +1,5 @@
-"""The diagram of a schema: its tables as boxes, and a line from each reference to the table that it names.
-
-Tables stand right of those that they refer to. Tables without any reference are below, side by side.
-"""
+"""The diagram of a schema: its tables as boxes, and a line from each reference to the table that it names. Tables stand
+right of those that they refer to. Tables without any reference are below, side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

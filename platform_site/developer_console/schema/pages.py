@@ -1,9 +1,7 @@
-"""Schema: one draft of the document as forms and as JSON, the plan of the change, and the versions to go back to.
-
-The draft is the text of the page's form. Each button of a form of a part changes that text and plans it. A change is
+"""Schema: one draft of the document as forms and as JSON, the plan of the change, and the versions to go back to. The
+draft is the text of the page's form. Each button of a form of a part changes that text and plans it. A change is
 applied after its plan. What loses data is confirmed by name, and a draft that was edited after its plan is planned
-again.
-"""
+again."""
 
 import json
 import re

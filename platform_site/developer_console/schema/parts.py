@@ -1,7 +1,5 @@
-"""The parts of a schema document that have a form: where each is in a document, and how a draft is changed there.
-
-The draft is the JSON text of the page, so it may hold anything. Nothing here checks what the API checks.
-"""
+"""The parts of a schema document that have a form: where each is in a document, and how a draft is changed there. The
+draft is the JSON text of the page, so it may hold anything. Nothing here checks what the API checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

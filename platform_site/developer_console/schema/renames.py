@@ -1,7 +1,5 @@
-"""Renames in a draft: the mark that keeps the data, and the places of the draft that use the old name.
-
-Conditions that reach a renamed column from another table are left: the plan names them.
-"""
+"""Renames in a draft: the mark that keeps the data, and the places of the draft that use the old name. Conditions that
+reach a renamed column from another table are left: the plan names them."""
 
 from collections.abc import Mapping
 from typing import Any

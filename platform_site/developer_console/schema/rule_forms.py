@@ -1,7 +1,5 @@
-"""The form of one rule: who, which action, and which rows, by the common conditions or as JSON.
-
-A rule that the form cannot say in its common words is shown as JSON. What was not changed is saved as it was.
-"""
+"""The form of one rule: who, which action, and which rows, by the common conditions or as JSON. A rule that the form
+cannot say in its common words is shown as JSON. What was not changed is saved as it was."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple

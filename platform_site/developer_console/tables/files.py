@@ -1,8 +1,6 @@
-"""Files of a table: the rows of a filter to download, rows to upload, as CSV or NDJSON, by the rules of the API.
-
-The scripts of the page take a file in parts, so that it may have any size and its progress is seen. Without them the
-whole file is one part.
-"""
+"""Files of a table: the rows of a filter to download, rows to upload, as CSV or NDJSON, by the rules of the API. The
+scripts of the page take a file in parts, so that it may have any size and its progress is seen. Without them the whole
+file is one part."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -79,10 +77,8 @@ class Report:
 @require_POST
 @page("tables")
 def upload(console: Console, table: str) -> HttpResponse:
-    """Insert the rows of a file. Lines that the API refuses are reported, the others stay.
-
-    A script gets the report as JSON, with the numbers of lines within what it sent.
-    """
+    """Insert the rows of a file. Lines that the API refuses are reported, the others stay. A script gets the report as
+    JSON, with the numbers of lines within what it sent."""
     found, columns = chosen_table(console, table)
     report = _import(console, table, columns)
     if console.request.headers.get("Accept") == "application/json":

@@ -1,7 +1,5 @@
 """What cells show in place of an id: the first text of the referenced row that the member may read, or a user's email.
-
-One call of the API for each referenced table, and one for users.
-"""
+One call of the API for each referenced table, and one for users."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

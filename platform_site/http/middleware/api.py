@@ -1,10 +1,8 @@
-"""API middleware: the first code of the platform that handles a request, and the last that handles its response.
-
-It assigns the request id and checks the host. API paths (`/v1/…`, `/.well-known/…`, probes) go directly to their view,
+"""API middleware: the first code of the platform that handles a request, and the last that handles its response. It
+assigns the request id and checks the host. API paths (`/v1/…`, `/.well-known/…`, probes) go directly to their view,
 without sessions, CSRF, messages and the rest of the console's middleware; cookies have no effect there. All other paths
 continue through `settings.MIDDLEWARE`. In any case an API response is JSON and has `X-Request-Id`, the security headers
-and CORS headers; and each request has one log line and is counted.
-"""
+and CORS headers; and each request has one log line and is counted."""
 
 import time
 from collections.abc import Callable
@@ -151,9 +149,7 @@ def _no_such_endpoint(path: str) -> str:
 
 def _check_host(request: HttpRequest) -> None:
     """Raise DisallowedHost unless ALLOWED_HOSTS has this host. An API that never calls `get_host` is never checked.
-
-    Hosts that passed are remembered: the check costs 6 µs, the memory 0.1.
-    """
+    Hosts that passed are remembered: the check costs 6 µs, the memory 0.1."""
     meta = request.META
     key = (meta.get("HTTP_HOST") or "", meta.get("SERVER_NAME") or "")
     if key in _known_hosts:
@@ -173,10 +169,8 @@ setting_changed.connect(_clear_hosts)
 
 
 def _security_headers() -> dict[str, tuple[str, str]]:
-    """What SecurityMiddleware, XFrameOptionsMiddleware and django-csp say for people, said once for JSON.
-
-    In the form in which Django's ResponseHeaders keep them.
-    """
+    """What SecurityMiddleware, XFrameOptionsMiddleware and django-csp say for people, said once for JSON. In the form
+    in which Django's ResponseHeaders keep them."""
     headers = ResponseHeaders(
         {
             "X-Content-Type-Options": "nosniff",

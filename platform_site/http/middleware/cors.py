@@ -1,6 +1,5 @@
-"""CORS: which web pages may read responses. django-cors-headers writes the headers; this module decides.
-
-Three cases, none of which costs a query of its own:
+"""CORS: which web pages may read responses. django-cors-headers writes the headers; this module decides. Three cases,
+none of which costs a query of its own:
 
 - **A preflight** has no token, and of `X-Environment` only the name. If the host names the environment
   (`env-….<PLATFORM_DOMAIN>`), its list decides; otherwise the preflight is granted, and the response to the actual
@@ -11,8 +10,7 @@ Three cases, none of which costs a query of its own:
 - **A response of a public endpoint** (sign-in): the environment that the request names, else `PLATFORM_ORIGINS`.
 
 Everything else has no caller's data (401, unknown paths, the API description) and may be read by any page: a page that
-cannot read a 401 would not know that it must refresh its token.
-"""
+cannot read a 401 would not know that it must refresh its token."""
 
 import logging
 import re
@@ -40,8 +38,7 @@ _lookup: OriginsLookup | None = None
 def set_origins_lookup(lookup: OriginsLookup) -> None:
     """Set the function that finds an environment's allowed origins by its id (None: no such environment). `projects`
     calls it at start. The lookup should be cached, and is only used at public endpoints and for preflights to an
-    environment's own host.
-    """
+    environment's own host."""
     global _lookup
     _lookup = lookup
 

@@ -1,5 +1,3 @@
 """The API description: OpenAPI 3.1, with an example for each operation.
-
 Depends on: platform_site.http.
-Used from outside: description.
-"""
+Used from outside: description."""

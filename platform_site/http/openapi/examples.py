@@ -1,8 +1,5 @@
-"""Example bodies and parameters for the API description, which `/docs` fills in.
-
-`examples.json` has them by operation, in an order in which they work one after the other on the demo, as
-tests/docs/test_examples.py does.
-"""
+"""Example bodies and parameters for the API description, which `/docs` fills in. `examples.json` has them by operation,
+in an order in which they work one after the other on the demo, as tests/docs/test_examples.py does."""
 
 import json
 from functools import cache

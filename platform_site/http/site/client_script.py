@@ -1,7 +1,5 @@
-"""The JavaScript client: `/client.js`, `/client.d.ts`, and `/client@0.1.0.js`, whose text never changes.
-
-`manage.py build_client` makes the files from `platform_site/client`.
-"""
+"""The JavaScript client: `/client.js`, `/client.d.ts`, and `/client@0.1.0.js`, whose text never changes. `manage.py
+build_client` makes the files from `platform_site/client`."""
 
 import re
 from functools import cache

@@ -1,12 +1,10 @@
-"""`/healthz`: this process answers. `/readyz`: it can serve requests, with the state of each dependency.
-
-`/healthz` touches nothing (the server answers it on the event loop, before Django, even while every thread waits).
-`/readyz` is 503 only if this process can serve no request: the control database or every region is unavailable. A
-dependency that all hosts share and that requests can do without (workers, Redis, one region) makes it `degraded`, not
-503: otherwise a load balancer would remove every host at once. Monitors ask with `?require=workers`, which is 503
-unless that dependency is well. Each check runs in a thread of its own, all at the same time, for at most LIMIT seconds;
-a check that hangs is not started a second time. Results are kept for a second, so that many probes cost as much as one.
-"""
+"""`/healthz`: this process answers. `/readyz`: it can serve requests, with the state of each dependency. `/healthz`
+touches nothing (the server answers it on the event loop, before Django, even while every thread waits). `/readyz` is
+503 only if this process can serve no request: the control database or every region is unavailable. A dependency that
+all hosts share and that requests can do without (workers, Redis, one region) makes it `degraded`, not 503: otherwise a
+load balancer would remove every host at once. Monitors ask with `?require=workers`, which is 503 unless that dependency
+is well. Each check runs in a thread of its own, all at the same time, for at most LIMIT seconds; a check that hangs is
+not started a second time. Results are kept for a second, so that many probes cost as much as one."""
 
 import threading
 import time
@@ -107,11 +105,9 @@ def state() -> Mapping[str, str]:
 
 def readyz(request: HttpRequest) -> HttpResponse:
     """`{"status": "ready" | "degraded" | "unavailable", "dependencies": {name: "ok" | "slow" | "down"}}`, 200 or 503.
-
     `workers` of the body repeats the state of that dependency. `?require=workers` (several by commas, or `all`): 503
     unless these are ok, too. Raises ValidationFailed for a name that is no dependency. With read replicas the body has
-    `"replicas": {name: {"state", "lag_seconds"}}`; they decide nothing, since their primaries serve in their place.
-    """
+    `"replicas": {name: {"state", "lag_seconds"}}`; they decide nothing, since their primaries serve in their place."""
     reads_only(request)
     required = _required(request)
     found = state()

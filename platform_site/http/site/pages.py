@@ -1,8 +1,6 @@
-"""Pages for people: error pages, the API reference, and their content security policy.
-
-The error handlers are named in `platform_site.urls` (`handler400` … `handler500`); Django calls them for every path
-that `platform_site.http.middleware.api` does not answer in JSON. Each page shows the request id for support.
-"""
+"""Pages for people: error pages, the API reference, and their content security policy. The error handlers are named in
+`platform_site.urls` (`handler400` … `handler500`); Django calls them for every path that
+`platform_site.http.middleware.api` does not answer in JSON. Each page shows the request id for support."""
 
 import sys
 from functools import cache

@@ -1,8 +1,6 @@
 """`manage.py build_client`: the JavaScript client, from `platform_site/client/*.ts` to `platform_site/client/dist`.
-
 Deno checks the types and removes them; then the modules become one. With `--check` nothing is written, and the command
-fails if the files in `dist` are not those of the sources.
-"""
+fails if the files in `dist` are not those of the sources."""
 
 import os
 import re

@@ -1,7 +1,5 @@
-"""`manage.py migrate`: the control database and every region, unless `--database` names one.
-
-Several hosts may start at once: the first to come migrates, the others wait for it (an advisory lock in each database).
-"""
+"""`manage.py migrate`: the control database and every region, unless `--database` names one. Several hosts may start at
+once: the first to come migrates, the others wait for it (an advisory lock in each database)."""
 
 import gc
 import time
@@ -60,10 +58,8 @@ class Command(migrate.Command):
 
     def _migrate(self, *args: Any, **options: Any) -> None:
         """Django's `migrate`, which goes on after the last migration that was applied; again where a table was in use
-        for longer than `lock_timeout`, or PostgreSQL undid a migration for a deadlock with the traffic.
-
-        Raises what it was refused with, after 20 tries.
-        """
+        for longer than `lock_timeout`, or PostgreSQL undid a migration for a deadlock with the traffic. Raises what it
+        was refused with, after 20 tries."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 super().handle(*args, **options)
@@ -79,10 +75,8 @@ class Command(migrate.Command):
 
 def apply_migrations(stdout: OutputWrapper) -> None:
     """Migrate the databases that are behind this release or whose migration was cut off; for one that is neither, the
-    cost is two queries.
-
-    A new database runs the recorded SQL of the migrations, if it fits (`platform_site.postgres.snapshot`).
-    """
+    cost is two queries. A new database runs the recorded SQL of the migrations, if it fits
+    (`platform_site.postgres.snapshot`)."""
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
         executor = MigrationExecutor(connections[alias])
         if not executor.migration_plan(executor.loader.graph.leaf_nodes()) and not _was_cut_off(alias):
@@ -123,10 +117,8 @@ def _is_new(alias: str) -> bool:
 
 
 def _say(alias: str, statements: str) -> bool:
-    """Say all of it to a new database or, if it is cut off, nothing: then the next start begins anew.
-
-    False if another host was faster, by whatever release.
-    """
+    """Say all of it to a new database or, if it is cut off, nothing: then the next start begins anew. False if another
+    host was faster, by whatever release."""
     libpq.go_direct(alias)
     with _alone(alias):
         if not _is_new(alias):

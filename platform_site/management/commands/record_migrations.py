@@ -1,8 +1,6 @@
-"""`manage.py record_migrations`: writes the SQL of all migrations to files, for a new database.
-
-To be called after a migration is added or changed (`platform_site.postgres.snapshot`). It runs the migrations against
-an embedded PostgreSQL of its own.
-"""
+"""`manage.py record_migrations`: writes the SQL of all migrations to files, for a new database. To be called after a
+migration is added or changed (`platform_site.postgres.snapshot`). It runs the migrations against an embedded PostgreSQL
+of its own."""
 
 import signal
 import tempfile

@@ -24,10 +24,8 @@ def _queues(text: str) -> str:
 
 
 class Command(BaseCommand):
-    """One process with threads: its tasks mostly wait for other servers and Deno.
-
-    A task's own deadline ends it; leases in PostgreSQL recover the work of a killed worker.
-    """
+    """One process with threads: its tasks mostly wait for other servers and Deno. A task's own deadline ends it; leases
+    in PostgreSQL recover the work of a killed worker."""
 
     help = "Run a worker for the named queues until SIGTERM; tasks that run may end first."
     requires_system_checks = ()

@@ -1,5 +1,3 @@
 """The SQL of all migrations, in files for new databases.
-
 Depends on: nothing.
-Used from outside: schema_snapshot.
-"""
+Used from outside: schema_snapshot."""

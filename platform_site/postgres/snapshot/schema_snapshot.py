@@ -1,12 +1,9 @@
-"""The SQL of this version's migrations for an empty database, recorded in `control.sql` and `region.sql`.
-
-Django spends most of the time of a migration on computing statements, which are always the same for an empty database.
-`manage.py record_migrations` writes them to the files, and `manage.py migrate` executes a file on a new database. The
-first line of a file has a hash of all migrations and the version of PostgreSQL; if it does not match, the migrations
-run as usual. tests/upgrade/test_structure.py checks that the files are current.
-
-They do not contain what receivers of `post_migrate` write: content types, permissions, groups.
-"""
+"""The SQL of this version's migrations for an empty database, recorded in `control.sql` and `region.sql`. Django spends
+most of the time of a migration on computing statements, which are always the same for an empty database. `manage.py
+record_migrations` writes them to the files, and `manage.py migrate` executes a file on a new database. The first line
+of a file has a hash of all migrations and the version of PostgreSQL; if it does not match, the migrations run as usual.
+tests/upgrade/test_structure.py checks that the files are current. They do not contain what receivers of `post_migrate`
+write: content types, permissions, groups."""
 
 import re
 import sys

@@ -1,8 +1,6 @@
-"""`manage.py schema`: the schema of an environment from a terminal or a deployment script.
-
-Standard output carries what a program reads (the document of `show`, JSON with `--json`); everything for people goes to
-standard error. Exit codes: 0 done, 1 refused, 3 `plan --check` found a difference.
-"""
+"""`manage.py schema`: the schema of an environment from a terminal or a deployment script. Standard output carries what
+a program reads (the document of `show`, JSON with `--json`); everything for people goes to standard error. Exit codes:
+0 done, 1 refused, 3 `plan --check` found a difference."""
 
 import json
 import re

@@ -114,11 +114,9 @@ def _targets_of(table: Table) -> set[str]:
 
 
 def _turn(operation: DjangoOperation) -> int:
-    """The order of operations: what depends on columns is dropped first and added last.
-
-    Django sorts by dependencies between fields and models but not by constraints: a field whose target is deleted in
-    the same change would be removed before the unique constraint that names it.
-    """
+    """The order of operations: what depends on columns is dropped first and added last. Django sorts by dependencies
+    between fields and models but not by constraints: a field whose target is deleted in the same change would be
+    removed before the unique constraint that names it."""
     if isinstance(operation, migrations.RemoveConstraint | migrations.RemoveIndex):
         return 0
     return 2 if isinstance(operation, migrations.AddConstraint | migrations.AddIndex) else 1

@@ -1,9 +1,7 @@
-"""Plans the operations between two schemas: the name of each, and the data that it would delete.
-
-Renames come first, by our own SQL (`rows.migrate.planning.renames`); the rest is what Django's autodetector finds. What
-Django does not see (rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here touches a
-database: `rows.migrate.apply` runs a plan. docs/adr/0002-schema-changes.md.
-"""
+"""Plans the operations between two schemas: the name of each, and the data that it would delete. Renames come first, by
+our own SQL (`rows.migrate.planning.renames`); the rest is what Django's autodetector finds. What Django does not see
+(rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here touches a database:
+`rows.migrate.apply` runs a plan. docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace

@@ -1,10 +1,8 @@
-"""Renamed tables and columns: what they were in the old schema, and the SQL that renames them.
-
-Django's own renames lose data when anything else about the field changes with them, and leave constraints under their
-old names, in the way of later ones. So renames come first: `rename` gives the old schema *under the new names* and the
-plain statements that make PostgreSQL agree; whatever still differs is left to the autodetector
-(`rows.migrate.planning.planner`). Pure: no database. docs/adr/0002-schema-changes.md.
-"""
+"""Renamed tables and columns: what they were in the old schema, and the SQL that renames them. Django's own renames
+lose data when anything else about the field changes with them, and leave constraints under their old names, in the way
+of later ones. So renames come first: `rename` gives the old schema *under the new names* and the plain statements that
+make PostgreSQL agree; whatever still differs is left to the autodetector (`rows.migrate.planning.planner`). Pure: no
+database. docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -54,12 +52,10 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """`schema` is the old schema under the new names.
-
-    `tables` and `columns` map each new name to the old one that it continues (`columns` by new table); a missing name
-    is new. `was_table` and `was_column` have the old name of everything in `schema`, including what is dropped, which
-    may be renamed aside for a new name. `unconstrained` are references that are text so far.
-    """
+    """`schema` is the old schema under the new names. `tables` and `columns` map each new name to the old one that it
+    continues (`columns` by new table); a missing name is new. `was_table` and `was_column` have the old name of
+    everything in `schema`, including what is dropped, which may be renamed aside for a new name. `unconstrained` are
+    references that are text so far."""
 
     schema: Schema
     statements: tuple[Statement, ...]
@@ -94,11 +90,9 @@ def rename(old: Schema, new: Schema) -> Renamed:
 
 
 def _continued(sources: Mapping[str, str | None], present: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """New name → the old name it continues; and the new names of which that cannot be said.
-
-    `sources` has every new name with its `renamed_from`. One whose old name is gone was carried out before and means
-    nothing. One whose old and new name both exist already, and both live on, is either that or a mistake.
-    """
+    """New name → the old name it continues; and the new names of which that cannot be said. `sources` has every new
+    name with its `renamed_from`. One whose old name is gone was carried out before and means nothing. One whose old and
+    new name both exist already, and both live on, is either that or a mistake."""
     old = set(present)
     moves = {n: source for n, source in sources.items() if source is not None and source in old and source != n}
     unclear = [n for n, source in moves.items() if n in old and source in sources and source not in moves]

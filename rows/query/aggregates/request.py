@@ -4,8 +4,7 @@
     sum, avg, …     ["value"]                       columns; the results are named `sum_value`, `avg_value`
     having, order   over the names of the results
 
-Names are resolved through a `Sight`: a column that no rule grants is unknown here, as in `where`.
-"""
+Names are resolved through a `Sight`: a column that no rule grants is unknown here, as in `where`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

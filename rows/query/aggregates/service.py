@@ -33,11 +33,9 @@ def aggregate_rows(
     place: EnvironmentRef, principal: Principal, table: str, body: Mapping[str, Any], freshness: Freshness | None = None
 ) -> Page:
     """A page of groups of the rows that `principal` may read; `body` has fields of MEMBERS. One statement, bounded by
-    AGGREGATE_STATEMENT_TIMEOUT_MS. With `freshness` a replica may answer.
-
-    A cell that the principal may not read counts as null, in the filter, the groups, the functions and `having`.
-    Raises NotFound (no such table for this principal) and ValidationFailed naming a field of the body.
-    """
+    AGGREGATE_STATEMENT_TIMEOUT_MS. With `freshness` a replica may answer. A cell that the principal may not read counts
+    as null, in the filter, the groups, the functions and `having`. Raises NotFound (no such table for this principal)
+    and ValidationFailed naming a field of the body."""
     return run(place, principal, lambda asking: _aggregate(asking, table, body), freshness)
 
 

@@ -9,8 +9,7 @@
 
 Every cell is masked in the innermost select: a group, a sum or `having` never gets a value that the caller may not
 read. A sum of floats depends on the order of the numbers, and the order of the rows in the table on when other columns
-were written: so floats are summed in order, and the response has the same bytes for the same readable values.
-"""
+were written: so floats are summed in order, and the response has the same bytes for the same readable values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
-"""Compiles conditions (filters and rules) to SQL expressions over a table's columns.
-
-A condition is about one row. A `RowSource` says how to refer to that row's columns: a queryset's own row
-(`CURRENT_ROW`), a row under an alias (`AliasedRow`), or the row that a write would produce, whose new cells are
-parameters (`WrittenRow`). The same compiler serves all of them, so a rule always means the same.
+"""Compiles conditions (filters and rules) to SQL expressions over a table's columns. A condition is about one row. A
+`RowSource` says how to refer to that row's columns: a queryset's own row (`CURRENT_ROW`), a row under an alias
+(`AliasedRow`), or the row that a write would produce, whose new cells are parameters (`WrittenRow`). The same compiler
+serves all of them, so a rule always means the same.
 
 A *rule's* paths see all rows of related tables, because its author wrote them and mutual rules would not terminate. A
 *caller's* paths see related rows and cells through the read rules of their tables. `RoleView` creates both kinds of
@@ -112,12 +111,10 @@ class WrittenRow:
 
 @dataclass(frozen=True, slots=True)
 class ConditionCompiler:
-    """Compiles conditions over one schema version.
-
-    `far` gives the visible rows of a related table; `readable` the condition (None: always) under which a column's cell
-    is visible, as an expression over a source; `operand` the parameter of an operand; `old` the source of the row
-    before the write, for rules with `$old`; `rule` the condition that is true of the rows of `far`.
-    """
+    """Compiles conditions over one schema version. `far` gives the visible rows of a related table; `readable` the
+    condition (None: always) under which a column's cell is visible, as an expression over a source; `operand` the
+    parameter of an operand; `old` the source of the row before the write, for rules with `$old`; `rule` the condition
+    that is true of the rows of `far`."""
 
     schema: Schema
     far: Callable[[str], "RowQuerySet"]
@@ -127,10 +124,8 @@ class ConditionCompiler:
     rule: Callable[[str], Expression] | None = None
 
     def condition(self, node: Condition, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Expression:
-        """`node` about the row of `table` on `source`; `depth` is how many subqueries stand around it.
-
-        True where the condition holds, and false or null where it does not.
-        """
+        """`node` about the row of `table` on `source`; `depth` is how many subqueries stand around it. True where the
+        condition holds, and false or null where it does not."""
         match node:
             case Always():
                 return ALWAYS if node.holds else NEVER
@@ -153,13 +148,11 @@ class ConditionCompiler:
     def narrowed(
         self, rows: "RowQuerySet", node: Condition, table: str, rule: Expression, depth: int = 0
     ) -> "RowQuerySet":
-        """`rows` of `table`, which are those that `rule` is true of, as far as `node` is true of them.
-
-        PostgreSQL asks first what it takes to be cheap, which may be the filter and not the rule. What takes long would
-        then tell of hidden rows: one quick condition beside ninety slow ones is a question that is answered by the
-        time, or by the end of the statement after five seconds. So what is not quick is asked only of a row that the
-        rule shows; no index answers it, and none is lost. docs/explanation/row-isolation.md.
-        """
+        """`rows` of `table`, which are those that `rule` is true of, as far as `node` is true of them. PostgreSQL asks
+        first what it takes to be cheap, which may be the filter and not the rule. What takes long would then tell of
+        hidden rows: one quick condition beside ninety slow ones is a question that is answered by the time, or by the
+        end of the statement after five seconds. So what is not quick is asked only of a row that the rule shows; no
+        index answers it, and none is lost. docs/explanation/row-isolation.md."""
         if rule == ALWAYS:
             return rows.filter(self.condition(node, table, CURRENT_ROW, depth))
         quick: list[Condition] = []

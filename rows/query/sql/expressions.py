@@ -1,9 +1,8 @@
 """Two expressions for Django's compiler: a value that is bound later, and a piece of SQL around other expressions.
-
 Everything that `rows` asks of a table becomes a queryset of these: `translation` builds them from conditions,
 `managers` filters by them, `compiler` renders the queryset and numbers the parameters. No value ever becomes part of
-the text, and the text comes from constants of this package: columns are named through Django's `F`, which quotes them.
-"""
+the text, and the text comes from constants of this package: columns are named through Django's `F`, which quotes
+them."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, Self
@@ -22,12 +21,10 @@ _TEXT = TextField()
 
 
 class Parameter(Expression):
-    """A value that the statement takes when it runs, cast to `sql_type`, the bare PostgreSQL type.
-
-    `key` names it: the same key is the same `$n`. With `wire` (text as PostgreSQL reads it; bytes) the value is known
-    already: a constant of the schema document, or, in a queryset that Django runs itself, the caller's value. The
-    instance itself is in Django's list of parameters, so nothing converts the value on the way.
-    """
+    """A value that the statement takes when it runs, cast to `sql_type`, the bare PostgreSQL type. `key` names it: the
+    same key is the same `$n`. With `wire` (text as PostgreSQL reads it; bytes) the value is known already: a constant
+    of the schema document, or, in a queryset that Django runs itself, the caller's value. The instance itself is in
+    Django's list of parameters, so nothing converts the value on the way."""
 
     conditional = False
 
@@ -69,10 +66,8 @@ psycopg.adapters.register_dumper(Parameter, _WireDumper)
 
 
 class Sql(Expression):
-    """Text and expressions in turn: `Sql("(", left, " = ", right, ")")`.
-
-    Text is this package's own, with `%%` for a percent sign. `boolean` says that it can stand in WHERE.
-    """
+    """Text and expressions in turn: `Sql("(", left, " = ", right, ")")`. Text is this package's own, with `%%` for a
+    percent sign. `boolean` says that it can stand in WHERE."""
 
     def __init__(
         self, *parts: "str | Expression | Any", boolean: bool = False, field: "Field[Any, Any] | None" = None

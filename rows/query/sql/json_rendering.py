@@ -1,10 +1,7 @@
-"""How a cell becomes JSON: one SQL fragment per column type, and the only renderer there is.
-
-Every row that leaves the service, in an answer, a nested relation, an event or an `ETag`, is `row_to_json` over these
-fragments, so its bytes are the same wherever it appears. PostgreSQL's own spelling is kept where it is exact and
-stable: integers with all digits, floats in their shortest exact form, uuids in lower case, dates, arrays. Where it is
-not, the fragment decides.
-"""
+"""How a cell becomes JSON: one SQL fragment per column type, and the only renderer there is. Every row that leaves the
+service, in an answer, a nested relation, an event or an `ETag`, is `row_to_json` over these fragments, so its bytes are
+the same wherever it appears. PostgreSQL's own spelling is kept where it is exact and stable: integers with all digits,
+floats in their shortest exact form, uuids in lower case, dates, arrays. Where it is not, the fragment decides."""
 
 from typing import Final
 

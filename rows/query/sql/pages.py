@@ -19,12 +19,10 @@ def page(
     order: tuple[OrderKey, ...],
     after: tuple[bool, ...] | None,
 ) -> tuple[Piece, list[str]]:
-    """The rows of one page, with `columns` of theirs, and under which names they carry their order keys.
-
-    Behind a cursor the page is a UNION ALL of ranges, each ordered and limited by itself, and both again outside: every
-    range is a stretch of the index that has the page's order, also across the border into nulls and with mixed
-    directions, where one condition with OR would walk the index from its start.
-    """
+    """The rows of one page, with `columns` of theirs, and under which names they carry their order keys. Behind a
+    cursor the page is a UNION ALL of ranges, each ordered and limited by itself, and both again outside: every range is
+    a stretch of the index that has the page's order, also across the border into nulls and with mixed directions, where
+    one condition with OR would walk the index from its start."""
     keys: list[tuple[OrderKey, str, Any]] = []
     extra: dict[str, Any] = {}
     for index, key in enumerate(order):

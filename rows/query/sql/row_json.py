@@ -47,10 +47,8 @@ def cells(
     chosen: Collection[str] | None = None,
 ) -> list[Any]:
     """The select list that makes a row's JSON: each readable cell of the row at `source`, through `json_rendering`.
-
     `masked` gives the expression of a condition under which a cell may be read; `chosen` names the columns to show,
-    `id` among them, None all.
-    """
+    `id` among them, None all."""
     ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
     made: list[Any] = []
     for column in role_view.columns(table.name):
@@ -121,12 +119,9 @@ def user_id(writer: Writer, column: str, table: str, source: RowSource) -> Any:
 
 def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
     """The JSON of relation `one` of the row at `source`: the far row or null, or an array of at most MAX_EMBEDDED.
-
-    Where there are more, the array has one more element, between two tabs: the values of a cursor (CONTINUATION).
-
-    An array of more than MAX_ANSWER_BYTES is never put together: in its place is a text that is longer than that, so
-    that whatever it becomes a part of is left out as well.
-    """
+    Where there are more, the array has one more element, between two tabs: the values of a cursor (CONTINUATION). An
+    array of more than MAX_ANSWER_BYTES is never put together: in its place is a text that is longer than that, so that
+    whatever it becomes a part of is left out as well."""
     far = writer.role_view.schema.tables[one.hop.table]
     seen, guard = writer.role_view.reading.linked(one.hop, table, source)
     number = writer.number()
@@ -194,7 +189,5 @@ _EARLIER: Final = "OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
 def held(json: str, size: str) -> str:
     """`json`, but null once the rows before it have more than MAX_ANSWER_BYTES. `size` is an expression of one row's.
-
-    Written for a query around the one that makes the JSON, so that each is made once.
-    """
+    Written for a query around the one that makes the JSON, so that each is made once."""
     return f"CASE WHEN coalesce(sum({size}) {_EARLIER}, 0) <= {MAX_ANSWER_BYTES} THEN {json} END"

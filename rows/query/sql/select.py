@@ -12,8 +12,7 @@ are sent (17 ms instead of 155 ms).
     WHERE <the environment is still at the version this was compiled for>
 
 Names that begin with an underscore are reserved: no column can have one. `rows.query.context` calls it and caches the
-statements; `rows.write.statements` has the statements that write. Runs no query.
-"""
+statements; `rows.write.statements` has the statements that write. Runs no query."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -62,12 +61,9 @@ class ReadShape:
 
 
 def read(role_view: "RoleView", shape: ReadShape) -> Statement:
-    """The statement of a list, or of one row.
-
-    Its columns: the row as JSON; where there are `withs`, the relations as JSON, or, if they are only users, the id of
-    each, which costs half as much; for a list the text of each order key, for the cursor. JSON of rows behind more than
-    MAX_ANSWER_BYTES is null, as are relations of more than that.
-    """
+    """The statement of a list, or of one row. Its columns: the row as JSON; where there are `withs`, the relations as
+    JSON, or, if they are only users, the id of each, which costs half as much; for a list the text of each order key,
+    for the cursor. JSON of rows behind more than MAX_ANSWER_BYTES is null, as are relations of more than that."""
     writer = Writer(role_view)
     table = role_view.schema.tables[shape.table]
     row = TrackedRow("_r")

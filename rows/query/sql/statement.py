@@ -131,10 +131,8 @@ def listed(pieces: Iterable["str | Piece"], separator: str = ", ") -> Piece:
 
 
 def is_current() -> Sql:
-    """Whether the environment still is at the version that the statement was compiled for.
-
-    Evaluated once, before any row is read; in the same snapshot as the rows.
-    """
+    """Whether the environment still is at the version that the statement was compiled for. Evaluated once, before any
+    row is read; in the same snapshot as the rows."""
     return boolean(
         "(SELECT version = ", Parameter(VERSION, "integer"), ' FROM "platform"."rows_currentversion"'
         " WHERE environment_id = ", Parameter(ENVIRONMENT, "text"), ")",

@@ -1,10 +1,8 @@
-"""Django models of an environment's tables, made from one version of its schema document.
-
-They live in registries of their own (never in Django's) and are made when a statement is to be compiled: nothing
-remembers them. They have no relation fields: a reference is the text column that it is in PostgreSQL, so
-that a join which no rule has passed cannot even be written; every hop is a subquery over a queryset that the row
-manager made. The default and the base manager are closed (`rows.query.tables.managers`).
-"""
+"""Django models of an environment's tables, made from one version of its schema document. They live in registries of
+their own (never in Django's) and are made when a statement is to be compiled: nothing remembers them. They have no
+relation fields: a reference is the text column that it is in PostgreSQL, so that a join which no rule has passed cannot
+even be written; every hop is a subquery over a queryset that the row manager made. The default and the base manager are
+closed (`rows.query.tables.managers`)."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -76,12 +74,10 @@ class RowApps(Apps):
 
 class RowModels(Mapping[str, type[RowModel]]):
     """A model for each table of a schema, by the table's name: made when it is asked for, and again once it is gone.
-
     Models are for compiling. Requests run the statements that were compiled, so that most models are idle from their
     first day on, and each has 90 objects that the collector would walk through for as long as they live. So nothing
     here keeps them: they go with the next full collection, and the next shape makes those that it needs. About 0.4 ms
-    and 40 KB each; no query.
-    """
+    and 40 KB each; no query."""
 
     __slots__ = ("_alias", "_environment_id", "_lock", "_made", "_rules", "_schema")
 

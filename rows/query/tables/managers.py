@@ -5,10 +5,8 @@
 `RowManager` is the default and base manager of every dynamic model. All its methods use `get_queryset`, which raises,
 so no form of access is left open. Its querysets carry a `RuledQuery`, and only a `RuledQuery` may run SQL over tenant
 tables: `prepared.forbid_unruled_statements` stops everything built without the managers (`QuerySet(model)`,
-`instance.delete()`). Querysets only read; `rows.write` writes.
-
-`rows.query.sql.select` compiles these querysets into the statements of the API.
-"""
+`instance.delete()`). Querysets only read; `rows.write` writes. `rows.query.sql.select` compiles these querysets into
+the statements of the API."""
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -70,10 +68,8 @@ class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[mis
         raise PrincipalRequired("read rows through visible_to(principal)")
 
     def visible_to(self, principal: "Principal | RoleView") -> RowQuerySet:
-        """The rows that `principal` may read, by the read rules of its role; without a rule, none. No query.
-
-        These rows still hold the cells that it may not read: a `RoleView` says which, and `rows.query.sql` asks it.
-        """
+        """The rows that `principal` may read, by the read rules of its role; without a rule, none. No query. These rows
+        still hold the cells that it may not read: a `RoleView` says which, and `rows.query.sql` asks it."""
         role_view = self._role_view(principal)
         return self._rows(role_view).filter(role_view.may_read(self.model.TABLE.name))
 

@@ -1,9 +1,7 @@
 """A `Schema` as Django's migrations see one: the `ProjectState` that the autodetector compares and the editor builds.
-
 These models exist for DDL only: bare table names (the transaction's `search_path` says which environment), real foreign
-keys, every unique, index and check a named object. Rows are read through other models (`dynamic_models`).
-Why it is so, and what broke otherwise: docs/adr/0002-schema-changes.md.
-"""
+keys, every unique, index and check a named object. Rows are read through other models (`dynamic_models`). Why it is so,
+and what broke otherwise: docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
@@ -80,11 +78,9 @@ Checks = Mapping[str, Mapping[str, Condition]]
 def state_of(
     schema: Schema, *, unconstrained: Collection[tuple[str, str]] = (), checks: Checks | None = None
 ) -> ProjectState:
-    """The state of a whole schema. Always fresh: the autodetector spoils the states it is given.
-
-    `unconstrained` names (table, column) references that have no foreign key yet. `checks` are those of the tables,
-    where they are not the ones of the document.
-    """
+    """The state of a whole schema. Always fresh: the autodetector spoils the states it is given. `unconstrained` names
+    (table, column) references that have no foreign key yet. `checks` are those of the tables, where they are not the
+    ones of the document."""
     if checks is None:
         checks = checks_of(schema)
     state = ProjectState()
