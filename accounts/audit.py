@@ -1,8 +1,6 @@
-"""The audit log: one append-only row per change, written in the transaction of the change. So an entry exists if and
-only if its change does. `record` is for changes in the control database, and for what staff view, before it is shown.
-Changes in a region write their entry there, in their transaction, and it is moved here afterwards
-(`rows.outbox.audit`); changes of both (a project, a branch, a user) belong to the record here. Actions are
-`<object>.<past participle>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Shown in the console."""
+"""The audit log: one append-only row per change, in the transaction of the change. Changes in a region write their
+entry there, and `rows.outbox.audit` moves it here. Actions are `<object>.<past participle>`: `key.issued`,
+`user.disabled`. Secrets never enter `detail`."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -27,17 +25,14 @@ class Actor:
 
     @classmethod
     def of(cls, user: User) -> "Actor":
-        """A user acting for themselves, as when signing in."""
         return cls("user" if user.environment_id else "account", user.pk)
 
     @classmethod
     def staff(cls, user: User) -> "Actor":
-        """A member of the platform's staff, in the console."""
         return cls("staff", user.pk)
 
 
 SYSTEM = Actor("system")
-"""A command or a periodic job."""
 
 
 _is_part: Final = ContextVar("_is_part", default=False)
@@ -66,8 +61,7 @@ def record(
     environment_id: str | None = None,
     **detail: Any,
 ) -> AuditEntry:
-    """Write one entry, in the control database's transaction at hand; one INSERT. A caller's place fills in the project
-    and environment where none is given. `detail` is JSON: names and counts, no secrets."""
+    """Write one entry in the current control transaction. A caller's place is the default project and environment."""
     place = actor.place if isinstance(actor, Caller) else None
     entry = AuditEntry(
         actor_kind=actor.kind,
@@ -85,13 +79,11 @@ def record(
 
 
 def write_all(entries: Iterable[AuditEntry]) -> None:
-    """Write entries, with their ids and moments, that were made where their changes were. Those that are here already
-    stay as they are. One INSERT."""
+    """Write entries that were made elsewhere; existing ones stay as they are. One INSERT."""
     AuditEntry.objects.bulk_create(entries, ignore_conflicts=True)
 
 
 def users_deleted(pool_id: str, since: datetime) -> list[str]:
-    """Ids of the users of this pool that were deleted at `since` or later. One query. For copies of rows that were
-    running meanwhile: each deletion has an entry."""
+    """Ids of the users of this pool that were deleted at `since` or later. One query."""
     entries = AuditEntry.objects.filter(action="user.deleted", environment_id=pool_id, at__gte=since)
     return [user_id for user_id in entries.order_by("at", "id").values_list("target_id", flat=True) if user_id]

@@ -15,7 +15,6 @@ _HERE = {"localhost", "127.0.0.1", "::1"}
 
 @register(Tags.security)
 def check_email_settings(**_: Any) -> list[CheckMessage]:
-    """Check the sender, and that at most one kind of TLS is set."""
     found: list[CheckMessage] = []
     if settings.EMAIL_USE_TLS and settings.EMAIL_USE_SSL:
         found.append(Error("EMAIL_USE_TLS and EMAIL_USE_SSL exclude each other.", id="accounts.E001"))
@@ -28,7 +27,7 @@ def check_email_settings(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_email_in_production(**_: Any) -> list[CheckMessage]:
-    """In production e-mails go to a server that was named, over TLS unless it is on this machine."""
+    """In production emails go to a named server, over TLS unless it is on this machine."""
     if not settings.PRODUCTION:
         return []
     found: list[CheckMessage] = []

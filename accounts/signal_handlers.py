@@ -1,5 +1,5 @@
-"""Receivers of `projects`' signals about deleted environments. When an environment is marked, its keys and sessions end
-with the same commit. Later its users and providers are deleted."""
+"""Receivers of `projects`' signals about deleted environments: keys and sessions end with the same commit; users and
+providers are deleted later."""
 
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from platform_site.identity import signals
 OF_ENVIRONMENTS: Final[tuple[type[Model], ...]] = (
     AccountEmail, PoolSettings, AuthorizationCode, RedirectUri, IdentityProvider, Session, ServerKey, User, PoolSize
 )  # fmt: skip
-"""The tables whose rows an environment leaves, by their `environment_id`."""
+"""Tables of an environment's rows, by `environment_id`."""
 _BATCH: Final = 500
 
 
@@ -35,7 +35,7 @@ def connect() -> None:
 
 
 def revoke_credentials(*, environment_id: str, **_: Any) -> None:
-    """End every key and session of the environment, in the transaction that marks it."""
+    """End all keys and sessions of the environment, in the transaction that marks it."""
     live = ServerKey.objects.filter(environment_id=environment_id, revoked_at__isnull=True)
     hashes = list(live.values_list("secret_hash", flat=True))
     live.update(revoked_at=Now())
@@ -45,8 +45,7 @@ def revoke_credentials(*, environment_id: str, **_: Any) -> None:
 
 
 def delete_pool(*, environment_id: str, **_: Any) -> None:
-    """Delete what the environment left: its users, sessions (a branch has some without users), keys and so on. In
-    batches, so that no statement of a large pool runs into the statement timeout. It may run twice."""
+    """Delete the users, sessions, keys and so on of the environment, in batches. Idempotent."""
     for model in OF_ENVIRONMENTS:
         rows = model._default_manager.filter(environment_id=environment_id)
         while batch := list(rows.values_list("pk", flat=True)[:_BATCH]):

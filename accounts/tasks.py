@@ -19,7 +19,7 @@ log = logging.getLogger("platform.accounts")
 
 @periodic_job(every=EVERY_SECONDS)
 def purge_expired() -> None:
-    """Sessions and server keys that ended a while ago, signing keys that no token can name any more."""
+    """Deletes ended sessions and server keys, and signing keys that no token can name any more."""
     counts = {}
     for what, purge in (
         ("sessions", sessions.purge),
@@ -36,11 +36,11 @@ def purge_expired() -> None:
 
 @shared_task(name="accounts.send_account_email")
 def send_account_email(email_id: str) -> None:
-    """Nudged by `accounts.registration.email_outbox.write`."""
+    """Sent by `accounts.registration.email_outbox.write`."""
     email_outbox.send(email_id)
 
 
 @periodic_job(every=settings.EMAIL_JOB_SECONDS)
 def send_due_emails() -> None:
-    """Send emails whose notification was lost, whose worker died, or that the mail server refused the last time."""
+    """Sends emails whose notification was lost, whose worker died, or that the server refused temporarily."""
     email_outbox.send_due()

@@ -1,4 +1,4 @@
-"""Request and response bodies of `accounts`. And how users, sessions and keys look in answers. Contract 4.5."""
+"""Request and response bodies of users, sessions and keys. Contract 4.5."""
 
 import re
 from typing import Any, ClassVar, Final, get_args
@@ -37,8 +37,6 @@ _ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 
 
 class EmailField(CharField):
-    """An email as `accounts.users.emails` defines it."""
-
     def to_internal_value(self, data: Any) -> str:
         try:
             return emails.check(str(super().to_internal_value(data)))
@@ -47,16 +45,14 @@ class EmailField(CharField):
 
 
 class PasswordField(CharField):
-    """A password as it was typed: nothing is cut off. `accounts.users.passwords` normalises it, and still accepts a
-    hash of the typed form."""
+    """A password as typed: `accounts.users.passwords` normalises it, and accepts a hash of the typed form."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(trim_whitespace=False, write_only=True, **kwargs)
 
 
 class ChosenPasswordField(PasswordField):
-    """A new password. Its errors are reported with those of the other fields. The services, which know the user, check
-    its similarity to the user's data."""
+    """A new password. The services, which know the user, check its similarity to the user's data."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_length=passwords.LONGEST_OFFERED, **kwargs)
@@ -88,8 +84,6 @@ class RoleField(CharField):
 
 
 class ClaimsField(ObjectField):
-    """A JSON object for rules, at most 4 KB."""
-
     default_error_messages: ClassVar = {"too_long": "Claims take at most 4096 bytes as JSON."}
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
@@ -314,7 +308,6 @@ class PublicKeys(Serializer):
 
 
 def user_in_token(user: User) -> dict[str, Any]:
-    """Contract section 2, "User (inside the token response)"."""
     return {"id": user.pk, "email": user.email, "name": user.name}
 
 
@@ -351,7 +344,6 @@ def session(session: Session, current_id: str | None) -> dict[str, Any]:
 
 
 def token_pair(grant: Grant) -> dict[str, Any]:
-    """Contract 4.5."""
     return {
         "access_token": grant.access_token,
         "refresh_token": grant.refresh_token,

@@ -1,5 +1,4 @@
-"""REST endpoints under /v1/auth, /v1/keys and /v1/users, and the public keys. `required_scopes` and, for keys,
-`accounts.keys.permissions` decide who may do what. Contract 4.5."""
+"""REST endpoints under /v1/auth, /v1/keys and /v1/users, and the public keys. Contract 4.5."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final
@@ -127,8 +126,6 @@ class TokenViewSet(ApiViewSet):
 
 
 class SessionViewSet(ApiViewSet):
-    """`GET /v1/auth/sessions`, `DELETE /v1/auth/sessions/{id}`, `POST /v1/auth/revoke`: the caller's own sessions."""
-
     required_scopes: ClassVar = {"list": None, "destroy": None, "revoke": None}
     also_raises: ClassVar = dict.fromkeys(("list", "destroy", "revoke"), (Forbidden,))
     environment = "unused"
@@ -178,7 +175,6 @@ class SessionViewSet(ApiViewSet):
 
 
 def person(caller: Caller) -> Caller:
-    """The caller if it has sessions. Raises Forbidden for a key, which has none."""
     if caller.session_id is None:
         raise Forbidden("A key has no sessions; revoke it with DELETE /v1/keys/{id}.")
     return caller
@@ -188,8 +184,7 @@ class KeyViewSet(ApiViewSet):
     """`POST|GET /v1/keys`, `DELETE /v1/keys/{id}`. The secret is in the answer that made the key, and nowhere else."""
 
     required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
-    """`accounts.keys.permissions` decides: an account's scopes follow from the environment that the body or the key
-    names."""
+    """`accounts.keys.permissions` decides: the scopes follow from the environment that the body or the key names."""
     environment = "unused"
     query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "environment_id"})}
     also_raises: ClassVar = {
@@ -262,8 +257,6 @@ class KeyViewSet(ApiViewSet):
 
 
 class UserViewSet(ApiViewSet):
-    """`/v1/users`: the users who sign in to the environment that the call means."""
-
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
     )
@@ -327,7 +320,6 @@ class UserViewSet(ApiViewSet):
 
 
 def _read_ids(text: str) -> set[str]:
-    """Raises ValidationFailed."""
     asked = {each.strip() for each in text.split(",")}
     if len(asked) > MOST_IDS:
         raise ValidationFailed.of("ids", "too_many", f"At most {MOST_IDS} ids.")

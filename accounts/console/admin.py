@@ -1,5 +1,4 @@
-"""Console pages of accounts: users, sessions, API keys, signing keys, audit log. No page shows password hashes, refresh
-hashes or sealed values. Changes use the services of the API, with the member of staff as the actor."""
+"""Console pages of users, sessions, API keys, signing keys and the audit log. No page shows hashes or sealed values."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -55,8 +54,6 @@ class PoolFilter(admin.SimpleListFilter):
 
 
 class StateFilter(admin.SimpleListFilter):
-    """Live or ended, for what has `revoked_at` and `expires_at`."""
-
     title = "state"
     parameter_name = "state"
 
@@ -88,7 +85,7 @@ def _enable(user: User, actor: Actor) -> object:
 
 
 def _sign_out(request: HttpRequest) -> Callable[[User, Actor], object]:
-    """Of the API and of the console; the browser at hand stays in, where its owner is among those."""
+    """Sign out of the API and of the console, except this browser."""
 
     def act(user: User, actor: Actor) -> object:
         console_sessions.end_all(user.pk, actor=actor, but=request.session.session_key)
@@ -144,7 +141,7 @@ class UserAdmin(ReadOnlyAdmin):
     actions_detail = ("disable_user", "enable_user", "sign_user_out", "change_staff_role", "reset_second_factor")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Staff are platform accounts; role and claims are for the rules of an application's tables."""
+        """Staff are platform accounts; role and claims are for an application's rules."""
         of_the_others = ("staff_role", "second_factor") if obj and obj.environment_id else ("role", "claims")
         return [each for each in self.fields if each not in of_the_others]
 
@@ -161,7 +158,7 @@ class UserAdmin(ReadOnlyAdmin):
         return bool(request.user.is_staff and request.user.has_perm(roles.MANAGE_STAFF))
 
     def allowed(self, request: HttpRequest, chosen: list[User]) -> list[User]:
-        """Operators leave other staff alone: else one of them could lock all superusers out."""
+        """Operators may not act on other staff: one of them could lock all superusers out."""
         if self.has_manage_staff_permission(request):
             return chosen
         spared = [user for user in chosen if user.is_staff and user.pk != request.user.pk]

@@ -9,8 +9,6 @@ from accounts.models import AuditEntry, SigningKey
 
 @admin.register(SigningKey)
 class SigningKeyAdmin(ReadOnlyAdmin):
-    """The public halves. `manage.py rotate_signing_key` makes new ones."""
-
     empty_words = "The first is made when the first token is signed."
     list_display = ("kid", "signs_from", "retires_at", "created_at")
     ordering = ("-signs_from",)

@@ -1,6 +1,5 @@
-"""Base classes of the console's pages: everything is read-only, and every change is a service behind a form with a CSRF
-token. A page only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden. Used by
-`admin.py` of this app and those above."""
+"""Base classes of the console's pages: read-only, and every change is a service behind a form with a CSRF token. A page
+only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, cast
@@ -28,17 +27,14 @@ from platform_site.postgres.routers import RegionNotNamed
 admin.site.disable_action("delete_selected")  # "select all, delete" has ended more than one platform
 
 MOST_AT_ONCE: Final = 100
-"""Things that one action of a list is done to."""
 
 
 class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that overwrites nothing that its sender has not seen. All fields are sent, including unchanged ones, which
-    would revert what others changed since the page was opened. So each field also sends the value that the page showed.
-    If that is outdated, nothing is saved, and the page shows the old and the current value; saving again confirms.
-    `changed_data` has the fields that this person changed."""
+    """A form that does not revert what others changed since the page was opened. Each field also sends the value that
+    the page showed; if that is outdated, nothing is saved and the page shows both; saving again confirms."""
 
     unwatched: ClassVar[frozenset[str]] = frozenset()
-    """Fields that the page does not show the value of."""
+    """Fields whose value the page does not show."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -72,7 +68,7 @@ class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
 
 
 def _sent_as(field: forms.BoundField) -> str:
-    """What a field holds by now, as the hidden one beside it says it."""
+    """The text form of a field's value, as in the hidden field beside it."""
     value = field.field.hidden_widget().format_value(field.field.prepare_value(field.initial))
     return "" if value is None else str(value).replace("\r\n", "\n")
 
@@ -83,15 +79,15 @@ def _quoted(value: str) -> str:
 
 
 class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotations
-    """The base of all console lists: the URL can only filter by the declared filters. Django's admin accepts lookups on
-    every column, such as `?password__startswith=…`, which would reveal a hidden hash character by character."""
+    """The URL can only filter by the declared filters: Django's lookups on every column, such as
+    `?password__startswith=…`, would reveal a hidden hash character by character."""
 
     show_full_result_count = False  # a count of a million rows is a scan
     list_per_page = 50
     list_fullwidth = True
     list_filter_submit = True
     empty_words = ""
-    """What an empty list says: how the first of these comes to be (`templates/unfold/helpers/empty_results.html`)."""
+    """Shown for an empty list (`templates/unfold/helpers/empty_results.html`)."""
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         column = lookup.partition(LOOKUP_SEP)[0]
@@ -106,7 +102,7 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
 
 
 class ReadOnlyAdmin(ConsoleAdmin):
-    """Pages to look at. Support may look, operators may run the actions (`accounts.staff.roles`)."""
+    """Support may view, operators may run the actions (`accounts.staff.roles`)."""
 
     view_on_site = False
     actions: ClassVar[list[str]] = []
@@ -134,7 +130,6 @@ class ReadOnlyAdmin(ConsoleAdmin):
         return self._in_its_region(super().history_view, request, object_id, *args, **kwargs)
 
     def _answered(self, view: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """The answer to a form; what the service refused although the form held is said on the page."""
         try:
             return self._in_its_region(view, request, *args, **kwargs)
         except ApiError as error:
@@ -143,14 +138,13 @@ class ReadOnlyAdmin(ConsoleAdmin):
             return HttpResponseRedirect(request.get_full_path())
 
     def _in_its_region(self, view: Any, *args: Any, **kwargs: Any) -> Any:
-        """Django's own pages know one database. Of a model that lives in the regions they find nothing."""
+        """Django's own views use one database and would not find models that live in the regions."""
         try:
             return view(*args, **kwargs)
         except RegionNotNamed:
             raise Http404("Open it from its environment.") from None
 
     def has_operate_permission(self, request: HttpRequest, obj: object = None) -> bool:
-        """Who may run an action: `permissions=["operate"]`."""
         return bool(request.user.is_staff and request.user.has_perm(OPERATE))
 
     def act_on_many(
@@ -162,7 +156,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
         *,
         warning: str,
     ) -> HttpResponse | None:
-        """An action of a list, in two steps: a page names what was selected and warns; its button does it."""
+        """An action of a list, in two steps: a page names the selection and warns; its button acts."""
         if request.POST.get("confirmed") == "yes":
             self.act_on_all(request, queryset, act, done)
             return None
@@ -187,8 +181,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
         act: Callable[[Any, Actor], object],
         done: str,
     ) -> None:
-        """Run a service for each selected thing and say what came of it; for none if more than MOST_AT_ONCE were
-        selected. `done` completes "3 users …"."""
+        """Run a service for each selected object and report; for none if more than MOST_AT_ONCE are selected."""
         chosen = self._chosen(request, selected)
         if chosen is None:
             return
@@ -205,7 +198,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
             self.message_user(request, f"{count} {name} {done}.", messages.SUCCESS)
 
     def _chosen(self, request: HttpRequest, selected: "QuerySet[Any] | Sequence[Any]") -> list[Any] | None:
-        """What was selected; None if it is too much, which the page then says."""
+        """The selection; None, with a message, if it is too large."""
         chosen = list(selected[: MOST_AT_ONCE + 1])
         if len(chosen) <= MOST_AT_ONCE:
             return chosen
@@ -213,13 +206,12 @@ class ReadOnlyAdmin(ConsoleAdmin):
         return None
 
     def allowed(self, request: HttpRequest, chosen: list[Any]) -> list[Any]:
-        """Those of the chosen things that this member of staff may act on. A subclass that leaves some out says so."""
         return chosen
 
     def act_on_one(
         self, request: HttpRequest, object_id: str, act: Callable[[Any, Actor], object], done: str
     ) -> HttpResponse:
-        """The same for the thing whose page is open; called by the dialog, which then reloads the page."""
+        """As `act_on_many` for the object whose page is open; called by the dialog, which reloads the page."""
         thing = get_object_or_404(self.model, pk=unquote(object_id))
         self.act_on_all(request, [thing], act, done)
         page = url_of(f"{self.opts.app_label}_{self.opts.model_name}", thing.pk)
@@ -233,31 +225,26 @@ def refuse_nul(request: HttpRequest) -> None:
 
 
 def staff(request: HttpRequest) -> Actor:
-    """The member of staff, for the audit log."""
     if not isinstance(request.user, User):
         raise TypeError("the console requires a signed-in user")
     return Actor.staff(request.user)
 
 
 def url_of(model: str, object_id: str) -> str:
-    """The page of a thing. The console writes the underscore of our ids as `_5F`."""
     return reverse(f"admin:{model}_change", args=[quote(object_id)])
 
 
 def link(model: str, object_id: str | None, text: str | None = None) -> str:
-    """A link to the page of a thing, such as `link("accounts_user", "usr_…")`; a dash for none."""
     if not object_id:
         return "–"
     return format_html('<a class="text-link" href="{}">{}</a>', url_of(model, object_id), text or object_id)
 
 
 def pool_link(environment_id: str | None) -> str:
-    """The environment whose users or settings these are; `platform` for platform accounts."""
     return link("projects_environment", environment_id) if environment_id else "platform"
 
 
 def timeline_link(text: str | None, shown: str | None = None) -> str:
-    """What happened around an id; a dash for none."""
     if not text:
         return "–"
     return format_html(
@@ -266,7 +253,6 @@ def timeline_link(text: str | None, shown: str | None = None) -> str:
 
 
 def list_link(model: str, text: str, **query: str) -> str:
-    """A link to a filtered list."""
     return format_html(
         '<a class="text-link" href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text
     )

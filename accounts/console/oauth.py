@@ -1,5 +1,4 @@
-"""The console's pages of identity providers, linked identities and redirect URIs. Client secrets are on none of them.
-What a page changes goes through the same verbs as the API, with the member of staff as the actor."""
+"""Console pages of identity providers, linked identities and redirect URIs, without client secrets."""
 
 from typing import Any, ClassVar
 
@@ -25,8 +24,6 @@ def _checked(issuer: str, pool_id: str | None) -> str | ValidationFailed:
 
 
 class _Managed(ReadOnlyAdmin):
-    """Pages whose forms operators may send."""
-
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.has_operate_permission(request)
 
@@ -132,7 +129,7 @@ class IdentityProviderAdmin(_Managed):
         providers.remove(obj, actor=staff(request))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """What the service will do: people are not deleted, only how they were recognised."""
+        """Lists what the service will delete: links, not users."""
         listed = [f"{each}: {each.identities.count()} linked identities" for each in objs]
         return listed, {"identity providers": len(objs)}, set(), []
 

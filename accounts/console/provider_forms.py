@@ -33,8 +33,6 @@ def _switch(help_text: str, *, initial: bool = False) -> forms.BooleanField:
 
 
 class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that names an environment, or none for platform accounts."""
-
     environment_id = text("env_… of the environment; empty: platform accounts", longest=30)
     is_of_pool = True
 
@@ -49,7 +47,7 @@ class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
         return environment_id
 
     def validate_constraints(self) -> None:
-        """The instance is not what will be stored: the service makes that."""
+        """The service validates the instance that will be stored."""
 
 
 class _ProviderFields(forms.Form):
@@ -94,7 +92,7 @@ class _ProviderFields(forms.Form):
         return self.cleaned_data["private_key"] or None
 
     checked_issuer: str | ValidationFailed | None = None
-    """What `discovery.check` found, before the transaction of the page began."""
+    """Result of `discovery.check`, which runs before the page's transaction."""
 
     def add_errors(self, wrong: Iterable[FieldError]) -> None:
         for error in wrong:
@@ -175,7 +173,7 @@ class NewProviderForm(_ProviderFields, PoolForm):
 
 
 class ProviderForm(_ProviderFields, AsOpened):
-    """What may change of a provider; a secret or key left empty stays as it is."""
+    """A secret or key left empty stays as it is."""
 
     unwatched = frozenset({"client_secret", "private_key"})
     issuer = text("OpenID Connect. It can change while no user is linked; then enter the client secret or key again.")

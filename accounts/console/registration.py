@@ -1,5 +1,4 @@
-"""The console's pages of sign-up: what each pool allows, and e-mails that wait, went out or were refused. What a link
-will do (a name, the hash of a password) and its token's hash are on no page."""
+"""Console pages of sign-up: settings of each pool, and emails. Links' details and token hashes are not shown."""
 
 from typing import Final
 
@@ -35,8 +34,6 @@ class EmailStateFilter(admin.SimpleListFilter):
 
 @admin.register(AccountEmail)
 class AccountEmailAdmin(ReadOnlyAdmin):
-    """Gone when its link was used or has expired."""
-
     search_fields = ("=id", "=environment_id", "=project_id", "=recipient", "=user__id")
     search_help_text = "Id of the email, environment, project or user, or the whole email address"
     empty_words = (
@@ -71,7 +68,7 @@ class AccountEmailAdmin(ReadOnlyAdmin):
 
 @admin.register(PoolSettings)
 class PoolSettingsAdmin(ReadOnlyAdmin):
-    """Changed by the environment's owners (`PATCH /v1/auth/settings`) and by `manage.py sign_up_settings`."""
+    """Changed by `PATCH /v1/auth/settings` and `manage.py sign_up_settings`."""
 
     search_fields = ("=environment_id", "app_name")
     search_help_text = "Environment or name of the application"

@@ -1,9 +1,7 @@
-"""Users that this process has read, kept to embed them in rows again. They are kept under the version of their pool, a
-random value in Redis. A change of what rows may show of a user, or the user's end, overwrites the version inside of its
-transaction (`accounts.tokens.revocation`), and no version comes twice. So what a request finds under the version that
-it has read was read after that version began, and any change since had not been answered when the request began.
-Without a version (a change in the last minutes, Redis emptied or unavailable) users come from PostgreSQL. Users that do
-not exist are not kept: they may be created."""
+"""Caches users in this process, to embed them in rows. Entries belong to a random version of their pool in Redis, which
+a change of a user overwrites inside its transaction (`accounts.tokens.revocation`): what a request finds under the
+version that it read is current. Without a version users come from PostgreSQL. Missing users are not cached: they may be
+created."""
 
 import secrets
 from collections.abc import Collection
@@ -13,17 +11,16 @@ from accounts.directory import user_lookup
 from platform_site.concurrency.memo import Memo
 
 MUTABLE: Final = frozenset({"email", "name", "role"})
-"""The fields whose change ends a version."""
+"""Fields whose change ends a version."""
 _VERSION_BYTES: Final = 16
 
 _kept: Final[Memo[tuple[bytes, str, tuple[str, ...], bytes], bytes]] = Memo(10_000)
 """By version, pool, fields and id."""
 embedding: Final[Memo[str, bool]] = Memo(2_500)
-"""Pools of which rows have embedded users lately: only their versions are worth a question."""
+"""Pools whose users rows embedded recently: only their versions are read."""
 
 
 def version_name(pool_id: str) -> str:
-    """The key of the pool's version in Redis."""
     return f"users:{pool_id}"
 
 
@@ -32,14 +29,14 @@ def new_version() -> bytes:
 
 
 def is_version(value: bytes) -> bool:
-    """Whether it is a version, and not the mark of a change."""
+    """Whether it is a version, not the mark of a change."""
     return len(value) == _VERSION_BYTES
 
 
 def find_users(
     pool_id: str, ids: Collection[bytes], fields: tuple[str, ...], version: bytes | None
 ) -> dict[bytes, bytes]:  # fmt: skip
-    """As `user_lookup.find_users`, without a query if all are kept under the `version` that this request has read."""
+    """As `user_lookup.find_users`, without a query if all are cached under `version`."""
     if version is None:
         embedding.put(pool_id, True)
         return user_lookup.find_users(pool_id, ids, fields)

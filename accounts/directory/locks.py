@@ -1,4 +1,4 @@
-"""Advisory locks by name, where there is no row to lock: counting before adding, keeping only the newest."""
+"""Advisory locks by name, where there is no row to lock."""
 
 from django.db import connection
 
@@ -7,6 +7,6 @@ from platform_site.background.advisory_locks import LockSpace
 
 
 def hold(name: str) -> None:
-    """Let one transaction at a time go on under this name, until the end of the transaction at hand."""
+    """Serialize transactions on this name until the current one ends."""
     with connection.cursor() as cursor:
         advisory_locks.lock(cursor, LockSpace.NAMED, name)

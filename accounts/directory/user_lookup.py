@@ -1,4 +1,4 @@
-"""Users by their ids, as far as rows may name or embed them. Called by `rows.query` and `rows.write`."""
+"""Finds users by id for `rows.query` and `rows.write`."""
 
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -27,8 +27,7 @@ _MANY: Final = """
 
 
 def find_users(pool_id: str, ids: Collection[bytes], fields: Sequence[str]) -> dict[bytes, bytes]:
-    """The users of one pool that have one of `ids`, by id: a JSON object of the `fields`. One query. Never a user of
-    another pool or a platform account, whatever the ids."""
+    """The users of one pool with these ids: by id, a JSON object of the `fields`. One query."""
     sql = _statement(tuple(fields), is_one=len(ids) == 1)
     rows = prepared.retry_if_lost(connections[DEFAULT_DB_ALIAS], sql, [pool_id.encode(), b",".join(ids)])
     return {row[0] or b"": row[1] or b"null" for row in rows}

@@ -1,7 +1,6 @@
-"""Who may handle which server keys, and which scopes they may hand on. A key belongs to an environment or to a platform
-account. An owner of the project handles all keys of its environments, a developer those it made, a key with
-`keys:manage` those of its own environment; an account handles its own. Nobody hands on a scope that they do not hold,
-and no key more time than it has. What the caller may not see is 404, what it may see and not do 403."""
+"""Who may manage which API keys, and which scopes they may grant. A project's owner manages all keys of its
+environments, a developer their own, a key with `keys:manage` those of its environment, an account its own. No caller
+grants a scope that it lacks, and no key outlives the key that made it. Invisible is 404, forbidden 403."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,39 +21,37 @@ MOST_FOR_OPERATORS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class KeyAuthority:
-    """What one caller may do with the keys of one environment, or of itself (`environment_id` None)."""
+    """One caller's authority over keys of an environment, or of itself (`environment_id` None)."""
 
     environment_id: str | None
     project_id: str | None
     account_id: str | None
-    """The owner of account keys; None for keys of an environment."""
+    """The owner of account keys; None for an environment's."""
     made_by: str | None
-    """Only keys that this account made; None for all of them."""
+    """Only keys that this account made; None for all."""
     grantable: frozenset[str]
     most: int
-    """How many keys the plan allows, those that have expired among them."""
+    """Maximum number of keys, expired ones included."""
     until: datetime | None = None
-    """When the keys that the caller makes end at the latest: a key that expires makes none that outlives it."""
+    """Latest expiry of keys that the caller makes."""
 
     @property
     def owner(self) -> str:
-        """The id of the environment or the account that the keys belong to."""
         return self.environment_id or self.account_id or ""
 
     def unrevoked(self) -> "QuerySet[ServerKey]":
-        """All keys of the owner but those that were revoked."""
         keys = ServerKey.objects.filter(revoked_at__isnull=True)
         if self.environment_id is not None:
             return keys.filter(environment_id=self.environment_id)
         return keys.filter(account_id=self.account_id)
 
     def visible(self) -> "QuerySet[ServerKey]":
-        """Those that the caller may see, and so also end."""
+        """Keys that the caller may see, and so revoke."""
         return self.unrevoked().filter(created_by_id=self.made_by) if self.made_by else self.unrevoked()
 
 
 def operators(*, environment_id: str | None = None, account_id: str | None = None) -> KeyAuthority:
-    """The authority of the console and of commands: every scope that a key of this owner (one of the two) can hold."""
+    """The authority of the console and commands: all scopes."""
     if (environment_id is None) == (account_id is None):
         raise ValueError("a key belongs to an environment or to an account")
     grantable = ENVIRONMENT_SCOPES if environment_id else ACCOUNT_SCOPES
@@ -63,9 +60,7 @@ def operators(*, environment_id: str | None = None, account_id: str | None = Non
 
 def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = False) -> KeyAuthority:
     """The caller's authority over the keys of `environment_id`; None means a key's own environment, or the account
-    itself. Raises NotFound for an environment that the caller cannot see, Forbidden if it may not manage keys, and
-    ProjectSuspended if it wants `to_issue` one; revoking is always possible. One query for a key, and for an account
-    that names an environment."""
+    itself. Raises NotFound, Forbidden, and, with `to_issue`, ProjectSuspended."""
     if caller.kind == "account":
         return _of_account(caller, environment_id, to_issue)
     caller.need(MANAGE)
@@ -105,7 +100,7 @@ def _of_account(caller: Caller, environment_id: str | None, to_issue: bool) -> K
 
 
 def key_for(caller: Caller, key_id: str) -> tuple[ServerKey, KeyAuthority]:
-    """The live key `key_id`, which the caller may see and end. Raises NotFound and Forbidden. Up to two queries."""
+    """The live key `key_id`, if the caller may revoke it. Raises NotFound and Forbidden."""
     known = ids.matches("key", key_id)
     key = ServerKey.objects.filter(pk=key_id, revoked_at__isnull=True).first() if known else None
     if caller.kind != "account":

@@ -1,6 +1,5 @@
-"""What a publishable key allows everyone to do, shown wherever one is created or listed. Higher layers know what their
-rules grant to role `anonymous`; each registers a reader at start (`register`). A key allows nothing until its text is
-known, so the API shows this together with the text, and the console before creating it."""
+"""What a publishable key allows everyone to do, shown wherever one is created or listed. Higher layers register readers
+of what their rules grant to role `anonymous`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,21 +13,20 @@ class OpenRows(NamedTuple):
     """What a schema document opens to `anonymous`."""
 
     tables: Mapping[str, Sequence[str]]
-    """The tables whose rules name it, each with the actions that these name."""
+    """Tables whose rules name `anonymous`, with their actions."""
     user_fields: Sequence[str]
-    """The fields of users that rows may embed."""
 
 
 RowsReader = Callable[[EnvironmentRef], OpenRows]
 FunctionsReader = Callable[[EnvironmentRef], Sequence[str]]
-"""The names of the functions that everyone may invoke."""
+"""Returns names of functions that everyone may invoke."""
 
 _rows: Final[list[RowsReader]] = []
 _functions: Final[list[FunctionsReader]] = []
 
 
 def register(*, rows: RowsReader | None = None, functions: FunctionsReader | None = None) -> None:
-    """Called at start by the apps above. Each reader asks the environment's region."""
+    """Called at start by higher layers. Each reader queries the environment's region."""
     if rows is not None:
         _rows.append(rows)
     if functions is not None:
@@ -43,13 +41,11 @@ class Exposure:
     """By name, each with its actions: `read`, `insert`, `update`, `delete`."""
     functions: Sequence[str]
     user_fields: Sequence[str] = ()
-    """The fields of users that are read with rows."""
 
     def __bool__(self) -> bool:
         return bool(self.tables or self.functions)
 
     def within(self, scopes: Iterable[str]) -> "Exposure":
-        """As much of it as a key with these scopes reaches."""
         held = set(scopes)
         reached = {
             name: [action for action in actions if ("rows:read" if action == "read" else "rows:write") in held]
@@ -62,7 +58,7 @@ class Exposure:
         )
 
     def sentences(self) -> list[str]:
-        """For people, one for each table and function, and one for users."""
+        """Sentences for people: one per table and function, and one for users."""
         tables = [f"table {name}: {', '.join(actions)}" for name, actions in self.tables.items()]
         users = [f"users of rows: {', '.join(self.user_fields)}"] if self.user_fields else []
         return [*tables, *users, *(f"function {name}: invoke" for name in self.functions)]
@@ -72,8 +68,7 @@ NOTHING: Final = Exposure({}, ())
 
 
 def by_key(environment_id: str | None, scopes: Iterable[str]) -> Exposure:
-    """What a publishable key with these scopes allows there, by the current rules and functions. One query of the
-    control database and three of the region; raises the region's errors if it is unavailable."""
+    """What a publishable key with these scopes allows by the current rules. Raises the region's database errors."""
     place = environment_directory.directory().place_of(environment_id) if environment_id else None
     return NOTHING if place is None else _everything(place).within(scopes)
 

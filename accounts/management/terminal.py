@@ -1,6 +1,4 @@
-"""Shared by the commands of `accounts`: errors as messages, results as text or JSON, password prompts. A secret goes to
-standard output, once; everything else a person reads goes to standard error, so that `issue_key … > file` leaves
-nothing but the secret in the file."""
+"""Shared by the commands of `accounts`. A secret goes to standard output, once; everything else to standard error."""
 
 import getpass
 import json
@@ -20,17 +18,14 @@ from platform_site.http.fields import Serializer, failed
 from platform_site.identity.callers import EnvironmentRef
 
 ENVIRONMENT = "the environment: its id (env_…), or the project's id and its name (prj_…/production)"
-"""The help of an argument that `place_named` reads."""
 
 
 class Command(BaseCommand):
-    """Base of the commands here: `--json`, and the services' errors as sentences."""
-
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
     def answer(self, facts: dict[str, Any], *, sentence: str, secret: str | None = None, as_json: bool) -> None:
-        """Print what was made: with `as_json` the facts and the secret, else the sentence and the secret by itself."""
+        """Print the facts and secret as JSON, or the sentence and the secret by itself."""
         if as_json:
             self.stdout.write(json.dumps(facts | ({"secret": secret} if secret else {})))
             return
@@ -42,7 +37,6 @@ class Command(BaseCommand):
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Turn an error of a service into a CommandError that names each field."""
     try:
         yield
     except ApiError as error:
@@ -51,7 +45,6 @@ def sentences() -> Iterator[None]:
 
 
 def add_password_arguments(parser: ArgumentParser, *, optional: bool = True) -> None:
-    """`--password-stdin`, `--password` and, if `optional`, `--no-password`: at most one. Without any: a prompt."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     source.add_argument("--password", help="the password itself (other users of this machine can see it in `ps`)")
@@ -62,7 +55,7 @@ def add_password_arguments(parser: ArgumentParser, *, optional: bool = True) -> 
 
 
 def read_password(options: dict[str, Any]) -> str | None:
-    """The password of the options, or typed twice; None for `--no-password`. Raises CommandError."""
+    """`--password-stdin`, `--password` or `--no-password` (if `optional`); without any: a prompt."""
     if options.get("no_password"):
         return None
     if options["password"] is not None:
@@ -87,7 +80,6 @@ def validated(serializer: type[Serializer], values: dict[str, Any]) -> dict[str,
 
 
 def account(id_or_email: str) -> User:
-    """The platform account with this id or e-mail. Raises CommandError."""
     accounts = User.objects.in_pool(None)
     found = accounts.filter(pk=id_or_email).first() or User.objects.with_email(None, id_or_email).first()
     if found is None:
@@ -96,14 +88,12 @@ def account(id_or_email: str) -> User:
 
 
 def add_pool_arguments(parser: ArgumentParser) -> None:
-    """`--environment ENV` or `--platform`: one of the two."""
     owner = parser.add_mutually_exclusive_group(required=True)
     owner.add_argument("--environment", metavar="ENV", help=ENVIRONMENT)
     owner.add_argument("--platform", action="store_true", help="platform accounts instead of an environment's users")
 
 
 def environment(options: dict[str, Any]) -> str | None:
-    """The environment that the options name, None for the platform. Raises CommandError."""
     named: str | None = options["environment"]
     return None if named is None else place_named(named).environment_id
 
@@ -117,7 +107,7 @@ def place_named(text: str) -> EnvironmentRef:
 
 
 def pool(options: dict[str, Any]) -> str | None:
-    """As `environment`, for what belongs to a pool of users. Raises CommandError, for a preview branch, too."""
+    """As `environment`. Raises CommandError for a preview branch too."""
     if options["environment"] is None:
         return None
     place = place_named(options["environment"])

@@ -1,5 +1,4 @@
-"""Tables of `accounts`, all in the control database. `environment_id` is a plain text column: environments belong to a
-higher layer. Null means the platform's own pool (owners of projects and staff of the console)."""
+"""Tables of `accounts`, in the control database. A null `environment_id` is the platform's pool (owners and staff)."""
 
 from typing import Any, ClassVar
 
@@ -17,13 +16,12 @@ from platform_site.identity.email_addresses import normalize
 
 class UserManager(BaseUserManager["User"]):
     def in_pool(self, pool_id: str | None) -> "models.QuerySet[User]":
-        """The users of one pool; None is the platform's own accounts."""
+        """The users of one pool; None is the platform's accounts."""
         return self.filter(environment_id=pool_id)
 
     def with_email(self, pool_id: str | None, email: str) -> "models.QuerySet[User]":
-        """The user of one pool with this email; at most one row, except for conflicting emails. A conflicting email
-        keeps its stored spelling (`manage.py email_conflicts`). The user with exactly the spelling `email` comes first,
-        so each of them can be found."""
+        """The user of one pool with this email. Of users whose stored emails differ only in spelling (`manage.py
+        email_conflicts`), the one with exactly the spelling `email` comes first."""
         exact = email.strip()
         if exact.isascii():
             return self.in_pool(pool_id).filter(Exact(Lower("email"), normalize(exact)))
@@ -33,14 +31,13 @@ class UserManager(BaseUserManager["User"]):
         return found.order_by(models.Case(models.When(email=exact, then=0), default=1), "pk")
 
     def get_by_natural_key(self, username: str | None) -> "User":
-        """The platform account with this e-mail (console sign-in, createsuperuser)."""
+        """The platform account with this email."""
         found = self.with_email(None, username or "").first()
         if found is None:
             raise User.DoesNotExist
         return found
 
     def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
-        """A platform account with every right in the console."""
         user = self.model(email=normalize(email), is_staff=True, is_superuser=True, **fields)
         user.set_password(password)
         user.save(using=self._db)
@@ -54,7 +51,7 @@ class User(AbstractBaseUser, PermissionsMixin):
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     email = models.CharField(max_length=254)
     email_verified_at = models.DateTimeField(null=True, blank=True)
-    """When this e-mail was shown to be the user's: by a link sent there, or by a provider that vouches for it."""
+    """When a link or a trusted provider verified this email."""
     name = models.CharField(max_length=200, blank=True, default="")
     role = models.CharField(max_length=48, null=True, blank=True)
     claims = models.JSONField(default=dict, blank=True)
@@ -84,21 +81,19 @@ class User(AbstractBaseUser, PermissionsMixin):
 
     @transaction.atomic
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """As Django's, in one transaction with what a new password entails (`accounts.staff.password_validators`)."""
         super().save(*args, **kwargs)
 
     @property
     def is_active(self) -> bool:  # type: ignore[override]
-        """What Django asks before a console sign-in."""
         return self.disabled_at is None
 
 
 class PoolSize(models.Model):
-    """How many users one environment's pool has. Triggers of `accounts_user` keep it (`accounts.users.user_counts`)."""
+    """The number of users of one pool, maintained by triggers (`accounts.users.user_counts`)."""
 
     environment_id = models.CharField(primary_key=True, max_length=30)
     users = models.BigIntegerField(db_default=0)
-    """How many; until `is_counted`, how many more than when the triggers came."""
+    """Until `is_counted`, the difference since the triggers exist."""
     is_counted = models.BooleanField(db_default=False)
 
     def __str__(self) -> str:
@@ -111,15 +106,15 @@ class Session(models.Model):
     id = public_id("ses")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="sessions")
     environment_id = models.CharField(max_length=30, null=True, db_index=True)
-    """The environment that was signed in to; for a preview branch not the user's own pool."""
+    """The environment signed in to; for a branch not the user's pool."""
     family_hash = models.BinaryField(max_length=32, unique=True)
-    """SHA-256 of the part that all refresh tokens of this session share: by it an old one is recognised as reused."""
+    """SHA-256 of the part shared by this session's refresh tokens, to recognise reused ones."""
     refresh_hash = models.BinaryField(max_length=32)
     previous_hash = models.BinaryField(max_length=32, null=True)
     rotated_at = models.DateTimeField(null=True)
     sealed_successor = models.BinaryField(null=True)
-    """The current refresh token under a key derived from the previous one, for a lost answer within the grace period.
-    """
+    """The current refresh token, sealed under a key derived from the previous one: for a lost response in the grace
+    period."""
     expires_at = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True)
     revoked_reason = models.CharField(max_length=40, null=True)
@@ -139,23 +134,20 @@ class Session(models.Model):
 
 class ServerKeyManager(models.Manager["ServerKey"]):
     def live(self) -> "models.QuerySet[ServerKey]":
-        """Those that are neither revoked nor expired."""
         return self.filter(models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=Now()), revoked_at__isnull=True)
 
 
 class ServerKey(models.Model):
-    """A secret for machines, bound to one environment or to one platform account; or a publishable key, which is none,
-    and bound to an environment. Only its SHA-256 is stored."""
+    """A server key (a secret) of an environment or platform account, or a publishable key of an environment."""
 
     id = public_id("key")
     name = models.CharField(max_length=100)
     environment_id = models.CharField(max_length=30, null=True, db_index=True)
     account = models.ForeignKey(User, on_delete=models.CASCADE, null=True, related_name="account_keys")
-    """Set for a key bound to an account (`environment_id` null)."""
+    """For a key of an account (`environment_id` null)."""
     created_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
     prefix = models.CharField(max_length=12)
-    """How the key begins (`accounts.keys.server_keys.shown`), and so which kind it is: there is no second word about
-    that which could disagree."""
+    """How the key begins; decides which kind it is."""
     secret_hash = models.BinaryField(max_length=32, unique=True)
     scopes = ArrayField(models.CharField(max_length=40))
     expires_at = models.DateTimeField(null=True)
@@ -189,18 +181,16 @@ class SigningKey(models.Model):
     sealed_private = models.BinaryField()
     public_jwk = models.JSONField()
     signs_from = models.DateTimeField()
-    """The newest of those that have come is the one that signs."""
+    """The newest key whose time has come signs."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     retires_at = models.DateTimeField(null=True)
-    """From then on tokens signed with it are refused; null while nothing is to follow it."""
+    """Tokens signed with it are refused from then on; null while it is the newest."""
 
     def __str__(self) -> str:
         return self.kid
 
 
 class AuditEntry(models.Model):
-    """One entry of the audit log: append-only, shown in the console."""
-
     id = public_id("aud")
     at = models.DateTimeField(db_default=Now(), db_index=True, editable=False)
     actor_kind = models.CharField(max_length=10)

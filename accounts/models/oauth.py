@@ -1,4 +1,4 @@
-"""Tables of sign-in by other providers, in the control database. `accounts.models` imports them for Django."""
+"""Tables of sign-in by providers, in the control database. `accounts.models` imports them for Django."""
 
 from typing import ClassVar
 
@@ -15,32 +15,30 @@ KEY_PURPOSE = "accounts.identity_provider_key"
 
 
 class IdentityProvider(models.Model):
-    """Somebody who says who a person is, for one pool. What identities hang on (kind, issuer, endpoints) never changes.
-    `oidc` is known by its issuer and described by its discovery document; `oauth2` by its endpoints and by
-    `profile_fields`, which says where its answers hold what we need (GitHub's shape)."""
+    """An identity provider of one pool. What identities depend on (kind, issuer, endpoints) never changes. `oidc` has
+    an issuer and a discovery document; `oauth2` has endpoints and `profile_fields`."""
 
     class Kind(models.TextChoices):
         OIDC = "oidc"
         OAUTH2 = "oauth2"
 
     class ClientAuth(models.TextChoices):
-        """How the client proves itself at the token endpoint (RFC 6749 2.3.1)."""
+        """How the client authenticates at the token endpoint (RFC 6749 2.3.1)."""
 
         BASIC = "client_secret_basic"
         POST = "client_secret_post"
         NONE = "none"
 
     class ResponseMode(models.TextChoices):
-        """How the provider sends the browser back: with a GET or, as Apple does for names and emails, a POST."""
+        """How the browser returns: by GET or, as Apple does, POST."""
 
         QUERY = "query"
         FORM_POST = "form_post"
 
     id = public_id("idp")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
-    """The environment whose pool it is; null for platform accounts."""
+    """Null for platform accounts."""
     name = models.CharField(max_length=48)
-    """How `provider=` calls it."""
     display_name = models.CharField(max_length=100)
     kind = models.CharField(max_length=8, choices=Kind.choices)
     issuer = models.CharField(max_length=500, null=True, blank=True)
@@ -48,9 +46,9 @@ class IdentityProvider(models.Model):
     token_endpoint = models.CharField(max_length=500, null=True, blank=True)
     userinfo_endpoint = models.CharField(max_length=500, null=True, blank=True)
     emails_endpoint = models.CharField(max_length=500, null=True, blank=True)
-    """The endpoint that lists emails as `[{"email", "primary", "verified"}]`, if the profile has no verified one."""
+    """Lists emails as `[{"email", "primary", "verified"}]`, if the profile has no verified one."""
     profile_fields = models.JSONField(default=dict, blank=True)
-    """Where the profile holds `subject`, `email`, `email_verified`, `name`: dotted paths. For `oauth2`."""
+    """For `oauth2`: dotted paths of `subject`, `email`, `email_verified`, `name`."""
     scopes = ArrayField(models.CharField(max_length=200), default=list, blank=True)
     client_id = models.CharField(max_length=300)
     sealed_client_secret = models.BinaryField(null=True)
@@ -59,12 +57,11 @@ class IdentityProvider(models.Model):
     team_id = models.CharField(max_length=50, null=True, blank=True)
     key_id = models.CharField(max_length=50, null=True, blank=True)
     sealed_private_key = models.BinaryField(null=True)
-    """The P-256 key, as PEM, that signs client secrets for this team (`accounts.oauth.client_secrets`). Then there is
-    no client secret of the provider's."""
+    """The P-256 key (PEM) that signs client secrets (`accounts.oauth.client_secrets`) in place of a stored one."""
     response_mode = models.CharField(max_length=10, choices=ResponseMode.choices, null=True, blank=True)
-    """Null: `query`, without naming it."""
+    """Null: `query`, not sent."""
     trusts_email = models.BooleanField(default=False)
-    """Its emails count as verified although it does not say so: only for a company's own directory."""
+    """Treat its emails as verified: only for a company's own directory."""
     sign_up = models.BooleanField(default=True)
     """Whether an unknown person becomes a new user."""
     enabled = models.BooleanField(default=True)
@@ -92,7 +89,6 @@ class IdentityProvider(models.Model):
 
     @property
     def client_secret(self) -> str | None:
-        """The secret in clear, None for a public client. Raises a KeyringError if no platform key decrypts it."""
         if self.sealed_client_secret is None:
             return None
         return keyring.unseal(bytes(self.sealed_client_secret), purpose=SECRET_PURPOSE).decode()
@@ -103,7 +99,6 @@ class IdentityProvider(models.Model):
 
     @property
     def private_key(self) -> str | None:
-        """The key in clear. Raises a KeyringError if no platform key decrypts it."""
         if self.sealed_private_key is None:
             return None
         return keyring.unseal(bytes(self.sealed_private_key), purpose=KEY_PURPOSE).decode()
@@ -114,19 +109,19 @@ class IdentityProvider(models.Model):
 
     @property
     def has_client_secret(self) -> bool:
-        """Whether the client can prove itself, by a secret or by a key that signs one."""
+        """Whether there is a secret, or a key that signs one."""
         return self.sealed_client_secret is not None or self.sealed_private_key is not None
 
 
 class Identity(models.Model):
-    """A person at a provider, known to be one of our users. Linked by (provider, subject), never by e-mail."""
+    """A person at a provider, linked to a user by (provider, subject), never by email."""
 
     id = public_id("idn")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
     provider = models.ForeignKey(IdentityProvider, on_delete=models.CASCADE, related_name="identities")
     subject = models.CharField(max_length=255)
     email = models.CharField(max_length=254, null=True)
-    """The email that the provider last reported: to recognise the identity in a list, never to find a user."""
+    """The last reported email, for display; never used to find a user."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     last_used_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -141,11 +136,11 @@ class Identity(models.Model):
 
 
 class RedirectUri(models.Model):
-    """A URI to which an application may be redirected with a code. Compared character by character."""
+    """An allowed redirect target, compared character by character."""
 
     id = public_id("rdu")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
-    """Null for applications that sign in platform accounts."""
+    """Null for applications of platform accounts."""
     uri = models.CharField(max_length=500)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -160,21 +155,19 @@ class RedirectUri(models.Model):
 
 
 class AuthorizationCode(models.Model):
-    """A code that an application exchanges for tokens: once, within a minute. Only its SHA-256 is stored."""
-
     code_hash = models.BinaryField(primary_key=True, max_length=32)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     environment_id = models.CharField(max_length=30, null=True)
-    """What it signs in to; for a preview branch not the user's own pool."""
+    """The environment to sign in to; for a branch not the user's pool."""
     method = models.CharField(max_length=60)
-    """How the person was recognised, such as `oauth:github`."""
+    """How the person was authenticated, such as `oauth:github`."""
     redirect_uri = models.CharField(max_length=500)
     code_challenge = models.CharField(max_length=43, null=True)
-    """PKCE, S256; null if the application sent none."""
+    """PKCE, S256; null without PKCE."""
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
     session = models.ForeignKey("accounts.Session", on_delete=models.SET_NULL, null=True, related_name="+")
-    """What it was exchanged for, which ends if it comes again."""
+    """The session that it started, which ends if the code is reused."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

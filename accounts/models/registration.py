@@ -1,4 +1,4 @@
-"""Tables of sign-up and e-mail flows, in the control database. `accounts.models` imports them for Django."""
+"""Tables of sign-up and email flows, in the control database. `accounts.models` imports them for Django."""
 
 from typing import ClassVar
 
@@ -10,26 +10,22 @@ from platform_site.http.models import public_id
 
 
 class SignUpMode(models.TextChoices):
-    """Who may make an account in a pool by themselves."""
-
     OFF = "off"
     OPEN = "open"
     INVITED = "invited"
 
 
 class PoolSettings(models.Model):
-    """How people come into one pool, and what its e-mails say. A pool without a row has the defaults. A new development
-    environment has a row: its sign-up is open."""
+    """Sign-up and email settings of one pool; without a row the defaults apply."""
 
     environment_id = models.CharField(max_length=30, null=True, blank=True)
-    """The environment whose pool it is; null for platform accounts."""
     sign_up = models.CharField(max_length=8, choices=SignUpMode.choices, default=SignUpMode.OFF)
     app_name = models.CharField(max_length=64, blank=True, default="")
-    """What e-mails and pages call the application; empty: words that fit any."""
+    """The application's name in emails; empty: neutral wording."""
     app_url = models.CharField(max_length=500, blank=True, default="")
-    """Where the last page of a flow leads back to; empty: nowhere."""
+    """Where the last page of a flow links to; empty: nowhere."""
     link_urls = models.JSONField(default=dict, blank=True)
-    """For each kind of link the application's own page, with `{token}` in it; the others lead to the platform's."""
+    """By kind of link, the application's page with `{token}`; the default is the platform's page."""
     changed_at = models.DateTimeField(auto_now=True)
 
     class Meta:
@@ -44,9 +40,9 @@ class PoolSettings(models.Model):
 
 
 class AccountEmail(models.Model):
-    """One e-mail about an account: written down first, sent by a worker, and what the link in it opens. At most one for
-    each (pool, kind, subject), but for sign-ups and password resets: a newer one replaces the one before. The token
-    exists in the e-mail alone; here is its SHA-256, made anew each time the e-mail is sent again."""
+    """An email about an account, sent by a worker, and what its link opens. Except for sign-ups and password resets, a
+    newer one replaces the last of its (pool, kind, subject). The token is only in the email; its SHA-256 changes with
+    each attempt."""
 
     class Kind(models.TextChoices):
         SIGN_UP = "sign_up"
@@ -62,30 +58,28 @@ class AccountEmail(models.Model):
         PROJECT_RESUMED = "project_resumed"
 
     id = public_id("eml")
-    """`inv_…` for an invitation of either kind, whose id the API shows."""
+    """`inv_…` for invitations: the API shows it."""
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """The pool; null for platform accounts."""
     project_id = models.CharField(max_length=30, null=True, blank=True)
-    """The project that it invites into; null for all else."""
+    """The project that it invites into."""
     kind = models.CharField(max_length=20, choices=Kind.choices)
     subject = models.CharField(max_length=254)
-    """What it is about: an email in lower case, a user's id, or a project and the person concerned."""
+    """The email in lower case, the user's id, or project and person."""
     recipient = models.CharField(max_length=254)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, related_name="emails")
-    """Whom the link acts on; null while that is not known, and for those who have no account yet."""
+    """The user that the link acts on; null while unknown."""
     details = models.JSONField(default=dict, blank=True)
-    """What the link will do: a name, a role, claims, the hash of the password that was chosen. On no page."""
+    """What the link will do: name, role, claims, password hash. Never shown."""
     token_hash = models.BinaryField(max_length=32, null=True, unique=True)
     bound_to = models.BinaryField(max_length=32, null=True)
-    """SHA-256 of what must not have changed when the link is used (`accounts.registration.one_time_links`)."""
+    """SHA-256 of what must not change until the link is used."""
     expires_at = models.DateTimeField()
-    """From then on it is neither sent nor does its link open anything."""
     attempts = models.IntegerField(default=0)
-    """How often a worker took it up; also the fencing token of that worker."""
+    """Number of attempts; also the fencing token of the worker."""
     next_attempt_at = models.DateTimeField(db_default=Now())
     sent_at = models.DateTimeField(null=True)
     failed_at = models.DateTimeField(null=True)
-    """Refused for good by the mail server."""
     last_error = models.CharField(max_length=300, blank=True, default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -114,7 +108,7 @@ class AccountEmail(models.Model):
 
     @property
     def status(self) -> str:
-        """What became of it: `waiting`, `sent` or, for good, `refused`."""
+        """`waiting`, `sent` or, permanently, `refused`."""
         if self.failed_at is not None:
             return "refused"
         return "waiting" if self.sent_at is None else "sent"

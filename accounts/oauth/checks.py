@@ -1,4 +1,4 @@
-"""What is wrong with the settings of an identity provider. Makes no requests: `discovery` does."""
+"""Validates the settings of an identity provider, without requests (`discovery` makes those)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _REASSIGNABLE: Final = frozenset(
         "phone",
     )
 )
-"""Last names of paths, in lower case, whose value a provider may later give to another person."""
+"""Path endings, in lower case, whose value a provider may reassign to another person."""
 FIELDS: Final = ("subject", "email", "email_verified", "name")
 _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
 
@@ -48,7 +48,7 @@ def problems(
     client_auth: str | None,
     has_key: bool = False,
 ) -> list[FieldError]:
-    """The errors of a provider to be added; empty if there are none. Makes no requests."""
+    """The errors of a provider to be added."""
     wrong = [
         *wrong_names(name, scopes, client_id, client_secret),
         *problems_of_urls(issuer, endpoints),
@@ -73,7 +73,7 @@ def wrong_names(name: str, scopes: Sequence[str], client_id: str, client_secret:
 
 
 def problems_of_urls(issuer: str | None, endpoints: Mapping[str, str | None]) -> list[FieldError]:
-    """The errors of the URLs of a provider, without a request."""
+    """The errors of the URLs of a provider."""
     wrong = []
     named = {field: url for field, url in endpoints.items() if url is not None}
     if issuer is not None:

@@ -1,5 +1,4 @@
-"""Client secrets that the platform signs, as Apple wants them: a JWT of the team, signed with the team's key. Each
-token request gets a new one, which is valid for minutes. So nothing has to be renewed, and none is stored."""
+"""Client secrets as Apple wants them: JWTs signed with the team's key, a new one per token request."""
 
 import re
 import time
@@ -13,7 +12,6 @@ from accounts.models.oauth import IdentityProvider
 from platform_site.http.errors import FieldError
 
 LIFETIME: Final = 300
-"""Seconds."""
 LONGEST_KEY: Final = 2_000
 """Characters. A P-256 key as PEM has about 250."""
 _KEY_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,50}", re.ASCII)
@@ -21,7 +19,7 @@ _ALGORITHM: Final = "ES256"
 
 
 def of(provider: IdentityProvider) -> str | None:
-    """What the client sends as its secret; None for a public client. Raises a KeyringError, JoseError or ValueError."""
+    """The client secret; None for a public client. Raises a KeyringError, JoseError or ValueError."""
     key = provider.private_key
     if key is None:
         return provider.client_secret
@@ -63,7 +61,7 @@ def problems(
 
 
 def _wrong_key(private_key: str) -> list[FieldError]:
-    """What is wrong with a private key. No message repeats a part of it."""
+    """The error of a private key. No message repeats a part of it."""
     wrong = [
         FieldError("private_key", "invalid_key", "An unencrypted P-256 private key as PEM, such as Apple's .p8 file.")
     ]

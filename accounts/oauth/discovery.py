@@ -1,5 +1,4 @@
-"""Checks an issuer when a provider is added or gets another one: by its discovery document and its keys. A wrong issuer
-is then an error for the developer, and not for the first user who signs in."""
+"""Checks a provider's issuer when it is configured, by its discovery document and its keys."""
 
 from typing import Final
 
@@ -11,13 +10,12 @@ from accounts.oauth.errors import ProviderAnswerInvalid, ProviderUnreachable
 from platform_site.http.errors import ValidationFailed
 
 _PRESETS: Final = frozenset(preset.get("issuer") for preset in providers.PRESETS.values())
-"""Known issuers, which are not checked."""
+"""Issuers of presets are not checked."""
 
 
 def check(issuer: str, pool_id: str | None) -> str:
-    """The issuer as its discovery document spells it. Makes up to two requests, so never call it in a transaction. An
-    issuer with an invalid URL is returned as it is: `checks` says what is wrong with it. Raises ValidationFailed naming
-    `issuer`."""
+    """The issuer as its discovery document spells it. Makes up to two requests: never call it in a transaction. Leaves
+    invalid URLs to `checks`. Raises ValidationFailed naming `issuer`."""
     if issuer in _PRESETS or checks.problems_of_urls(issuer, {}):
         return issuer
     calls = Calls(IdentityProvider(environment_id=pool_id, kind=IdentityProvider.Kind.OIDC, issuer=issuer))

@@ -1,28 +1,23 @@
-"""Errors that end a sign-in flow without a code. Each has the `error` of RFC 6749 4.1.2.1 for the application, and the
-platform's own code. They are independent of HTTP. Messages are for users; a provider's texts go to the log, never into
-them."""
+"""Errors that end a sign-in flow without a code: the `error` of RFC 6749 4.1.2.1, and the platform's code. Messages are
+for users; a provider's texts only go to the log."""
 
 from typing import ClassVar
 
 
 class FlowError(Exception):
-    """Base of every end that the application hears of at its redirect URI. Never raised itself."""
+    """Base class of errors that are sent to the application's redirect URI."""
 
     error: ClassVar[str] = "server_error"
-    """One of RFC 6749 4.1.2.1."""
     code: ClassVar[str] = "server_error"
-    """What exactly; stable."""
+    """The specific, stable code."""
     text: str = "Signing in did not work."
 
     def __init__(self, why: str = "") -> None:
-        """`why` is for the log."""
         self.why = why
         super().__init__(why or self.text)
 
 
 class InvalidFlowRequest(FlowError):
-    """The application asked for something that we do not do. The message says what."""
-
     error, code = "invalid_request", "invalid_request"
 
     def __init__(self, text: str) -> None:
@@ -68,7 +63,7 @@ class EmailTaken(FlowError):
 
 
 class StaffLinkThemselves(FlowError):
-    """The account has the console's powers: no provider's word for an e-mail is enough to be it."""
+    """A provider's email is not enough to become an account of console staff."""
 
     error, code = "access_denied", "link_required"
     text = "This account is not linked by its e-mail. Sign in as before and link this provider."

@@ -1,8 +1,6 @@
-"""The state of one sign-in between the redirect to the provider and the callback, in a cookie of the browser. Nothing
-is stored on the server, so that anonymous callers cannot fill a table. The cookie is sealed under the secret key and
-the flow's `state`, so that it only opens with the returned `state` in the browser that started the flow: a callback
-prepared by an attacker, or opened in another browser, has no valid cookie (login CSRF, RFC 9700 4.7). It also has the
-nonce and the PKCE verifier for the provider, one of each per flow. Pure except for the clock and the secret."""
+"""The state of one sign-in between redirect and callback, in a cookie: nothing is stored on the server. The cookie is
+sealed under the secret key and the flow's `state`, so a callback in another browser is refused (login CSRF, RFC 9700
+4.7). It also has the nonce and the PKCE verifier for the provider."""
 
 import re
 import secrets
@@ -19,38 +17,33 @@ from django.conf import settings
 from platform_site.security import keyring
 
 LIFETIME: Final = 600
-"""Seconds for a person to sign in at the provider."""
 COOKIE_PATH: Final = "/v1/auth/"
 MOST: Final = 6
-"""Flows that one browser may have open; further ones drop the others, before the header grows too long."""
+"""Open flows of one browser; further ones replace the oldest, so that the header stays short."""
 _PREFIX: Final = "oauth_flow_"
 _PURPOSE: Final = "accounts.oauth_flow"
 _STATE: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 class UnknownFlow(Exception):
-    """No flow of this browser has this state, or its time is over."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One sign-in under way."""
-
     provider_id: str
     environment_id: str | None
     redirect_uri: str
-    """The application's, from its list."""
     client_state: str | None
-    """The application's own, given back as it is."""
+    """The application's `state`, returned as it is."""
     code_challenge: str | None
-    """The application's PKCE challenge, S256."""
+    """S256."""
     nonce: str
     code_verifier: str
-    """Ours, towards the provider."""
     expires_at: int
     """Unix seconds."""
     links: bool = False
-    """Nobody signs in: the application wants to link whoever comes back to an account (`accounts.oauth.proofs`)."""
+    """Link an identity to an account, instead of signing in (`accounts.oauth.proofs`)."""
 
 
 def begin(
@@ -78,7 +71,6 @@ def begin(
 
 
 def cookie_name(state: str) -> str:
-    """The name of the cookie that goes with `state`; it does not tell the state."""
     return _PREFIX + sha256(state.encode()).hexdigest()[:16]
 
 
@@ -89,7 +81,6 @@ def surplus(cookies: Iterable[str]) -> list[str]:
 
 
 def seal(flow: Flow, state: str) -> str:
-    """The value of the cookie."""
     text = keyring.seal_under(_key(state), orjson.dumps(asdict(flow)), purpose=_PURPOSE)
     return urlsafe_b64encode(text).decode().rstrip("=")
 

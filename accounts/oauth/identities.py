@@ -1,9 +1,6 @@
-"""Finds or creates the user of a person at a provider. By (provider, subject) if they are linked, whatever the email is
-now. Otherwise by email, and only if both sides have proven it: the provider confirms it, and the user has verified it.
-An email that only one side claims links nothing, since its first user could otherwise take over the other account
-(pre-hijacking), and no email links an account of console staff. Otherwise a new user is created with a verified email,
-if the pool admits new users or has invited this one. A signed-in user can link any other identity (`link`), whatever
-its email."""
+"""Finds or creates the user of a person at a provider: by (provider, subject) if linked; else by email, if the provider
+confirms it, the user has verified it (against pre-hijacking) and is not console staff; else a new user, if the pool
+admits or invited them. A signed-in user can link any identity (`link`)."""
 
 from typing import Final
 
@@ -28,12 +25,11 @@ from platform_site.identity.callers import Caller
 
 Kind = AccountEmail.Kind
 MOST: Final = 20
-"""Identities of one account."""
 
 
 def find_or_create_user(provider: IdentityProvider, profile: Profile, *, most: int | None) -> User:
-    """The user that `profile` is in the provider's pool, known, linked or made now. `most` is how many users the pool
-    may have. Raises the errors of `accounts.oauth.errors` that concern people."""
+    """The user of `profile` in the provider's pool: known, linked or created. `most` limits the pool's users. Raises
+    the errors of `accounts.oauth.errors` that concern people."""
     try:
         return _find_or_create_user(provider, profile, most)
     except (IntegrityError, ValidationFailed):
@@ -71,7 +67,7 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int
 def _link(
     user: User, provider: IdentityProvider, subject: str, email: str | None, *, actor: Caller | Actor
 ) -> Identity:
-    """Link another identity to an existing account, and notify its owner."""
+    """Link an identity to an existing account, and notify its owner."""
     identity = _remember(user, provider, subject, email, actor=actor)
     email_outbox.notify(
         user, Kind.IDENTITY_LINKED, recipient=user.email, subject=identity.pk, provider=provider.display_name
@@ -126,9 +122,8 @@ def _create(provider: IdentityProvider, profile: Profile, email: str, most: int 
 
 
 def link(user: User, proof: Proof, *, actor: Caller) -> Identity:
-    """Let the person of `proof` be `user` from now on. If they are already, nothing happens. `user` is as read before
-    the owner proved to be here. Raises InvalidGrant if the provider is gone or off by now, Conflict if they are another
-    user here or `user` got another password or was disabled since, QuotaExceeded, and NotFound if the user is gone."""
+    """Link the person of `proof` to `user` (as read before reauthentication). Idempotent. Raises InvalidGrant (provider
+    gone or disabled), Conflict (linked elsewhere, or `user` changed), QuotaExceeded and NotFound."""
     try:
         return _linked(user, proof, actor)
     except IntegrityError:
@@ -161,19 +156,17 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
 
 
 def admits_new_users(provider: IdentityProvider) -> bool:
-    """Whether an unknown person becomes a new user: the pool is open, and the provider is no exception."""
+    """Whether unknown persons become new users: both pool and provider allow it."""
     return provider.sign_up and pool_settings.settings_of(provider.environment_id).sign_up == SignUpMode.OPEN
 
 
 def of_user(user_id: str) -> "QuerySet[Identity]":
-    """By which providers a user signs in."""
     return Identity.objects.select_related("provider").filter(user_id=user_id)
 
 
 @transaction.atomic
 def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
-    """Forget that a person at a provider is this user. Sessions go on. Raises NotFound, and Conflict if the user could
-    not sign in any more: no password, and no other identity."""
+    """Unlink an identity; sessions go on. Raises NotFound, and Conflict if it is the only way to sign in."""
     user = User.objects.select_for_update().filter(pk=user_id).first()
     identity = of_user(user_id).filter(pk=identity_id).first() if ids.matches("idn", identity_id) else None
     if user is None or identity is None:

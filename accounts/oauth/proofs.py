@@ -1,8 +1,6 @@
-"""Proofs: what a person brings from a provider to link its identity to the signed-in account. Nothing is stored: a
-proof is a sealed statement about a person at a provider. By itself it gives no access. Linking also needs a session of
-the account, the PKCE verifier of the flow, and `accounts.registration.own_account.reauthenticate`; so a copied proof,
-or one injected into another application, links nothing (RFC 9700 4.5). It may be used twice in its lifetime: linking is
-idempotent. Pure except for the clock."""
+"""Proofs of a person's identity at a provider, to link it to the signed-in account: sealed, not stored. Linking also
+needs a session, the PKCE verifier and `own_account.reauthenticate`, so a copied or injected proof links nothing (RFC
+9700 4.5). Reuse within its lifetime is harmless: linking is idempotent."""
 
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -17,14 +15,13 @@ from platform_site.security import keyring
 
 PREFIX: Final = "oal_"
 LIFETIME: Final = 60
-"""Seconds."""
 LONGEST: Final = 4000
 _PURPOSE: Final = "accounts.identity_proof"
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A person at a provider, who came to `environment_id` (None: platform accounts)."""
+    """A person at a provider who came to `environment_id` (None: platform accounts)."""
 
     provider_id: str
     subject: str
@@ -34,7 +31,7 @@ class Proof:
     expires_at: int
     """Unix seconds."""
     issuer: str | None = None
-    """Who made the subject; None for plain OAuth 2."""
+    """The subject's issuer; None for plain OAuth 2."""
 
 
 def make(
@@ -46,15 +43,14 @@ def make(
     code_challenge: str,
     issuer: str | None,
 ) -> str:
-    """The proof as the application gets it, in the place of a code."""
+    """The proof, returned to the application in place of a code."""
     proof = Proof(provider_id, subject, email, environment_id, code_challenge, int(time.time()) + LIFETIME, issuer)
     sealed = keyring.seal(orjson.dumps(asdict(proof)), purpose=_PURPOSE)
     return PREFIX + urlsafe_b64encode(sealed).decode().rstrip("=")
 
 
 def read(text: str, *, environment_id: str | None, code_verifier: str) -> Proof:
-    """The proof, if it is authentic, unexpired, and for this environment and verifier. Raises InvalidGrant, with one
-    message for all reasons."""
+    """The proof, if authentic, unexpired, and for this environment and verifier. Raises InvalidGrant."""
     value = text.removeprefix(PREFIX)
     try:
         sealed = urlsafe_b64decode(value + "=" * (-len(value) % 4))

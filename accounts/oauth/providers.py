@@ -1,7 +1,6 @@
-"""Service of identity providers: add, change, remove. Each in one transaction with its audit entry. What determines
-identities (kind, endpoints, field paths) is fixed when a provider is added: otherwise a changed provider could take
-over its users' accounts. Remove it and add another one instead. The issuer can change while no user is linked. No
-function here makes requests: `accounts.oauth.discovery` checks an issuer before."""
+"""Service of identity providers: add, change, remove. What determines identities (kind, endpoints, field paths) is
+fixed: a changed provider could take over its users' accounts. The issuer can change while no user is linked. Makes no
+requests: `accounts.oauth.discovery` checks an issuer before."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -20,7 +19,6 @@ from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExcee
 from platform_site.identity.callers import Caller
 
 MOST: Final = 20
-"""Providers of a pool."""
 OIDC_SCOPES: Final = ("openid", "email", "profile")
 
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -43,7 +41,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "scopes": ["read:user", "user:email"],
     },
 }
-"""What `--preset` and `preset` fill in. Everything given beside it counts more."""
+"""What `preset` fills in; explicit values take precedence."""
 
 
 def add(
@@ -72,10 +70,9 @@ def add(
     issuer_errors: Sequence[FieldError] = (),
     secret_follows: bool = False,
 ) -> IdentityProvider:
-    """A provider of the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
-    `issuer_errors` is what `accounts.oauth.discovery` found; they are raised together with all others. A client that
-    needs a secret may lack it if `secret_follows`. Raises ValidationFailed naming each field that will not do,
-    QuotaExceeded."""
+    """Add a provider to the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
+    `issuer_errors` come from `accounts.oauth.discovery`; with `secret_follows` a secret may be missing. Raises
+    ValidationFailed naming all wrong fields, QuotaExceeded."""
     endpoints = {
         "authorization_endpoint": authorization_endpoint,
         "token_endpoint": token_endpoint,
@@ -146,7 +143,6 @@ def _of_endpoints(endpoints: Mapping[str, str | None], scopes: Sequence[str]) ->
 
 
 def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
-    """Write a new one down, with its audit entry. Raises QuotaExceeded, ValidationFailed where its name is taken."""
     pool_id = provider.environment_id
     with transaction.atomic():
         hold(pool_id)
@@ -192,10 +188,9 @@ def change(
     enabled: bool | Unset = UNSET,
     issuer_errors: Sequence[FieldError] = (),
 ) -> IdentityProvider:
-    """Change what is given. A client secret replaces a signing key (`team_id`, `key_id`, `private_key`), and the other
-    way round. Another issuer clears both, unless new ones are given: the old ones must not be used at another host.
-    Raises ValidationFailed, NotFound if the provider is gone by now, and Conflict for another issuer while users are
-    linked: there, their subjects may be other people."""
+    """Change the given values. A client secret replaces a signing key and vice versa; another issuer clears both,
+    unless new ones are given. Raises ValidationFailed, NotFound, and Conflict for another issuer while users are
+    linked."""
     secret = None if isinstance(client_secret, Unset) else client_secret
     wrong = [
         *checks.wrong_names(
@@ -234,7 +229,7 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _locked(provider: IdentityProvider) -> IdentityProvider:
-    """The provider as it is now, locked for this transaction. Raises NotFound if another call removed it."""
+    """The provider, locked for this transaction. Raises NotFound."""
     hold(provider.environment_id)
     locked = IdentityProvider.objects.select_for_update().filter(pk=provider.pk).first()
     if locked is None:
@@ -243,7 +238,7 @@ def _locked(provider: IdentityProvider) -> IdentityProvider:
 
 
 def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str, str | None]:
-    """The new and the previous issuer for the audit log; empty if it stays. Raises Conflict if users are linked."""
+    """The new and previous issuer for the audit log; empty if unchanged. Raises Conflict if users are linked."""
     issuer = values.get("issuer", provider.issuer)
     if issuer == provider.issuer:
         return {}
@@ -253,7 +248,6 @@ def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str,
 
 
 def _set(provider: IdentityProvider, values: Mapping[str, Any]) -> list[str]:
-    """Set the fields that differ. Returns their names."""
     changed = [field for field, value in values.items() if getattr(provider, field) != value]
     for field in changed:
         setattr(provider, field, values[field])
@@ -276,7 +270,7 @@ def _record_change(
 def _replace_credentials(
     provider: IdentityProvider, secret: str | None, team_id: str | None, key_id: str | None, private_key: str | None
 ) -> list[str]:
-    """Set the client's secret or signing key, and clear the other. Returns the changed fields."""
+    """Set the secret or signing key, and clear the other. Returns the changed fields."""
     had_key = provider.sealed_private_key is not None
     provider.client_secret = secret
     provider.team_id, provider.key_id, provider.private_key = team_id, key_id, private_key
@@ -285,8 +279,7 @@ def _replace_credentials(
 
 
 def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
-    """Delete a provider and its identities; how many of these. Their users stay, and so do sessions. Raises NotFound if
-    another call was first."""
+    """Delete a provider and its identities; returns their number. Users and sessions stay. Raises NotFound."""
     with transaction.atomic():
         locked = _locked(provider)
         count = locked.identities.count()
@@ -303,17 +296,15 @@ def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
 
 
 def hold(pool_id: str | None) -> None:
-    """One change of a pool's providers at a time: `environment_directory.lock_settings`."""
     environment_directory.lock_settings(pool_id, "identity providers")
 
 
 def of_pool(pool_id: str | None) -> "QuerySet[IdentityProvider]":
-    """The providers by which users of a pool sign in (None: platform accounts), in the order of their names."""
+    """The providers of a pool (None: platform accounts), by name."""
     return IdentityProvider.objects.filter(environment_id=pool_id).order_by("name")
 
 
 def callback_url(provider: IdentityProvider) -> str:
-    """The redirect URI to register at the provider: each provider has its own. With a common one, a hostile tenant
-    could lead a user to another tenant's provider and have the code sent to its own token endpoint (mix-up, RFC 9700
-    4.4.2). The nonce does not prevent that: the attacker uses one of its own flow."""
+    """The redirect URI to register at the provider. Each has its own: with a shared one, a hostile provider could have
+    another provider's code sent to its token endpoint (mix-up, RFC 9700 4.4.2)."""
     return f"{settings.BASE_URL}/v1/auth/callback/{provider.pk}"

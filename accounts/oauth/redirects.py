@@ -1,6 +1,5 @@
-"""Redirect URIs: which are valid, which are allowed, and the URLs that return a code or an error. An exact list per
-environment, compared character by character (RFC 9700 2.1): no wildcards, prefixes or normalisation, which have all led
-to open redirects elsewhere. Ambiguous URIs are refused when the list is written."""
+"""Redirect URIs: an exact list per environment, compared character by character (RFC 9700 2.1): no wildcards, prefixes
+or normalisation. Ambiguous URIs are refused when the list is written."""
 
 import re
 from collections.abc import Sequence
@@ -20,26 +19,24 @@ from platform_site.identity.callers import Caller
 LONGEST: Final = 500
 MOST: Final = 50
 RESERVED_PARAMETERS: Final = frozenset({"code", "state", "iss", "error", "error_description", "error_code"})
-"""The parameters we add; a redirect URI cannot bring its own."""
+"""Parameters that the platform adds; a redirect URI may not have them."""
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _UNCLEAR: Final = re.compile(r"[^\x21-\x7e]|[\\<>\"^`{|}*]")
 _HOST: Final = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.ASCII
 )
 _OF_AN_APP: Final = re.compile(r"[a-z][a-z0-9-]*(?:\.[a-z0-9][a-z0-9-]*)+", re.ASCII)
-"""A scheme of a native application: its domain reversed (RFC 8252 7.1), so never `javascript` or `data`."""
+"""An application's scheme is its domain reversed (RFC 8252 7.1), so never `javascript` or `data`."""
 
 
 class NotARedirectUri(ValueError):
-    """`code` is stable; the message is for the user."""
-
     def __init__(self, code: str, message: str) -> None:
         self.code = code
         super().__init__(message)
 
 
 def check(text: str) -> str:
-    """`text` if it may stand in a list. Pure. Raises NotARedirectUri."""
+    """Return `text` if it is a valid redirect URI. Pure. Raises NotARedirectUri."""
     if len(text) > LONGEST:
         raise NotARedirectUri("too_long", f"A redirect URI has at most {LONGEST} characters.")
     if _UNCLEAR.search(text):
@@ -85,19 +82,19 @@ def _check_host(netloc: str, port: int | None, scheme: str, text: str) -> None:
 
 
 def with_parameters(uri: str, parameters: dict[str, str | None]) -> str:
-    """`uri` with the parameters that are not None behind those of its own. Everything else stays as it is. Pure."""
+    """`uri` with the parameters that are not None appended. Pure."""
     query = urlencode({name: value for name, value in parameters.items() if value is not None})
     joint = "?" if "?" not in uri else "" if uri.endswith(("?", "&")) else "&"
     return uri + joint + query
 
 
 def of(environment_id: str | None) -> list[str]:
-    """The list of an environment, or of the platform itself (None), in alphabetical order. One query."""
+    """The sorted list of an environment, or of the platform (None). One query."""
     return list(_of(environment_id).order_by("uri").values_list("uri", flat=True))
 
 
 def is_allowed(environment_id: str | None, uri: str) -> bool:
-    """Whether the list holds exactly this text. One query."""
+    """Whether the list has exactly this text. One query."""
     return len(uri) <= LONGEST and "\0" not in uri and _of(environment_id).filter(uri=uri).exists()
 
 
@@ -107,8 +104,8 @@ def _of(environment_id: str | None) -> "QuerySet[RedirectUri]":
 
 @transaction.atomic
 def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | Actor) -> list[str]:
-    """Make `uris` the list. Nothing is written if it is already. Returns it in alphabetical order. Raises
-    ValidationFailed naming each entry that cannot be one, as `redirect_uris.<place>`."""
+    """Replace the list, and return it sorted. Raises ValidationFailed naming each wrong entry as
+    `redirect_uris.<place>`."""
     hold(environment_id)
     wrong = []
     for place, uri in enumerate(uris):
@@ -140,7 +137,7 @@ def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | 
 
 @transaction.atomic
 def add(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> RedirectUri:
-    """Put one more on the list, whatever else is put there meanwhile. Raises as `replace`."""
+    """Add one URI to the list. Raises as `replace`."""
     hold(environment_id)
     replace(environment_id, [*of(environment_id), uri], actor=actor)
     return _of(environment_id).get(uri=uri)
@@ -148,11 +145,11 @@ def add(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> Redir
 
 @transaction.atomic
 def remove(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> list[str]:
-    """Take one off the list; nothing is written if it is gone already. Returns the list."""
+    """Remove one URI, if it is there. Returns the list."""
     hold(environment_id)
     return replace(environment_id, [each for each in of(environment_id) if each != uri], actor=actor)
 
 
 def hold(environment_id: str | None) -> None:
-    """One change at a time: else the second would take off what the first has just put on."""
+    """Serialize changes: a concurrent one would be lost."""
     environment_directory.lock_settings(environment_id, "redirect URIs")

@@ -71,8 +71,6 @@ class NewProvider(ProviderChanges):
 
 
 class CallbackForm(Serializer):
-    """What a provider sends the browser back with. Other fields are ignored."""
-
     state = CharField(help_text="The state of the authorization request.")
     code = CharField(required=False, help_text="The provider's code.")
     error = CharField(required=False, help_text="Or why there is none.")
@@ -139,7 +137,6 @@ class IdentityDetail(Serializer):
 
 
 def provider(provider: IdentityProvider) -> dict[str, Any]:
-    """Everything but the secret."""
     return {
         "id": provider.pk,
         "name": provider.name,
@@ -178,7 +175,7 @@ def identity(identity: Identity) -> dict[str, Any]:
 
 
 def filled_in(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a new provider with those of its preset behind them."""
+    """A new provider's values over those of its preset."""
     preset = values.pop("preset", None)
     if preset is None:
         return values

@@ -1,5 +1,5 @@
-"""The two halves of a sign-in by a provider: the URL to send a person to, and the code for the person who comes back.
-Both make requests to the provider. They know nothing of HTTP requests, cookies and redirects: the views do."""
+"""The two steps of a sign-in by a provider. Both make requests to the provider, and are independent of HTTP
+requests."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +32,7 @@ def begin(
     code_challenge: str | None,
     links: bool,
 ) -> tuple[Flow, str, str]:
-    """A new flow, its `state`, and the provider's URL to send the person to. Raises a FlowError."""
+    """A new flow, its `state`, and the provider's URL for the browser. Raises a FlowError."""
     calls = Calls(provider)
     known = metadata.of(calls)
     flow, state = flows.begin(
@@ -58,8 +58,8 @@ def begin(
 
 
 def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *, plan: str | None) -> str:
-    """The code for the application, or the proof if the flow links. `plan` limits the users of the pool. `answer` has
-    the parameters of the provider's redirect. Raises a FlowError."""
+    """The code for the application, or the proof if the flow links. `answer` has the provider's redirect parameters;
+    `plan` limits the pool's users. Raises a FlowError."""
     calls = Calls(provider)
     known = metadata.of(calls)
     code = _provider_code(known, answer)

@@ -1,9 +1,7 @@
-"""Email outbox: emails are written in the transaction of their cause and sent by a worker afterwards, at least once. A
-request only calls `write`. It does not look up the recipient, so that it takes equally long whether an account exists.
-A worker is notified after the commit; a periodic job finds emails without a notification. `claim` determines the user,
-creates the link's token and stores its hash; the token is only in the process's memory and in the email. Then the
-connection to the mail server, outside of a transaction; then `_record`. If the worker dies between sending and
-recording, the email is sent again with a new token, which is then the valid one."""
+"""Email outbox: emails are written in the transaction of their cause and sent by a worker, at least once. `write` does
+not look up the recipient, so its duration does not reveal accounts. `claim` determines the user, creates the link's
+token and stores its hash; if a worker dies before `_record`, the email is sent again with a new token, which replaces
+the old one."""
 
 import logging
 import random
@@ -32,9 +30,9 @@ from platform_site.redis import rate_limits
 
 Kind = AccountEmail.Kind
 LEASE: Final = timedelta(minutes=2)
-"""For how long a worker that took an e-mail up may be silent until another one does."""
+"""Time after which another worker takes over an email."""
 _WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
-"""Before the second attempt, the third, …; the last one repeats until the e-mail has expired."""
+"""Delays before the second, third, … attempt; the last one repeats until the email expires."""
 _NOTICES: Final = frozenset(
     {
         Kind.EMAIL_CHANGED,
@@ -45,7 +43,7 @@ _NOTICES: Final = frozenset(
     }
 )
 _ANONYMOUS_REQUESTS: Final = frozenset({Kind.SIGN_UP, Kind.RESET_PASSWORD})
-"""Several of these can be open for one email: an anonymous request must not end a link that was sent before."""
+"""Several can be open for one email: an anonymous request must not invalidate an earlier link."""
 _OF_A_USER: Final = frozenset({Kind.VERIFY_EMAIL, Kind.CHANGE_EMAIL})
 _TO_USERS: Final = _NOTICES | {Kind.RESET_PASSWORD}
 
@@ -63,9 +61,8 @@ def write(
     project_id: str | None = None,
     **details: Any,
 ) -> AccountEmail:
-    """Write an email, in the current transaction or its own. `subject` is by default the recipient. Except for kinds
-    that anonymous callers request, it replaces the last one of its kind about `subject`, and its link. The number of
-    statements does not depend on the recipient."""
+    """Write an email, in the current transaction or its own. `subject` defaults to the recipient. Except for anonymous
+    requests, it replaces the last email of its kind about `subject`. The number of statements is constant."""
     subject = subject or normalize(recipient)
     with transaction.atomic():
         if kind not in _ANONYMOUS_REQUESTS:
@@ -90,19 +87,17 @@ def write(
 
 
 def notify(user: User, kind: Kind, *, recipient: str, subject: str | None = None, **details: str) -> None:
-    """Notify the owner of an account, if its email is verified, about a change of the account or of a project."""
+    """Notify an account's owner, if the email is verified, about a change of the account or of a project."""
     if user.email_verified_at is not None:
         write(kind, pool_id=user.environment_id, recipient=recipient, subject=subject, user=user, **details)
 
 
 def withdraw(pool_id: str | None, address: str, kinds: Iterable[Kind]) -> None:
-    """Delete the emails of these kinds about an email address, with their links."""
     AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=normalize(address)).delete()
 
 
 def postpone(project_id: str, pool_ids: Iterable[str], since: datetime, until: datetime) -> None:
-    """Give e-mails and links of a project and its pools the time back in which nothing could be done with them. One
-    statement."""
+    """Extend the expiry of a project's emails and links by the time of its suspension. One statement."""
     theirs = Q(environment_id__in=list(pool_ids)) | Q(project_id=project_id)
     AccountEmail.objects.filter(theirs, expires_at__gt=since).update(
         expires_at=F("expires_at") + Value(until - since, output_field=DurationField())
@@ -114,21 +109,19 @@ def postpone(project_id: str, pool_ids: Iterable[str], since: datetime, until: d
 
 @dataclass(frozen=True, slots=True)
 class ClaimedEmail:
-    """An e-mail that is ours to send. The token is nowhere else."""
-
     email: AccountEmail
     token: str | None
     says: str | None = None
-    """Another text than that of its kind."""
+    """A template other than that of its kind."""
 
 
 class SkippedEmail:
-    """A due email is not sent now: it has no recipient any more and is deleted, or waits for the pool's limit."""
+    """A due email is not sent now: it has no recipient and is deleted, or waits for the pool's limit."""
 
 
 def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
-    """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none. An e-mail of a kind that a
-    newer release has brought is left to workers of that release, and those of a suspended project until it is not."""
+    """Claim a due email (`email_id`, if given) for LEASE; None if there is none. Leaves unknown kinds to workers of a
+    newer version, and emails of suspended projects until they resume."""
     with transaction.atomic():
         due = AccountEmail.objects.exclude(_of_suspended()).filter(
             kind__in=Kind.values,
@@ -164,14 +157,14 @@ def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
 
 
 def _of_suspended() -> Q:
-    """Emails that are paused: of suspended projects' users, and invitations into such a project."""
+    """Paused emails: to users of suspended projects, and invitations to such projects."""
     known = environment_directory.directory()
     return Q(environment_id__in=known.suspended()) | Q(project_id__in=known.suspended_projects())
 
 
 def _wait_for_room(email: AccountEmail) -> timedelta | None:
-    """How long an email to an account has to wait for its limit, None if it need not. Others were counted at the
-    request (`platform_site.redis.rate_limits`)."""
+    """How long an email to an account must wait for its limit; None for not at all. Other emails are limited at the
+    request."""
     if email.kind not in _TO_USERS:
         return None
     pool_id = email.environment_id
@@ -184,7 +177,7 @@ def _wait_for_room(email: AccountEmail) -> timedelta | None:
 
 
 def _resolve(email: AccountEmail) -> ClaimedEmail | None:
-    """Determine the user: an entered email is looked up here, where the time cannot be measured."""
+    """Determine the user: here the lookup's duration cannot be measured."""
     kind = Kind(email.kind)
     if kind in _NOTICES:
         return ClaimedEmail(email, None)
@@ -236,8 +229,8 @@ def send(email_id: str) -> None:
 
 
 def send_due(most: int = 1000) -> int:
-    """Send all due emails, at most `most`, over one connection; returns how many. For the periodic job. Ends if the
-    mail server is unavailable: the rest stays due."""
+    """Send due emails, at most `most`, over one connection; returns how many. Stops if the mail server is
+    unavailable."""
     sent = 0
     server = get_connection()
     try:
@@ -256,7 +249,7 @@ def send_due(most: int = 1000) -> int:
 
 
 def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
-    """Hand it to the mail server and note what became of it. None if the server could not be reached."""
+    """Send it and record the outcome. None if the server is unavailable."""
     email = claimed.email
     try:
         made = email_templates.message(email, claimed.token, says=claimed.says)
@@ -281,7 +274,7 @@ def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
 
 
 def _note_refusal(email: AccountEmail, error: smtplib.SMTPRecipientsRefused | smtplib.SMTPDataError) -> None:
-    """The server has answered about this e-mail: 5xx is for good, 4xx (greylisting, a full mailbox) for now."""
+    """Record a refusal: 5xx is permanent, 4xx (greylisting, a full mailbox) temporary."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         code = max((int(answer[0]) for answer in error.recipients.values()), default=400)
     else:
@@ -300,13 +293,12 @@ def _retry_later(email: AccountEmail, why: str) -> None:
 
 
 def _record(email: AccountEmail, **outcome: Any) -> None:
-    """Unless another worker has taken it up since, or a newer e-mail its place."""
+    """Record success, unless another worker or a newer email has taken over."""
     AccountEmail.objects.filter(pk=email.pk, attempts=email.attempts).update(**outcome)
 
 
 def purge(batch: int = 1000) -> int:
-    """Delete expired emails, with their links; returns how many. Called by the periodic job. Those of a suspended
-    project are paused and stay (`postpone`)."""
+    """Delete expired emails and links; returns how many. Those of suspended projects stay (`postpone`)."""
     count = 0
     expired = AccountEmail.objects.filter(expires_at__lt=Now()).order_by("expires_at")
     expired = expired.exclude(_of_suspended())

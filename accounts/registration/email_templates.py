@@ -1,6 +1,5 @@
-"""Email templates: subject, text and HTML, and the URL of the link. No email contains text that another person entered:
-no name, nothing of a request. The application's name and URLs are its owner's (`accounts.registration.pool_settings`),
-the reason of a suspension is the operators'; a project is named by its id. Templates: templates/accounts/emails."""
+"""Email templates (templates/accounts/emails). No email contains text that another person entered, except the
+application's name and URLs (its owner's) and the reason of a suspension (the operators')."""
 
 from datetime import timedelta
 from typing import Final
@@ -15,7 +14,7 @@ from accounts.registration import pool_settings
 
 Kind = AccountEmail.Kind
 ACCOUNT_EXISTS: Final = "account_exists"
-"""The email for a sign-up with an email that already has an account."""
+"""For a sign-up with an email that has an account."""
 
 LIFETIMES: Final = {
     Kind.SIGN_UP: timedelta(hours=24),
@@ -30,7 +29,7 @@ LIFETIMES: Final = {
     Kind.PROJECT_SUSPENDED: timedelta(days=2),
     Kind.PROJECT_RESUMED: timedelta(days=2),
 }
-"""How long a link works from the moment its e-mail is sent; until when an e-mail may wait to be sent."""
+"""Validity of a link after sending, and of an unsent email."""
 
 _SUBJECTS: Final = {
     Kind.SIGN_UP: "Confirm your email for {app}",
@@ -49,7 +48,7 @@ _SUBJECTS: Final = {
 
 
 def link(email: AccountEmail, token: str) -> str:
-    """Where the link leads: the application's own page if its owner named one, else the platform's."""
+    """The link's URL: on the application's page if configured, else on the platform's."""
     own = pool_settings.settings_of(email.environment_id).link_urls.get(email.kind)
     if own:
         return str(own).replace(pool_settings.TOKEN, token)
@@ -57,8 +56,7 @@ def link(email: AccountEmail, token: str) -> str:
 
 
 def message(email: AccountEmail, token: str | None, *, says: str | None = None) -> EmailMultiAlternatives:
-    """The e-mail, ready to be sent. `says` names another text than that of its kind. One query for the pool. Sent again
-    it has the same Message-ID, by which mailboxes recognise it."""
+    """The email to send; `says` names another template. A repeated email has the same Message-ID. One query."""
     name = says or email.kind
     found = pool_settings.settings_of(email.environment_id)
     facts = {

@@ -1,6 +1,5 @@
-"""Invitations of users into a pool, with a role and claims. An invitation is the email that carries it (`AccountEmail`,
-id `inv_…`). It works in every sign-up mode: a caller that may manage users may invite them, and an invitation is only
-valid while its sender has that right."""
+"""Invitations of users into a pool, with a role and claims. An invitation is its email (`AccountEmail`, id `inv_…`),
+works in every sign-up mode, and is only valid while its sender may manage users."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -37,8 +36,8 @@ def invite(
     claims: dict[str, Any] | None = None,
     most: int | None = None,
 ) -> AccountEmail:
-    """Invite an email; a second invitation replaces the first. `most` is the maximum number of users of the pool.
-    Raises ValidationFailed (no email, or it has an account) and QuotaExceeded."""
+    """Invite an email, replacing an earlier invitation. `most` limits the pool's users. Raises ValidationFailed,
+    QuotaExceeded."""
     recipient = emails.check(email)
     with transaction.atomic():
         if User.objects.with_email(pool_id, recipient).exists():
@@ -61,13 +60,11 @@ def invite(
 
 
 def pending(pool_id: str | None) -> "QuerySet[AccountEmail]":
-    """The open, unexpired invitations of a pool."""
     return AccountEmail.objects.filter(environment_id=pool_id, kind=Kind.INVITATION, expires_at__gt=Now())
 
 
 def is_good(found: AccountEmail) -> bool:
-    """Whether the sender may still invite. Otherwise a revoked key or a removed member could admit users for days, in
-    any role. At most three queries. Invitations from the console or a command are always valid."""
+    """Whether the sender may still invite; always for the console and commands. At most three queries."""
     match found.details.get("invited_by"):
         case ["key", key_id]:
             of_pool = ServerKey.objects.live().filter(pk=key_id, environment_id=found.environment_id)
@@ -83,7 +80,7 @@ def is_good(found: AccountEmail) -> bool:
 
 
 def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) -> None:
-    """End an invitation; its link works no longer. Raises NotFound."""
+    """Withdraw an invitation. Raises NotFound."""
     with transaction.atomic():
         found = pending(pool_id).select_for_update().filter(pk=invitation_id).first()
         if found is None:
@@ -102,10 +99,8 @@ def accept(
     name: str | None = None,
     pool_id: str | None | Unset = UNSET,
 ) -> Made:
-    """Create the invited user with a verified email. `name` replaces the one in the invitation. Returns what `then`
-    makes of the user, in the same transaction. Raises InvalidGrant (as for a used link if the sender may not invite any
-    more), ValidationFailed (the password is too weak, or the email got an account meanwhile), QuotaExceeded,
-    RateLimited."""
+    """Create the invited user with a verified email; `name` overrides the invitation's. Returns what `then` makes of
+    the user, in the same transaction. Raises InvalidGrant, ValidationFailed, QuotaExceeded, RateLimited."""
     found = one_time_links.find(token, Kind.INVITATION, pool_id=pool_id)
     if not is_good(found):
         raise one_time_links.invalid_link()

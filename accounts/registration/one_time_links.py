@@ -1,8 +1,6 @@
-"""One-time links. The token is only in the email: 256 random bits, of which the database stores the SHA-256. Links are
-not signed, so a leaked key creates none. A link works while its row exists: its use deletes it, and so does the fifth
-wrong password. A newer one of its kind replaces it, unless anonymous callers can request that kind (sign-up, a new
-password): then all of them work until one is used. A link also ends when what it is bound to changes: the password and
-email for a new password, the email for its confirmation. Every invalid link gets the same response."""
+"""One-time links. The token (256 random bits) is only in the email; the database stores its SHA-256. A link works while
+its row exists: until it is used, after five wrong passwords, or until a newer one replaces it (not for kinds that
+anonymous callers request). It also ends when what it is bound to changes. All invalid links get the same response."""
 
 import hashlib
 from typing import Final
@@ -28,7 +26,6 @@ def make_token() -> str:
 
 
 def invalid_link() -> InvalidGrant:
-    """The one answer to every link that does not work."""
     return InvalidGrant(
         "The link is unknown, has expired, was used or was replaced by a newer one.",
         fields=[FieldError("token", "unknown", "There is no such link any more.")],
@@ -44,9 +41,8 @@ def bound_to(kind: str, user: User) -> bytes:
 
 
 def find(token: str, kind: Kind, *, pool_id: str | None | Unset = UNSET) -> AccountEmail:
-    """What this token opens; one query, none for what cannot be a token. `pool_id` is the pool that the request names;
-    the platform's own pages name none. Raises InvalidGrant for a link that is unknown, expired, used, replaced, of
-    another kind or another pool, or whose user changed what it is bound to, or was disabled."""
+    """The link of this token, in one query. `pool_id` is the pool that the request names, if any. Raises InvalidGrant
+    for every link that is not valid."""
     if not token_format.is_well_formed(PREFIX, _RANDOM, token):
         raise invalid_link()
     live = AccountEmail.objects.filter(token_hash=token_format.digest(token), kind=kind, expires_at__gt=Now())
@@ -58,9 +54,8 @@ def find(token: str, kind: Kind, *, pool_id: str | None | Unset = UNSET) -> Acco
 
 
 def use_up(found: AccountEmail) -> AccountEmail:
-    """Claim a link that was found, in the transaction at hand; it works again if that rolls back. The user's row is
-    locked first, as by whatever else changes users. Exactly one of parallel uses gets here; the others raise
-    InvalidGrant."""
+    """Use up a link in the current transaction, with the user's row locked. Raises InvalidGrant for all but one of
+    concurrent uses."""
     if found.user_id is not None:
         User.objects.select_for_update().filter(pk=found.user_id).first()
     claimed: AccountEmail | None = (
@@ -87,7 +82,7 @@ def is_bound(found: AccountEmail, user: User) -> bool:
 
 
 def count_wrong_password(found: AccountEmail) -> None:
-    """Somebody who holds the link does not know the password that goes with it: after five tries the link is dead."""
+    """Count a wrong password with a valid link: the fifth ends the link."""
     with transaction.atomic():
         locked = AccountEmail.objects.select_for_update().filter(pk=found.pk).first()
         if locked is None:

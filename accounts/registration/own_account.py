@@ -1,6 +1,5 @@
-"""Changes of the own account: name, password, email, deletion. Whatever could take an account from its owner (a new
-password, another email, deletion) needs the current password, so that a stolen access token is not enough. A user
-without a password gets one by the password reset; deletion then needs a session younger than
+"""Changes of the own account: name, password, email, deletion. A new password or email and deletion need the current
+password, so that a stolen access token is not enough; without a password, deletion needs a session younger than
 REAUTHENTICATION_SECONDS."""
 
 from collections.abc import Callable
@@ -27,7 +26,7 @@ Kind = AccountEmail.Kind
 
 
 def of(caller: Caller) -> User:
-    """The user behind a session. One query. Raises NotFound if it was deleted a moment ago."""
+    """The user of a session. One query. Raises NotFound."""
     user = User.objects.filter(pk=caller.id).first()
     if user is None:
         raise NotFound
@@ -35,7 +34,7 @@ def of(caller: Caller) -> User:
 
 
 def pending_email(user: User) -> str | None:
-    """The requested new email, while its link can confirm it. One query."""
+    """The requested new email, while its link is valid. One query."""
     waiting = AccountEmail.objects.filter(kind=Kind.CHANGE_EMAIL, user=user, expires_at__gt=Now(), failed_at=None)
     found = waiting.first()
     return found.recipient if found is not None and one_time_links.is_bound(found, user) else None
@@ -49,7 +48,7 @@ def change(
     password: str | Unset = UNSET,
     current_password: str | None = None,
 ) -> User:
-    """Change one's own name or password. A new password needs the current one, and ends all other sessions. Raises
+    """Change name or password. A new password needs the current one, and ends all other sessions. Raises
     ValidationFailed naming `current_password` or `password`."""
     known: str | Unset = UNSET
     password_hash: str | Unset = UNSET
@@ -72,7 +71,7 @@ def change(
 
 
 def _known_password(user: User, offered: str | None) -> str:
-    """The hash of the user's password, if `offered` is that password. Raises ValidationFailed, RateLimited."""
+    """The hash of the user's password, if `offered` is right. Raises ValidationFailed, RateLimited."""
     if not user.has_usable_password():
         raise ValidationFailed.of(
             "current_password", "none", "This account has no password. Ask for one as if it was forgotten."
@@ -88,7 +87,7 @@ def _known_password(user: User, offered: str | None) -> str:
 
 
 def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> None:
-    """Send a link to the user's email, unless it is verified. `admit` as in `sign_up.request_sign_up`."""
+    """Send a verification link, unless the email is verified. `admit` as in `sign_up.request_sign_up`."""
     if user.email_verified_at is None:
         admit()
         email_outbox.write(
@@ -97,7 +96,7 @@ def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> No
 
 
 def verify(token: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """The link was opened: the email is verified. Raises InvalidGrant."""
+    """Verify the email by its link. Raises InvalidGrant."""
     found = one_time_links.find(token, Kind.VERIFY_EMAIL, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()
@@ -111,8 +110,8 @@ def verify(token: str, *, pool_id: str | None | Unset = UNSET) -> User:
 def ask_for_email(
     user: User, *, email: str, current_password: str | None, admit: Callable[[], None] = lambda: None
 ) -> None:
-    """Send a link to the new email. Does not reveal whether another user has it. `admit` as in
-    `sign_up.request_sign_up`. Raises ValidationFailed naming `email` or `current_password`, RateLimited."""
+    """Send a link to the new email, without revealing whether it is taken. `admit` as in `sign_up.request_sign_up`.
+    Raises ValidationFailed naming `email` or `current_password`, RateLimited."""
     recipient = emails.check(email)
     _known_password(user, current_password)
     if recipient == emails.normalize(user.email):
@@ -122,9 +121,8 @@ def ask_for_email(
 
 
 def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """Change the email, after the link to the new one was opened and the account's password entered. Without the
-    password, a link to a mistyped email would hand over the account. The old email is notified. Raises InvalidGrant,
-    ValidationFailed if another user got the email meanwhile, RateLimited."""
+    """Change the email by its link and the account's password, which a recipient of a mistyped email lacks. Notifies
+    the old email. Raises InvalidGrant, ValidationFailed (email taken), RateLimited."""
     found = one_time_links.find(token, Kind.CHANGE_EMAIL, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()
@@ -146,15 +144,14 @@ def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNS
 
 
 def delete(user: User, *, actor: Caller, current_password: str | None) -> None:
-    """Delete one's own account, for good, with its sessions. Rows that name the user follow their columns' policies.
-    Raises as `prove`, and Conflict for the only owner of a project."""
+    """Delete one's own account and sessions. Raises as `reauthenticate`, and Conflict for a project's only owner."""
     reauthenticate(user, actor=actor, current_password=current_password)
     user_service.delete_user(user, actor=actor)
 
 
 def reauthenticate(user: User, *, actor: Caller, current_password: str | None) -> None:
-    """Prove that the account's owner is present, not only a token. Raises ValidationFailed naming `current_password`,
-    RateLimited; Forbidden for a user without a password whose session is older than REAUTHENTICATION_SECONDS."""
+    """Prove that the account's owner is present. Raises ValidationFailed naming `current_password`, RateLimited, and
+    Forbidden without a password if the session is older than REAUTHENTICATION_SECONDS."""
     if user.has_usable_password():
         _known_password(user, current_password)
     elif not Session.objects.filter(Q(pk=actor.session_id), created_at__gt=Now() - REAUTHENTICATION_SECONDS).exists():

@@ -1,7 +1,6 @@
-"""The platform's pages for links in emails, for applications without their own. Server-rendered, without scripts.
-Opening one changes nothing, since mail scanners open links; only its form acts. The form's effect only depends on its
-token and on nothing that a browser sends by itself, so there is no cookie to forge with: they are exempt from Django's
-CSRF check. No page signs in. The URL has the token, so pages are not cached and send no referrer."""
+"""The platform's pages for links in emails, without scripts. Opening one changes nothing, since mail scanners open
+links; its form acts, and only depends on its token, so it is exempt from the CSRF check. The URL has the token: pages
+are not cached and send no referrer."""
 
 from typing import Any, ClassVar, Final
 
@@ -39,17 +38,15 @@ def _password(label: str, *, autocomplete: str, longest: int, help_text: str = "
 
 
 class ConfirmForm(forms.Form):
-    """Nothing but a button."""
+    pass
 
 
 class PasswordForm(forms.Form):
-    """The present password."""
-
     password = _password("Password", autocomplete="current-password", longest=passwords.LONGEST_OFFERED)
 
 
 class NewPasswordForm(forms.Form):
-    """A password to be chosen, typed twice, since no script can show it."""
+    """A new password, typed twice."""
 
     password = _password(
         "New password", autocomplete="new-password", longest=passwords.LONGEST_OFFERED, help_text=_HINT
@@ -150,7 +147,6 @@ class LinkPage(View):
         return self.find(token)
 
     def find(self, token: str) -> AccountEmail:
-        """What this token opens. Raises InvalidGrant, ProjectSuspended."""
         found = one_time_links.find(token, self.kind)
         environment_directory.require_active(found.environment_id)
         return found
@@ -186,14 +182,14 @@ class LinkPage(View):
 
 
 def _way_back(pool: PoolSettings, found: AccountEmail) -> str:
-    """Where the last page leads: to the application, and those who look after the platform to its console."""
+    """The last page links to the application, for staff to the console."""
     if pool.app_url or found.user is None or not found.user.is_staff:
         return pool.app_url
     return reverse("admin:index")
 
 
 def _signs_in_later(user: User) -> User:
-    """These pages start no session: the person signs in at the application."""
+    """No session starts here: the person signs in at the application."""
     return user
 
 

@@ -1,5 +1,4 @@
-"""Password reset: requests a link, and sets a new password with it. Also sets the first password of users who signed up
-with a provider."""
+"""Password reset. Also sets the first password of users who signed up with a provider."""
 
 from django.db import transaction
 
@@ -16,14 +15,13 @@ Kind = AccountEmail.Kind
 
 
 def request_reset(pool: Pool, *, email: str) -> None:
-    """Request a password reset. The worker looks up whether the email has an account. Raises ValidationFailed for an
-    invalid email."""
+    """Request a password reset; a worker looks up the account. Raises ValidationFailed for an invalid email."""
     email_outbox.write(Kind.RESET_PASSWORD, pool_id=pool.id, recipient=emails.check(email))
 
 
 def reset(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """Set the new password: all sessions end, and the email is verified. Raises InvalidGrant, ValidationFailed if the
-    password is too weak (the link then still works), RateLimited."""
+    """Set the new password: all sessions end, and the email is verified. Raises InvalidGrant, ValidationFailed (weak
+    password: the link stays valid), RateLimited."""
     found = one_time_links.find(token, Kind.RESET_PASSWORD, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()

@@ -1,6 +1,5 @@
-"""The user pool of a request without a caller, and its settings. The pool is chosen as at the token endpoint: by
-`X-Environment` or by the host, else the platform's own accounts. Its owner configures it (`change_settings`). Every URL
-in an email or page comes from there or from BASE_URL, and none from a request: so there are no open redirects and no
+"""The user pool of a request without a caller, and its settings. The pool is named by `X-Environment` or the host, else
+the platform's. URLs in emails and pages come from settings and BASE_URL, never from a request: no open redirects or
 Host header poisoning."""
 
 import ipaddress
@@ -24,21 +23,19 @@ from platform_site.identity.plans import plan_limits
 
 TOKEN: Final = "{token}"  # noqa: S105 - the placeholder in a link's URL
 LINKS: Final = ("sign_up", "invitation", "verify_email", "reset_password", "change_email")
-"""The kinds of e-mail that hold a link, by the names of `AccountEmail.Kind`."""
+"""Kinds of emails with a link, by the names of `AccountEmail.Kind`."""
 LONGEST_URL: Final = 500
 OF_PLATFORM: Final = "team"
-"""Platform accounts have no plan: their e-mails have the limits of the largest one."""
+"""Platform accounts have no plan: their emails have the largest one's limits."""
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The users that a request means."""
-
     id: str | None
-    """The environment whose users they are; None for platform accounts."""
+    """None for platform accounts."""
     environment_id: str | None
-    """The one that was named: for a preview branch not the pool's own."""
+    """The named environment: for a branch not its pool."""
     plan: str = "free"
 
     @property
@@ -47,13 +44,11 @@ class Pool:
 
     @property
     def most_users(self) -> int | None:
-        """What the plan allows; None for platform accounts, which have no plan."""
         return plan_limits(self.plan).app_users_per_environment if self.id else None
 
 
 def named_by(request: HttpRequest) -> Pool:
-    """The pool that a request names; one query if it names an environment. Raises NotFound if there is none, and
-    ProjectSuspended."""
+    """The pool that a request names. Raises NotFound and ProjectSuspended."""
     environment_id = named_environment(request)
     if environment_id is None:
         return Pool(None, None, OF_PLATFORM)
@@ -64,7 +59,7 @@ def named_by(request: HttpRequest) -> Pool:
 
 
 def plan_of(pool_id: str | None) -> str:
-    """Whose limits the e-mails of a pool have. One query. Raises NotFound if the pool is gone."""
+    """The plan that limits the pool's emails. Raises NotFound."""
     if pool_id is None:
         return OF_PLATFORM
     place = environment_directory.directory().place_of(pool_id)
@@ -74,23 +69,22 @@ def plan_of(pool_id: str | None) -> str:
 
 
 def most_users(pool_id: str | None) -> int | None:
-    """How many users a pool may have; None for platform accounts. One query. Raises NotFound if the pool is gone."""
+    """Maximum number of users; None for platform accounts. Raises NotFound."""
     return None if pool_id is None else plan_limits(plan_of(pool_id)).app_users_per_environment
 
 
 def settings_of(pool_id: str | None) -> PoolSettings:
-    """What applies to a pool: its row, or the defaults. One query."""
+    """The row of a pool, or the defaults. One query."""
     found = PoolSettings.objects.filter(environment_id=pool_id).first()
     return found or PoolSettings(environment_id=pool_id)
 
 
 def open_sign_up(pool_id: str) -> None:
-    """Open sign-up to the pool of a new environment, in the transaction that creates it."""
+    """Open sign-up to the pool of a new environment, in its transaction."""
     PoolSettings.objects.create(environment_id=pool_id, sign_up=SignUpMode.OPEN)
 
 
 def app_name(found: PoolSettings) -> str:
-    """What to call the application, in the middle of a sentence."""
     if found.app_name:
         return found.app_name
     return "the application" if found.environment_id else "the backend platform"
@@ -105,8 +99,7 @@ def change_settings(
     app_url: str | Unset = UNSET,
     link_urls: dict[str, str] | Unset = UNSET,
 ) -> PoolSettings:
-    """Change what is given and return what applies now. Nothing different: no write. Raises ValidationFailed naming the
-    field."""
+    """Change the given values and return the settings. Raises ValidationFailed naming the field."""
     if not isinstance(app_name, Unset):
         _check_name(app_name)
     if not isinstance(app_url, Unset) and app_url:
@@ -139,7 +132,6 @@ def change_settings(
 
 
 def hold(pool_id: str | None) -> None:
-    """One change at a time: `environment_directory.lock_settings`."""
     environment_directory.lock_settings(pool_id, "settings")
 
 
@@ -159,7 +151,7 @@ def _check_link(kind: str, url: str) -> None:
 
 
 def _check_url(url: str, field: str) -> None:
-    """https, or http on this machine; a plain host, no user, nothing that a browser would read otherwise than we do."""
+    """https, or http on localhost; a plain host, no user."""
     wrong = ValidationFailed.of(
         field, "invalid_url", "Must be an https URL such as https://app.example.com/welcome (http on localhost)."
     )

@@ -25,7 +25,7 @@ from platform_site.http.fields import (
 
 
 class TokenField(CharField):
-    """The token of a link. What it opens is for `accounts.registration.one_time_links` to say."""
+    """The token of a link, validated by `accounts.registration.one_time_links`."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_length=200, write_only=True, **kwargs)
@@ -42,8 +42,6 @@ class LinkInput(Serializer):
 
 
 class LinkAndPassword(LinkInput):
-    """A link, and the password that was chosen before."""
-
     password = PasswordField(max_length=passwords.LONGEST_OFFERED)
 
 
@@ -77,8 +75,6 @@ class InvitationInput(Serializer):
 
 
 class UrlField(CharField):
-    """A URL; `accounts.registration.pool_settings` validates it."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(required=False, max_length=registration_pool_settings.LONGEST_URL, **kwargs)
 

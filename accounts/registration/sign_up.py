@@ -1,6 +1,5 @@
-"""Sign-up: requesting an account, and confirming the email. There is no user until the link in the email was used
-together with the chosen password: an unconfirmed email takes no place in the pool, and a sign-up with another person's
-email leaves nothing that the person could confirm by accident (a "pre-hijacked" account)."""
+"""Sign-up: requesting an account, and confirming the email. There is no user until the link was used together with the
+chosen password: so nobody can reserve another person's email or leave a "pre-hijacked" account."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -23,10 +22,8 @@ Made = TypeVar("Made")
 def request_sign_up(
     pool: Pool, *, email: str, password: str, name: str = "", admit: Callable[[], None] = lambda: None
 ) -> None:
-    """Request an account. Does the same work for an email with an account, whose owner is notified. `admit` is called
-    when everything else is valid, and may raise (a rate limit that refused calls must not use up). Raises Forbidden if
-    the pool takes no sign-ups, ValidationFailed (invalid email, weak password), QuotaExceeded, RateLimited (too many
-    passwords being hashed)."""
+    """Request an account. Does the same work if the email has one. `admit` runs when all else is valid, and may raise
+    (a rate limit). Raises Forbidden (sign-up closed), ValidationFailed, QuotaExceeded, RateLimited."""
     _check_open(pool)
     recipient = emails.check(email)
     passwords.check_chosen(password, User(email=recipient, name=name))
@@ -64,10 +61,9 @@ def _check_mode(pool_id: str | None) -> None:
 
 
 def confirm(token: str, password: str, then: Callable[[User], Made], *, pool_id: str | None | Unset = UNSET) -> Made:
-    """Create the user with a verified email, after the link was opened and the chosen password entered. Returns what
-    `then` makes of the user, in the same transaction: the link is used up if both succeed. Raises InvalidGrant (`token`
-    or `password` named), Forbidden if the pool takes no sign-ups now (the link works again once it does),
-    ValidationFailed if the email got an account meanwhile, QuotaExceeded, RateLimited."""
+    """Create the user by the link's token and the chosen password. Returns what `then` makes of the user, in the same
+    transaction. Raises InvalidGrant naming `token` or `password`, Forbidden (sign-up closed; the link stays valid),
+    ValidationFailed (email taken), QuotaExceeded, RateLimited."""
     found = one_time_links.find(token, Kind.SIGN_UP, pool_id=pool_id)
     _check_mode(found.environment_id)  # closing sign-up also stops those that are in progress
     if not passwords.is_right(password, found.details["password_hash"]):
@@ -87,7 +83,7 @@ def wrong_password() -> InvalidGrant:
 
 
 def make_user(found: AccountEmail, *, password_hash: str, name: str, via: str) -> User:
-    """Use the link up and make the user that it stands for, in one transaction."""
+    """Use up the link and create its user, in one transaction."""
     with transaction.atomic():
         one_time_links.use_up(found)
         user = user_service.create_user(

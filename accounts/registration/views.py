@@ -1,6 +1,5 @@
-"""REST endpoints of sign-up and email flows. The public ones choose their pool like the token endpoint. They count
-first, by the client's IP address and by the recipient, and respond equally whether or not the email has an account.
-docs/reference/sign-in.md."""
+"""REST endpoints of sign-up and email flows. The public ones count by client IP and recipient before anything else, and
+respond equally whether or not the email has an account. docs/reference/sign-in.md."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -47,17 +46,14 @@ Kind = AccountEmail.Kind
 
 
 def accepted(kind: Kind) -> HttpResponse:
-    """202: a worker does the rest."""
     return respond({"status": "accepted", "expires_in": int(email_templates.LIFETIMES[kind].total_seconds())}, 202)
 
 
 class _Public(ApiViewSet):
-    """What needs no token; the pool is the one that the request names."""
-
     public = True
 
     def pool(self) -> Pool:
-        """Raises NotFound, ProjectSuspended, and RateLimited where too many are made up."""
+        """Raises NotFound, ProjectSuspended and RateLimited."""
         try:
             return pool_settings.named_by(self.request._request)
         except (NotFound, ProjectSuspended):
@@ -65,15 +61,13 @@ class _Public(ApiViewSet):
             raise
 
     def count_email(self, pool: Pool, kind: Kind, email: str) -> None:
-        """An e-mail is asked for. Raises RateLimited."""
         rate_limits.count_email_request(self.request._request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
 
     def count_link(self) -> None:
-        """A link is tried. Raises RateLimited."""
         rate_limits.count_token_request(self.request._request)
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
-        """Signs in a user that has just proven email and password, in the transaction that creates the user."""
+        """Returns what signs in a user in the transaction that creates the user."""
         signing_keys.signing()  # the first one is made outside of that transaction
 
         def enter(user: User) -> sessions.Grant:
@@ -89,8 +83,6 @@ class _Public(ApiViewSet):
 
 
 class SignUpViewSet(_Public):
-    """`POST /v1/auth/signup`, `/v1/auth/signup/confirm`."""
-
     also_raises: ClassVar = {
         "create": (Forbidden, NotFound, QuotaExceeded),
         "confirm": (Forbidden, InvalidGrant, NotFound, QuotaExceeded),
@@ -159,8 +151,6 @@ class InvitationAcceptViewSet(_Public):
 
 
 class PasswordResetViewSet(_Public):
-    """`POST /v1/auth/password-reset`, `/v1/auth/password-reset/confirm`."""
-
     also_raises: ClassVar = {"create": (NotFound,), "confirm": (InvalidGrant, NotFound)}
     serializer_class = serializers.EmailInput
 
@@ -195,8 +185,6 @@ class PasswordResetViewSet(_Public):
 
 
 class LinkViewSet(_Public):
-    """`POST /v1/auth/email-verification/confirm`, `POST /v1/auth/email-change/confirm`."""
-
     also_raises: ClassVar = {"verify_email": (InvalidGrant, NotFound), "change_email": (InvalidGrant, NotFound)}
     serializer_class = serializers.LinkInput
 
@@ -294,8 +282,6 @@ class OwnAccountViewSet(ApiViewSet):
 
 
 class InvitationViewSet(ApiViewSet):
-    """`POST|GET /v1/invitations`, `DELETE /v1/invitations/{id}`."""
-
     required_scopes: ClassVar = dict.fromkeys(("list", "create", "destroy"), "users:manage")
     also_raises: ClassVar = {"create": (QuotaExceeded, RateLimited)}
     serializer_class = serializers.InvitationInput

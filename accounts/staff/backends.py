@@ -18,13 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class PlatformAccountBackend(ModelBackend):
-    """Accounts of the platform's own pool, never an application's users. Takes equal time for unknown names."""
-
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **rest: Any
     ) -> User | None:
-        """The account with this e-mail and password, if it may sign in. Raises RateLimited as
-        `accounts.users.passwords`."""
+        """The account with this email and password, if it may sign in. Raises RateLimited."""
         email = username or rest.get("email")
         if not isinstance(email, str) or password is None:
             return None
@@ -38,13 +35,13 @@ class PlatformAccountBackend(ModelBackend):
         return user
 
     def get_user(self, user_id: Any) -> User | None:
-        """Asked on every request of the console, so a disabled account is out with its next click."""
+        """Runs on every console request, so disabling an account takes effect at once."""
         return User.objects.in_pool(None).filter(pk=user_id, disabled_at__isnull=True).first()
 
 
 class ConsoleSignInForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no annotations
-    """The login form of /admin. Attempts count together with those at the token endpoint, except in a browser in which
-    this person has signed in before, so that other people's guesses cannot lock out staff."""
+    """Attempts count together with those at the token endpoint, except in a known browser, so that other people's
+    guesses cannot lock out staff."""
 
     def clean(self) -> dict[str, Any]:
         email = str(self.cleaned_data.get("username") or "")

@@ -1,7 +1,6 @@
-"""Known browsers: a person's browser that has signed in before has its own limit of sign-in attempts. Sign-in attempts
-are limited per email, so an attacker who knows the email of a member of staff could use up the limit. After a sign-in
-the browser has a signed cookie that names the account, and its attempts are counted separately. The cookie grants
-nothing else. OWASP, "Slow down online guessing attacks with device cookies"."""
+"""A browser in which a person has signed in before has its own limit of attempts, so that an attacker who knows the
+email cannot lock them out. Its signed cookie names the account and grants nothing else. OWASP, "Slow down online
+guessing attacks with device cookies"."""
 
 import secrets
 from typing import Final
@@ -19,7 +18,7 @@ _SALT: Final = "accounts.staff.known_browsers"
 
 
 def known_as(request: HttpRequest, email: str) -> str | None:
-    """The key that counts this browser's attempts for `email`; None if that email never signed in here."""
+    """The key that counts this browser's attempts for `email`; None for an unknown browser."""
     try:
         user_email, nonce = signing.loads(request.COOKIES.get(COOKIE, ""), salt=_SALT, max_age=LASTS)
     except (signing.BadSignature, ValueError, TypeError):
@@ -28,7 +27,7 @@ def known_as(request: HttpRequest, email: str) -> str | None:
 
 
 def remember(request: HttpRequest, response: HttpResponse, user: User) -> None:
-    """After a full sign-in."""
+    """Called after a full sign-in."""
     nonce = known_as(request, user.email) or secrets.token_urlsafe(16)
     response.set_cookie(
         COOKIE,

@@ -16,12 +16,12 @@ from platform_site.security import keyring
 KEY_PURPOSE = "staff.totp"
 STEP_SECONDS = 30
 TOLERANCE = 1
-"""Steps that a phone's clock may be off, either way."""
+"""Steps that a device's clock may be off, either way."""
 LONGEST_WAIT = timedelta(minutes=5)
 
 
 class ConsoleRight(models.Model):
-    """No table: the rights that belong to the console as a whole, for the groups of `roles`."""
+    """No table: permissions of the console as a whole, for the groups of `roles`."""
 
     class Meta:
         managed = False
@@ -36,15 +36,14 @@ class ConsoleRight(models.Model):
 
 
 class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp has no annotations
-    """An authenticator (RFC 6238, SHA-1, six digits, 30 s). One for each account; its key is encrypted at rest.
-    django-otp's own TOTP device keeps the key in the clear, so only its frame is used. Wrong codes cost 1, 2, 4, …
-    seconds, at most LONGEST_WAIT: django-otp's row never ends, so whoever knows the password could lock the owner
-    out."""
+    """A TOTP authenticator (RFC 6238, SHA-1, six digits, 30 s), one per account, its key encrypted (django-otp's TOTP
+    device stores it in clear). Wrong codes cost 1, 2, 4, … seconds, at most LONGEST_WAIT: without that bound, an
+    attacker with the password could lock the owner out."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     sealed_key = models.BinaryField()
     last_step = models.BigIntegerField(default=-1)
-    """The step of the last code that was accepted; a code counts once."""
+    """The step of the last accepted code: each counts once."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     @property
@@ -56,7 +55,7 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
 
     @property
     def wait(self) -> int:
-        """Whole seconds until the next code is looked at; 0 if it is now."""
+        """Seconds until the next code is checked."""
         if not self.throttling_failure_count or self.throttling_failure_timestamp is None:
             return 0
         pause = min(LONGEST_WAIT, timedelta(seconds=2 ** min(self.throttling_failure_count - 1, 20)))
@@ -67,7 +66,7 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
         return (True, None) if not self.wait else (False, {"wait": self.wait})
 
     def verify_token(self, token: str) -> bool:
-        """Whether the code is right now and was not used before. Call with the row locked."""
+        """Whether the code is right and unused. Call with the row locked."""
         allowed, _ = self.verify_is_allowed()
         if not allowed:
             return False
@@ -83,7 +82,7 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
 
 
 class RecoveryCode(models.Model):
-    """A one-time replacement for the authenticator. 80 random bits, so a plain SHA-256 is stored."""
+    """A one-time replacement for the authenticator: 80 random bits, stored as SHA-256."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     code_hash = models.BinaryField(max_length=32)

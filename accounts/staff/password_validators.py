@@ -1,7 +1,5 @@
-"""The rules for a new password, named in AUTH_PASSWORD_VALIDATORS: one list for the API, the pages, the console and the
-commands. Each rule reads the password in its normal form (`accounts.users.passwords.read`). `ChangeEndsSessions` is no
-rule: Django calls it after its own forms and commands have saved a password (the console's form, `changepassword`).
-Services set hashes, so they never call it."""
+"""The rules of AUTH_PASSWORD_VALIDATORS for new passwords, in their normal form (`accounts.users.passwords.read`).
+`ChangeEndsSessions` is no rule: Django calls it after its own forms and commands have saved a password."""
 
 from django.contrib.auth import password_validation
 from django.core.exceptions import ValidationError
@@ -15,8 +13,6 @@ from platform_site.http.requests import current_request_id
 
 
 class NotBlank:
-    """At least one visible character."""
-
     def validate(self, password: str, user: User | None = None) -> None:
         if passwords.is_blank(password):
             raise ValidationError("The password is blank. Choose one with visible characters.", code="blank")
@@ -26,8 +22,6 @@ class NotBlank:
 
 
 class NotTooLong:
-    """At most `passwords.LONGEST_CHOSEN` characters."""
-
     def validate(self, password: str, user: User | None = None) -> None:
         if len(passwords.read(password)) > passwords.LONGEST_CHOSEN:
             raise ValidationError(passwords.TOO_LONG, code="too_long")
@@ -52,10 +46,8 @@ class NotCommon(password_validation.CommonPasswordValidator):
 
 
 class ChangeEndsSessions:
-    """Not a rule but a consequence."""
-
     def validate(self, password: str, user: User | None = None) -> None:
-        """Every password is fine here."""
+        pass
 
     def get_help_text(self) -> str:
         return "A new password ends all of your sessions."

@@ -35,7 +35,7 @@ _GROUPS: Final = {StaffRole.SUPPORT: "support", StaffRole.OPERATOR: "operator"}
 
 
 def role_of(user: User) -> StaffRole | None:
-    """The role of an account; None for one that is not staff. One query unless it is a superuser or no staff."""
+    """The role of an account; None for others. One query at most."""
     if not user.is_staff:
         return None
     if user.is_superuser:
@@ -45,8 +45,8 @@ def role_of(user: User) -> StaffRole | None:
 
 
 def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
-    """Make a platform account staff of this role, or no staff (None). It holds from the account's next click on. Raises
-    NotFound (gone), ValidationFailed (an application's user, or one's own role), Conflict (the last superuser)."""
+    """Set or remove (None) a platform account's role, from its next request on. Raises NotFound, ValidationFailed (an
+    application's user, or one's own role), Conflict (the last superuser)."""
     if actor.id == user.pk:
         raise ValidationFailed.of("role", "own_role", "Nobody changes their own role. Ask another superuser.")
     with transaction.atomic():
@@ -74,13 +74,13 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
 
 
 def sync_after_migrate(*, app_config: Any, using: str = DEFAULT_DB_ALIAS, **_: Any) -> None:
-    """Django's `post_migrate`: once, after the last app's permissions exist."""
+    """Receiver of `post_migrate`: runs after the last app's permissions exist."""
     if using == DEFAULT_DB_ALIAS and app_config is list(apps.get_app_configs())[-1]:
         sync_groups()
 
 
 def sync_groups() -> None:
-    """Make the groups' rights what this release's console needs. Four queries where nothing changed."""
+    """Set the permissions of the groups. Four queries if nothing changed."""
     shown = [model._meta for model in admin.site._registry]
     looks = [f"{meta.app_label}.view_{meta.model_name}" for meta in shown]
     changes = [f"{meta.app_label}.{verb}_{meta.model_name}" for meta in shown for verb in ("add", "change", "delete")]

@@ -1,5 +1,5 @@
-"""The optional second factor of a console sign-in: an authenticator's code, or one of ten recovery codes. It guards the
-console alone. Tokens of the API are made by `POST /v1/auth/token`, which has no second step."""
+"""The optional second factor of a console sign-in: an authenticator's code, or one of ten recovery codes. The API has
+none."""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ KEY_BYTES: Final = 20
 CODES: Final = 10
 ISSUER: Final = "Backend platform"
 ENROLMENT_ENDS_AFTER: Final = timedelta(minutes=15)
-"""An authenticator that was shown and never confirmed is shown no longer."""
+"""An unconfirmed authenticator is no longer shown."""
 
 
 def device_of(user: User) -> TotpDevice | None:
@@ -33,8 +33,7 @@ def device_of(user: User) -> TotpDevice | None:
 
 
 def begin_enrolment(user: User) -> TotpDevice:
-    """A new authenticator, to be confirmed by its first code; replaces an unconfirmed one. Raises Conflict if the
-    account has a confirmed one, which must be removed first."""
+    """A new, unconfirmed authenticator. Raises Conflict if the account has a confirmed one."""
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
         if device_of(user) is not None:
@@ -46,15 +45,15 @@ def begin_enrolment(user: User) -> TotpDevice:
 
 
 def enrolment_of(user: User) -> TotpDevice | None:
-    """The authenticator that waits for its first code."""
+    """The unconfirmed authenticator."""
     begun = TotpDevice.objects.filter(user=user, confirmed=False, created_at__gt=Now() - ENROLMENT_ENDS_AFTER)
     found: TotpDevice | None = begun.first()
     return found
 
 
 def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
-    """Turn the second factor on with the first code. Returns the device and its recovery codes, shown this once. Raises
-    NotFound (nothing was begun), ValidationFailed (wrong code), RateLimited."""
+    """Enable the second factor by its first code. Returns the device and its recovery codes. Raises NotFound,
+    ValidationFailed, RateLimited."""
     with transaction.atomic():
         begun = enrolment_of(user)
         device = TotpDevice.objects.select_for_update().filter(pk=begun.pk, confirmed=False).first() if begun else None
@@ -72,8 +71,8 @@ def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
 
 
 def verify(user: User, code: str) -> TotpDevice:
-    """Check the second factor after a correct password: a code of six digits, or a recovery code. Raises
-    ValidationFailed (wrong, or used before), RateLimited (wait after wrong ones), NotFound (it was turned off)."""
+    """Check a code of six digits, or a recovery code. Raises ValidationFailed, RateLimited, NotFound (no second
+    factor)."""
     plain = _plain(code)
     with transaction.atomic():
         device = TotpDevice.objects.select_for_update().filter(user=user, confirmed=True).first()
@@ -94,7 +93,7 @@ def verify(user: User, code: str) -> TotpDevice:
 
 
 def renew_recovery_codes(user: User) -> list[str]:
-    """Ten new recovery codes; the old ones are void. Raises NotFound without a second factor."""
+    """Ten new recovery codes replace the old ones. Raises NotFound without a second factor."""
     with transaction.atomic():
         if TotpDevice.objects.select_for_update().filter(user=user, confirmed=True).first() is None:
             raise NotFound("There is no second factor.")
@@ -108,7 +107,7 @@ def recovery_codes_left(user: User) -> int:
 
 
 def disable(user: User, *, actor: Actor) -> bool:
-    """Remove the authenticator and recovery codes. False if there were none."""
+    """Remove the second factor. False if there was none."""
     with transaction.atomic():
         _, per_model = TotpDevice.objects.filter(user=user).delete()
         RecoveryCode.objects.filter(user=user).delete()
@@ -126,12 +125,11 @@ def address_for(device: TotpDevice) -> str:
 
 
 def spelled(device: TotpDevice) -> str:
-    """The key in base32, for typing in where no camera is at hand."""
     return base64.b32encode(device.key).decode()
 
 
 def qr_code(device: TotpDevice) -> str:
-    """The URL as a QR code in an SVG element, without external resources or inline styles."""
+    """An SVG element without external resources or inline styles."""
     drawn: str = segno.make(address_for(device), error="m").svg_inline(scale=5, border=2, title="QR code")
     return drawn
 
@@ -148,7 +146,7 @@ def _hash(code: str) -> bytes:
 
 
 def _plain(code: str) -> str:
-    """As people copy it: spaces, hyphens and capitals do not matter."""
+    """Ignores spaces, hyphens and case."""
     return code[:64].replace(" ", "").replace("-", "").lower()
 
 

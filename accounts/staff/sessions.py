@@ -1,7 +1,6 @@
-"""How long an admin session lasts, and which factors it must have passed: checked with every request. It ends after
-CONSOLE_IDLE_SECONDS without a click and CONSOLE_SESSION_SECONDS after signing in, whatever happens in between; and at
-once where an account has a second factor that this session did not show (it was turned on elsewhere). Where
-CONSOLE_REQUIRE_TOTP is set, staff without a second factor get no further than the page that sets one up."""
+"""The lifetime of an admin session, checked with every request: CONSOLE_IDLE_SECONDS after the last click and
+CONSOLE_SESSION_SECONDS after sign-in; at once without a second factor that the account has. With CONSOLE_REQUIRE_TOTP,
+staff without one can only set it up."""
 
 import time
 from collections.abc import Callable
@@ -26,26 +25,24 @@ from accounts.staff import second_factor
 BEGAN: Final = "console_began"
 SEEN: Final = "console_seen"
 PENDING: Final = "console_pending"
-"""The password was right, the second factor is to come."""
+"""The password was right, the second factor is missing."""
 _NOTES_IN_AN_IDLE_TIME: Final = 60
-"""The last click is noted so often while CONSOLE_IDLE_SECONDS pass, and not each time: a note is a write."""
+"""Times per CONSOLE_IDLE_SECONDS that the last click is stored: each is a write."""
 
 
 def begin(*, request: HttpRequest, **_: Any) -> None:
-    """Django's `user_logged_in`."""
     request.session[BEGAN] = request.session[SEEN] = time.time()
 
 
 def end(*, request: HttpRequest, user: Any, **_: Any) -> None:
-    """Receiver of Django's `user_logged_out`: the audit log has the time from `console.signed_in` to this."""
+    """Receiver of `user_logged_out`."""
     if isinstance(user, User):
         by = "themselves" if request.path_info == reverse("admin:logout") else "the end of the session"
         audit.record("console.signed_out", actor=Actor.staff(user), target_id=user.pk, by=by)
 
 
 def end_all(user_id: str, *, actor: Actor, but: str | None) -> None:
-    """End a user's console sessions and unfinished sign-ins, except the one with this key. Reads every live session;
-    only staff have any."""
+    """End a user's console sessions and unfinished sign-ins, except the key `but`. Reads every live session."""
     live = ConsoleSession.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=but)
     ended = [each.session_key for each in live.iterator() if user_id in _whose(each.get_decoded())]
     if ended:
@@ -59,7 +56,7 @@ def _whose(session: dict[str, Any]) -> tuple[Any, ...]:
 
 
 class ConsoleSessions:
-    """Middleware, behind AuthenticationMiddleware, OTPMiddleware and MessageMiddleware. One small query a page."""
+    """Middleware, behind AuthenticationMiddleware, OTPMiddleware and MessageMiddleware. One query a page."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
@@ -73,7 +70,7 @@ class ConsoleSessions:
 
 
 def _refusal(request: HttpRequest, user: User) -> HttpResponse | None:
-    """What to answer instead of the page; None if the session may go on."""
+    """The response instead of the page; None if the session is valid."""
     now, session = time.time(), request.session
     began, seen = session.setdefault(BEGAN, now), session.setdefault(SEEN, now)
     if now - began > settings.CONSOLE_SESSION_SECONDS:

@@ -1,4 +1,4 @@
-"""Signing in to the console, its second step, and the page on which people look after their own second factor."""
+"""Console sign-in, its second step, and the page of one's own second factor."""
 
 import logging
 import time
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @method_decorator([never_cache, csrf_protect], name="dispatch")
 class SignIn(LoginView):
-    """The password form. With a second factor, the user is not signed in yet: the next page asks for it."""
+    """The password form. With a second factor, the next page asks for it before signing in."""
 
     authentication_form = ConsoleSignInForm
     template_name = "accounts/staff/login.html"
@@ -81,7 +81,6 @@ class SignIn(LoginView):
 
 
 def _begin(request: HttpRequest, user: User, *, by: str) -> None:
-    """Start the console session and write its audit entry."""
     begin_session(request, user, backend=BACKEND)
     audit.record("console.signed_in", actor=Actor.staff(user), target_id=user.pk, by=by)
 
@@ -97,8 +96,7 @@ class ForgottenForm(forms.Form):
 @never_cache
 @csrf_protect
 def forgotten_password(request: HttpRequest) -> HttpResponse:
-    """`/admin/login/forgotten/`: requests the same link as `POST /v1/auth/password-reset`, with the same limits. The
-    response is the same whether or not the email has an account, after the same statements: a worker looks it up."""
+    """`/admin/login/forgotten/`: the same link, limits and statements as `POST /v1/auth/password-reset`."""
     form = ForgottenForm(request.POST if request.method == "POST" else None)
     shown: dict[str, Any] = {"title": "A new password", "form": form}
     status = 200
@@ -133,7 +131,7 @@ class CodeForm(forms.Form):
 @never_cache
 @csrf_protect
 def code(request: HttpRequest) -> HttpResponse:
-    """The second step. Without a first one less than five minutes old, back to it."""
+    """The second step. Needs a first one less than five minutes old."""
     pending = request.session.get(PENDING)
     user = _pending_user(pending)
     if pending is None or user is None:
@@ -163,7 +161,7 @@ def code(request: HttpRequest) -> HttpResponse:
 
 
 def _pending_user(pending: Any) -> User | None:
-    """Whose password was right a moment ago, if nothing has changed since."""
+    """The user whose password was right, if nothing has changed since."""
     if not isinstance(pending, dict) or time.time() - pending["at"] > PENDING_SECONDS:
         return None
     user = User.objects.in_pool(None).filter(pk=pending["user"], disabled_at__isnull=True, is_staff=True).first()
@@ -171,8 +169,7 @@ def _pending_user(pending: Any) -> User | None:
 
 
 class ChangePasswordForm(AdminOwnPasswordChangeForm):  # type: ignore[misc]  # unfold has no annotations
-    """A new password for the old one. Tries count with those of the page *Your sign-in*: without an end to them,
-    whoever finds a browser open could guess until they own the account."""
+    """A new password for the old one. Attempts are limited together with those of the page `security`."""
 
     request: HttpRequest
 
@@ -209,7 +206,6 @@ def change_password(request: HttpRequest, extra_context: dict[str, Any] | None =
 
 
 def _count_password_try(request: HttpRequest, user: User) -> None:
-    """One try to name one's own password while signed in. Raises RateLimited."""
     rate_limits.count_known_browser(request, f"security {user.pk}")
 
 
@@ -225,8 +221,7 @@ class PasswordForm(forms.Form):
 @never_cache
 @csrf_protect
 def security(request: HttpRequest) -> HttpResponse:
-    """`/admin/security/`: one's own second factor. Turning it on or off and new codes ask for the password again. Else
-    whoever finds a browser open could lock its owner out by an authenticator of their own."""
+    """`/admin/security/`: one's own second factor. Changes need the password, so that an open browser is not enough."""
     user = request.user
     if not isinstance(user, User) or not admin.site.has_permission(request):
         return redirect(f"{reverse('admin:login')}?{REDIRECT_FIELD_NAME}={request.path}")
@@ -250,7 +245,7 @@ def security(request: HttpRequest) -> HttpResponse:
 
 
 def _change(request: HttpRequest, user: User) -> dict[str, Any]:
-    """Do what was posted; what the page then shows beside its usual."""
+    """Apply the form; returns the page's additional context."""
     what = request.POST.get("what")
     form: forms.Form
     if what == "confirm":

@@ -1,10 +1,6 @@
-"""Access tokens: ES256 JWTs of 900 s, encoded and decoded by djangorestframework-simplejwt with keys of our own table.
-Only simplejwt's codec is used: its rotation has a race and its blacklist is another table, so sessions are in
-`accounts.users.sessions`. Two extension points are used: a backend that signs with the current key and verifies with
-the one that `kid` names, and a token class whose claims are all required. `verify_access_token` returns claims or
-raises `Unauthorized` for any input. Contract section 5.6; ASVS 9.1, 9.2. A verified token is cached by its SHA-256
-until it expires, because verification costs 83 µs. Only the signature is cached: whether the session is still valid is
-checked on every request."""
+"""Access tokens: ES256 JWTs of 900 s, by djangorestframework-simplejwt's codec with keys of our own table (its rotation
+has a race; sessions are in `accounts.users.sessions`). A verified signature (83 µs) is cached by the token's SHA-256
+until it expires; the session is checked on every request. Contract section 5.6; ASVS 9.1, 9.2."""
 
 import hashlib
 import time
@@ -33,12 +29,9 @@ _REQUIRED: Final = ("typ", "sub", "sid", "iat", "nbf", "exp", "iss", "aud", "jti
 
 @dataclass(frozen=True, slots=True)
 class AccessClaims:
-    """What a verified access token says. Times are Unix seconds."""
-
     user_id: str
     session_id: str
     environment_id: str | None
-    """Null for platform accounts."""
     not_before: int
     expires_at: int
     token_id: str
@@ -46,7 +39,7 @@ class AccessClaims:
 
 
 class KeyTableBackend(TokenBackend):
-    """simplejwt's backend with the key chosen per token: the current one signs, the one that `kid` names verifies."""
+    """The current key signs, the one that `kid` names verifies."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -59,7 +52,7 @@ class KeyTableBackend(TokenBackend):
         return jwt.encode(claims, private, algorithm=ALGORITHM, headers={"kid": kid})
 
     def get_verifying_key(self, token: Any) -> Any:
-        """The public key that `kid` names. No other member of the header chooses a key: not `jwk`, `jku` or `x5u`."""
+        """The public key that `kid` names; `jwk`, `jku` and `x5u` are ignored."""
         header = jwt.get_unverified_header(token)
         kid = header.get("kid")
         # Cheap refusals first, so that junk never makes the key table be read.
@@ -71,7 +64,7 @@ class KeyTableBackend(TokenBackend):
         return key
 
     def decode(self, token: Any, verify: bool = True) -> dict[str, Any]:
-        """The claims of `token`, signed by us, for us and in its time. Raises TokenBackendError otherwise."""
+        """The claims of `token`, if its signature and time are valid. Raises TokenBackendError."""
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,
@@ -90,8 +83,6 @@ class KeyTableBackend(TokenBackend):
 
 
 class AccessToken(SimpleAccessToken):
-    """`typ sub sid env iat nbf exp iss aud jti`, nothing else."""
-
     token_type = TOKEN_TYPE
     lifetime = LIFETIME
 
@@ -113,7 +104,7 @@ class AccessToken(SimpleAccessToken):
             raise TokenBackendError("the token names no environment")
 
     def claims(self, key_id: str) -> AccessClaims:
-        """The claims, each of the right type. Raises ValueError for a signed token that we would not have written."""
+        """The claims, each of the right type. Raises ValueError."""
         environment_id = self.payload["env"]
         for prefix, name in (("usr", "sub"), ("ses", "sid")):
             if not ids.matches(prefix, self.payload[name]):
@@ -132,7 +123,6 @@ class AccessToken(SimpleAccessToken):
 
 
 def make_access_token(*, user_id: str, session_id: str, environment_id: str | None) -> str:
-    """A signed access token of 900 s."""
     return str(AccessToken.for_session(user_id=user_id, session_id=session_id, environment_id=environment_id))
 
 
@@ -140,8 +130,8 @@ _remembered: dict[bytes, AccessClaims] = {}
 
 
 def verify_access_token(text: str) -> AccessClaims:
-    """The claims of an access token. Raises Unauthorized for any other, expired or malformed text. No statement except
-    reading the key table every 30 s; 0.5 µs for a token seen before, about 150 µs for a new one."""
+    """The claims of an access token. Raises Unauthorized for any other text. No statement except reading the key table
+    every 30 s; 0.5 µs for a cached token, about 150 µs for a new one."""
     if len(text) > _LONGEST:
         raise Unauthorized
     mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
@@ -162,7 +152,7 @@ def verify_access_token(text: str) -> AccessClaims:
 
 
 def expired() -> Unauthorized:
-    """The answer to a token that was good until its time was over."""
+    """The error of an expired token."""
     return Unauthorized("The access token has expired. POST /v1/auth/token makes a new one of the refresh token.")
 
 

@@ -1,6 +1,5 @@
-"""Reads an access token or an API key from the `Authorization` header, without the database. The first step of
-`projects.api.authentication`. `read` refuses what cannot be a credential (by form, checksum or signature) and names the
-cache entry under which the record of the rest is kept. Contract section 5.1-5.3."""
+"""Reads an access token or an API key from the `Authorization` header, without the database: refuses what cannot be a
+credential, and names the cache entry of its record. Contract section 5.1-5.3."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,13 +11,12 @@ from platform_site.http.errors import Unauthorized
 
 _SCHEME: Final = "bearer"
 _EXPECTED: Final = 'Send "Authorization: Bearer …" with an access token (eyJ…) or a key (sk_… or pk_…).'
-"""What an answer may say of a credential is what follows from its form: whether there is such a key or session is not
-told in words, and neither is why it ended."""
+"""Responses only say what follows from a credential's form, not whether it exists or why it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionCredential:
-    """A verified access token: its signature holds, whether its session lives is yet to be asked."""
+    """An access token with a valid signature; its session is not checked yet."""
 
     claims: AccessClaims
 
@@ -29,7 +27,7 @@ class SessionCredential:
 
 @dataclass(frozen=True, slots=True)
 class KeyCredential:
-    """A text in the form of a key: whether there is such a key is yet to be asked."""
+    """A well-formed key; its existence is not checked yet."""
 
     secret_hash: bytes
     is_publishable: bool = False
@@ -52,12 +50,11 @@ def key_cache_name(secret_hash: bytes) -> str:
 
 
 def missing() -> Unauthorized:
-    """The answer to a request without an `Authorization` header."""
     return Unauthorized(f"The header Authorization is missing. {_EXPECTED}")
 
 
 def bearer(header: str | None) -> str:
-    """The token of `Authorization: Bearer <token>`. Raises Unauthorized for a missing, other or doubled one."""
+    """The token of `Authorization: Bearer <token>`. Raises Unauthorized."""
     if not header:
         raise missing()
     scheme, _, token = header.partition(" ")
@@ -68,8 +65,8 @@ def bearer(header: str | None) -> str:
 
 
 def read(header: str | None) -> Credential:
-    """The credential that an `Authorization` header shows. Raises Unauthorized; no statement for what is junk. Two
-    `Authorization` headers arrive as one, joined by a comma, and are refused."""
+    """The credential of an `Authorization` header. Raises Unauthorized. Duplicate headers arrive joined by a comma, and
+    are refused."""
     token = bearer(header)
     prefix = token[:3]  # every prefix has three characters
     if prefix in server_keys.PREFIXES:

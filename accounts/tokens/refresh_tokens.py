@@ -1,7 +1,5 @@
-"""The form of a refresh token: `rt_`, 22 characters of family, 43 random ones (256 bits), 6 of checksum. Pure
-computation. All tokens of one session share the family, so that one which was replaced long ago still finds its session
-and can be recognised as reused, although the session remembers only two hashes. Who makes up a token without having
-seen a real one meets no session (131 bits)."""
+"""Format of a refresh token: `rt_`, 22 characters of family, 43 random ones (256 bits), 6 of checksum. Pure
+computation. All tokens of a session share the family, by which a reused one is recognised."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,18 +13,15 @@ _SECRET: Final = 43
 
 @dataclass(frozen=True, slots=True)
 class RefreshToken:
-    """One token, in clear: never stored, never logged."""
-
     text: str
 
     @property
     def hash(self) -> bytes:
-        """What a session stores of it."""
         return token_format.digest(self.text)
 
     @property
     def family_hash(self) -> bytes:
-        """What all tokens of the session have in common, hashed."""
+        """Hash of what the session's tokens have in common."""
         return token_format.digest(self._family)
 
     @property
@@ -34,7 +29,6 @@ class RefreshToken:
         return self.text[: len(PREFIX) + _FAMILY]
 
     def successor(self) -> "RefreshToken":
-        """Another token of the same session."""
         return RefreshToken(token_format.make(self._family, _SECRET))
 
     def __repr__(self) -> str:
@@ -42,12 +36,11 @@ class RefreshToken:
 
 
 def first() -> RefreshToken:
-    """The first token of a new session."""
     return RefreshToken(token_format.make(PREFIX + token_format.characters(_FAMILY), _SECRET))
 
 
 def parse(text: str) -> RefreshToken | None:
-    """The token, or None if `text` cannot be one: checked by its checksum, without the database."""
+    """The token, or None if its checksum is wrong."""
     family = text[: len(PREFIX) + _FAMILY]
     if not family.startswith(PREFIX) or not family[len(PREFIX) :].isalnum():
         return None

@@ -1,8 +1,6 @@
-"""Marks in the cache of caller records, so that a revocation takes effect in every process with the next request. A
-mark is stored in place of a record: REVOKED (the credential is revoked: 401 without a statement) or UNCACHED (ask
-PostgreSQL, cache nothing). A revocation writes UNCACHED before its commit and REVOKED after it. A process that dies in
-between, or a rollback, leaves UNCACHED, which is correct either way. `platform_site.redis.client` describes how late
-writers are prevented from restoring a record, and what happens while Redis is unavailable."""
+"""Marks in the cache of caller records, for revocation in every process with the next request. REVOKED is 401 without a
+statement, UNCACHED means: ask PostgreSQL, cache nothing. A revocation writes UNCACHED before its commit and REVOKED
+after it, so a crash or rollback in between is safe. See `platform_site.redis.client` for late writers and outages."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -16,7 +14,7 @@ UNCACHED: Final = b"?"
 
 
 def revoke(names: Iterable[str], *, using: str = DEFAULT_DB_ALIAS) -> None:
-    """The credentials behind these cache entries end with the transaction at hand in that database."""
+    """Revoke the credentials of these entries when that database's transaction commits."""
     marked = list(names)
     if marked:
         redis_client.mark(dict.fromkeys(marked, UNCACHED))
@@ -24,7 +22,7 @@ def revoke(names: Iterable[str], *, using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def mark_uncached(names: Iterable[str]) -> None:
-    """What the records behind these cache entries say changes with the transaction at hand."""
+    """The records of these entries change with the current transaction."""
     marked = list(names)
     if marked:
         redis_client.mark(dict.fromkeys(marked, UNCACHED))

@@ -30,25 +30,22 @@ from platform_site.security import keyring
 PURPOSE: Final = "accounts.signing_key"
 REFRESH_SECONDS: Final = 30
 PUBLISHED_AHEAD: Final = timedelta(minutes=10)
-"""Twice the `max-age` with which the JWKS is served."""
+"""Twice the `max-age` of the JWKS."""
 OVERLAP: Final = timedelta(minutes=16)
-"""The 900 s of an access token, the leeway of its verification and a little for clocks."""
+"""The 900 s of an access token, and clock differences."""
 _RELOAD_SPACING: Final = 0.1
 _ADVISORY_LOCK: Final = 0x5167_6E65  # an arbitrary number that is used for nothing else in this database
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The table at one moment."""
-
     verifying: dict[str, ec.EllipticCurvePublicKey]
     """By `kid`: every key whose tokens are accepted."""
     public: list[dict[str, Any]]
     """Their JWKs, the newest first."""
     signing: tuple[str, bytes] | None
-    """`kid` and sealed private half of the key that signs now; None before the first one was made."""
+    """`kid` and sealed private half of the current key; None before the first one."""
     loaded_at: float
-    """`time.monotonic()`."""
 
 
 _NONE = Keys({}, [], None, float("-inf"))
@@ -70,7 +67,7 @@ def _private_key(sealed: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def _load() -> Keys:
-    """Read the table: one statement. No private half is unsealed before something is to be signed."""
+    """Read the table, without unsealing private halves. One statement."""
     rows = list(
         SigningKey.objects.annotate(signs=Q(signs_from__lte=Now()))
         .filter(Q(retires_at__isnull=True) | Q(retires_at__gt=Now()))
@@ -86,7 +83,7 @@ def _load() -> Keys:
 
 
 def _reload(older_than: float) -> Keys:
-    """The table, read again unless another thread did so within the last `older_than` seconds."""
+    """Read the table, unless another thread did so within `older_than` seconds."""
     global _keys
     loop_requests.must_not_wait()  # neither for the table nor for another thread that reads it
     with _lock:
@@ -96,16 +93,15 @@ def _reload(older_than: float) -> Keys:
 
 
 def current() -> Keys:
-    """The table as of at most REFRESH_SECONDS ago. No statement in between."""
+    """The table, at most REFRESH_SECONDS old."""
     if time.monotonic() - _keys.loaded_at < REFRESH_SECONDS:
         return _keys
     return _reload(REFRESH_SECONDS)
 
 
 def verifying(kid: str) -> ec.EllipticCurvePublicKey | None:
-    """The public key with exactly this id, None if there is none. An unknown id makes the table be read again, at most
-    ten times a second for the whole process: junk cannot flood the database, and a key that another process made a
-    moment ago is found."""
+    """The public key with this id, or None. An unknown id reads the table again, at most ten times a second per
+    process."""
     key = current().verifying.get(kid)
     if key is None:
         key = _reload(_RELOAD_SPACING if _keys.verifying else 0).verifying.get(kid)
@@ -128,7 +124,7 @@ def signing() -> tuple[str, ec.EllipticCurvePrivateKey]:
 
 
 def forget() -> None:
-    """Drop what this process remembers; the next use reads the table."""
+    """Clear this process's cache."""
     global _keys, _unsealed
     _keys, _unsealed = _NONE, None
 
@@ -161,7 +157,7 @@ def _database_time() -> datetime:
 
 @transaction.atomic
 def make_first() -> None:
-    """Make a key that signs at once, unless there is one: of many processes that need the first, one makes it."""
+    """Make a first key that signs at once; of concurrent processes one makes it."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ADVISORY_LOCK])
     if not SigningKey.objects.filter(retires_at__isnull=True).exists():
@@ -171,10 +167,8 @@ def make_first() -> None:
 
 @transaction.atomic
 def rotate(*, actor: audit.Actor, immediately: bool = False) -> SigningKey:
-    """Make a new key and give every other one its end. Returns the new key. Usually the new one is published
-    PUBLISHED_AHEAD before it signs and the old ones verify OVERLAP longer. `immediately` is for a private key that
-    leaked: the new one signs now and the others are refused now, so every access token in use dies (its holder
-    refreshes and goes on). Other processes follow within REFRESH_SECONDS."""
+    """Make a new key and set the end of all others: it signs after PUBLISHED_AHEAD, they verify OVERLAP longer.
+    `immediately`, for a leaked key, ends all access tokens in use; other processes follow within REFRESH_SECONDS."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ADVISORY_LOCK])
     now = _database_time()
@@ -188,5 +182,5 @@ def rotate(*, actor: audit.Actor, immediately: bool = False) -> SigningKey:
 
 
 def remove_retired() -> int:
-    """Delete keys that retired a day ago; how many. Housekeeping of the rotation."""
+    """Delete keys that retired a day ago; returns how many."""
     return SigningKey.objects.filter(retires_at__lt=Now() - timedelta(days=1)).delete()[0]

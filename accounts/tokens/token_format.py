@@ -1,6 +1,5 @@
-"""Opaque secrets: `<prefix><random base62><6 characters of checksum>`, as GitHub writes its tokens. The checksum is the
-CRC32 of prefix and random part, in base62. It guards nothing: it lets a scanner recognise a leaked secret, and lets us
-refuse a mistyped or invented one without asking the database. Pure computation."""
+"""Format of secrets: `<prefix><random base62><6 characters of checksum>`, like GitHub's tokens. The checksum (CRC32)
+lets scanners recognise a leaked secret, and mistyped ones be refused without the database. Pure computation."""
 
 import hashlib
 import secrets
@@ -17,7 +16,7 @@ def characters(count: int) -> str:
 
 
 def spelled(value: int, count: int) -> str:
-    """The last `count` digits of the number in base62."""
+    """The last `count` base62 digits of the number."""
     text = ""
     for _ in range(count):
         value, digit = divmod(value, 62)
@@ -30,22 +29,20 @@ def _checksum(text: str) -> str:
 
 
 def make(prefix: str, count: int) -> str:
-    """A fresh secret with `count` random characters between prefix and checksum."""
     return checked(prefix + characters(count))
 
 
 def checked(text: str) -> str:
-    """A secret of these characters: with its checksum."""
     return text + _checksum(text)
 
 
 def is_well_formed(prefix: str, count: int, text: str) -> bool:
-    """Whether `text` has the form of a secret made with this prefix and count, checksum included."""
+    """Whether `text` has this form, checksum included."""
     if len(text) != len(prefix) + count + _CHECKSUM or not text.isascii() or not text.startswith(prefix):
         return False
     return text[len(prefix) :].isalnum() and _checksum(text[:-_CHECKSUM]) == text[-_CHECKSUM:]
 
 
 def digest(text: str) -> bytes:
-    """The 32 bytes that are stored in its place. A fast hash will do: the secrets are random, not chosen by people."""
+    """The 32 stored bytes. A fast hash is enough for random secrets."""
     return hashlib.sha256(text.encode()).digest()

@@ -1,10 +1,7 @@
-"""Valid emails and their normal form. Pure computation. Emails are stored, compared and counted in lower case and NFC
-(`normalize`). ASCII only: comparing without case is then the same in Python, in PostgreSQL and in the recipient's mail
-server, and no look-alike (`ı` for `i`, the Kelvin sign for `k`) matches another person's account (Django
-CVE-2019-19844). An internationalised domain is written as `xn--…`. Of the forms of RFC 5321, quoted local parts and IP
-domains (`a@[10.0.0.1]`) are refused, and so is what mail programs decode (RFC 2047): mail to
-`=?utf-8?q?b=6fss?=@example.com` goes to `boss@example.com`, so a mailbox would have many spellings, each with its own
-limits."""
+"""Valid emails and their normal form: lower case and NFC. ASCII only, so that comparison is the same in Python,
+PostgreSQL and mail servers, and no look-alike matches another account (Django CVE-2019-19844). Quoted local parts, IP
+domains and RFC 2047 words (`=?utf-8?q?b=6fss?=@example.com`) are refused: one mailbox would have many spellings. Pure
+computation."""
 
 import re
 from typing import Final
@@ -22,7 +19,7 @@ _UNUSUAL: Final = re.compile(r'["\\\[\]]|=\?')
 
 
 def check(text: str) -> str:
-    """The email in its normal form. Raises ValidationFailed on the field `email` if it is invalid."""
+    """The email in its normal form. Raises ValidationFailed on the field `email`."""
     if len(text) > LONGEST:
         raise ValidationFailed.of("email", "too_long", f"An email has at most {LONGEST} characters.")
     try:

@@ -1,8 +1,6 @@
-"""One-time codes: issued to a redirect URI at the end of a flow, exchanged once for the tokens of a session. `oac_`, 43
-random characters (256 bits), 6 of a checksum; SHA-256 stored; LIFETIME in database time. A code is bound to the
-environment, the redirect URI and, if the application sent one, the PKCE challenge; of parallel exchanges one wins by
-the row count of an UPDATE. A refused exchange leaves the code valid. A code that is used again later than GRACE was
-copied: its session ends (RFC 6749 4.1.2). Contract 4.5; RFC 7636, RFC 9700 2.1.1."""
+"""One-time codes, exchanged once for the tokens of a session. `oac_`, 43 random characters (256 bits), 6 of a checksum;
+stored as SHA-256. A code is bound to environment, redirect URI and PKCE challenge. A refused exchange leaves it valid;
+reuse after GRACE ends its session (RFC 6749 4.1.2). Contract 4.5; RFC 7636, RFC 9700 2.1.1."""
 
 import hmac
 import logging
@@ -28,7 +26,7 @@ from platform_site.http.errors import InvalidGrant
 PREFIX: Final = "oac_"
 LIFETIME: Final = timedelta(seconds=60)
 GRACE: Final = timedelta(seconds=10)
-"""For how long a second try is an application's impatience."""
+"""A retry within this time does not end the session."""
 KEPT: Final = timedelta(hours=1)
 """For how long a used code is recognised."""
 _LENGTH: Final = 43
@@ -40,12 +38,12 @@ log = logging.getLogger("platform.oauth")
 
 
 def is_challenge(text: str) -> bool:
-    """Whether this can be the S256 of a verifier (RFC 7636 4.2)."""
+    """Whether this can be an S256 challenge (RFC 7636 4.2)."""
     return _CHALLENGE.fullmatch(text) is not None
 
 
 def issue(user: User, *, environment_id: str | None, redirect_uri: str, code_challenge: str | None, method: str) -> str:
-    """A code for `user`, who has just been recognised by `method`. It exists nowhere else in clear."""
+    """A code for `user`, who was just authenticated by `method`."""
     text = token_format.make(PREFIX, _LENGTH)
     AuthorizationCode.objects.create(
         code_hash=token_format.digest(text),
@@ -62,8 +60,8 @@ def issue(user: User, *, environment_id: str | None, redirect_uri: str, code_cha
 def exchange(
     text: str, *, environment_id: str | None, redirect_uri: str | None, code_verifier: str | None, device: Device
 ) -> Grant:
-    """Start the session that a code stands for. `redirect_uri` None: the client does not repeat it. Raises
-    InvalidGrant, with one answer for all reasons, and ProjectSuspended, the code as good as it was."""
+    """Start the session of a code. `redirect_uri` None: not sent. Raises InvalidGrant, and ProjectSuspended (the code
+    stays valid)."""
     if not token_format.is_well_formed(PREFIX, _LENGTH, text):
         raise InvalidGrant(_REFUSED)
     code = AuthorizationCode.objects.select_related("user").filter(pk=token_format.digest(text)).first()
@@ -92,14 +90,13 @@ def exchange(
 
 
 def withdraw(user_id: str) -> None:
-    """Let no code that was issued to this user start a session any more, in the transaction at hand. Whoever ends all
-    sessions of a user calls it with the user's row locked. An exchange that read its code before is refused by
-    `sessions.start`, which asks for the user as it was read."""
+    """Withdraw the user's unused codes, in the current transaction with the user's row locked. `sessions.start` refuses
+    an exchange that read its code before."""
     AuthorizationCode.objects.filter(user_id=user_id, used_at__isnull=True).delete()
 
 
 def proves(code_verifier: str | None, challenge: str | None) -> bool:
-    """Whether the verifier is that of the challenge (RFC 7636 4.6); without a challenge there must be none."""
+    """Whether the verifier matches the challenge (RFC 7636 4.6), or both are missing."""
     if challenge is None:
         # A verifier without a challenge: the challenge was removed from the request (RFC 9700 4.8.2).
         return code_verifier is None
@@ -130,5 +127,5 @@ def _end_if_replayed(code: AuthorizationCode, device: Device) -> None:
 
 
 def purge() -> int:
-    """Delete old codes; returns how many. Called by the periodic job."""
+    """Delete old codes; returns how many."""
     return AuthorizationCode.objects.filter(expires_at__lt=Now() - KEPT).delete()[0]

@@ -1,6 +1,5 @@
-"""Looks up the identity behind a credential in one statement; `projects.api.authentication` caches the result. A record
-lives for `platform_site.redis.round_trip.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it when it
-becomes invalid."""
+"""Looks up the identity of a credential in one statement; `projects.api.authentication` caches it for
+`platform_site.redis.round_trip.RECORD_TTL`, and `accounts.tokens.revocation` invalidates it."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,32 +15,31 @@ from accounts.tokens.credentials import Credential, KeyCredential
 from platform_site.identity.callers import CallerKind
 
 TOUCH_EVERY: Final = timedelta(minutes=1)
-"""How exact a key's `last_used_at` is: reading with a key must not write each time."""
+"""Precision of a key's `last_used_at`: not every request writes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A live credential's owner, as it is stored now."""
+    """The owner of a live credential."""
 
     kind: CallerKind
     id: str
-    """`usr_…`, or `key_…` for keys, publishable ones too."""
+    """`usr_…`, or `key_…` for all keys."""
     expires_at: float | None
-    """Unix seconds at which the session or the key ends; None for a key without an end."""
+    """Unix seconds; None for a key without expiry."""
     session_id: str | None = None
     account_id: str | None = None
-    """The platform account behind the call, None for app users and environment keys."""
+    """None for app users and environment keys."""
     environment_id: str | None = None
-    """The environment the credential belongs to; None for accounts and account keys."""
+    """None for accounts and account keys."""
     email: str | None = None
     name: str | None = None
     role: str | None = None
     claims: dict[str, Any] = field(default_factory=dict)
     scopes: frozenset[str] = frozenset()
-    """A key's own scopes; empty for people, whose scopes follow from the place."""
+    """A key's scopes; empty for people, whose scopes follow from the place."""
     touch_due: bool = False
-    """A key whose `last_used_at` is a minute old: the caller of `identify` may call
-    `accounts.users.service.touch_key`."""
+    """`last_used_at` is a minute old: call `accounts.users.service.touch_key`."""
 
 
 def _sessions(session_id: str) -> "QuerySet[Session, Any]":
@@ -72,9 +70,9 @@ def _keys(secret_hash: bytes) -> "QuerySet[ServerKey, Any]":
 def identify(
     credential: Credential, **annotations: BaseExpression | Combinable
 ) -> tuple[Identity, dict[str, Any]] | None:
-    """The owner of a credential and the values of `annotations`; None if it is revoked, expired, disabled or unknown.
-    One statement. `annotations` are expressions over `Session` or `ServerKey` (both have `environment_id`), by which a
-    higher layer reads the environment in the same round trip: `place=Subquery(… OuterRef("environment_id") …)`."""
+    """The owner of a credential and the values of `annotations`, or None if it is not valid. One statement.
+    `annotations` are expressions over `Session` or `ServerKey`, by which a higher layer reads the environment in the
+    same round trip."""
     if isinstance(credential, KeyCredential):
         return _identify_key(_keys(credential.secret_hash).annotate(**annotations).first())
     claims = credential.claims

@@ -1,7 +1,6 @@
-"""Password hashing, its concurrency limit, and password rules. Argon2id with OWASP's minimum of 19 MiB, two passes, one
-lane: 37 ms; Django's default of 100 MiB takes 218 ms (OWASP Password Storage Cheat Sheet). At most two run in one
-process, so that a burst of sign-ins leaves CPU time for others. A request that would wait longer than WAIT_SECONDS gets
-an error with a retry time."""
+"""Password hashing and rules. Argon2id with OWASP's minimum of 19 MiB and two passes: 37 ms (Django's default of 100
+MiB takes 218 ms). At most two run in one process, so that sign-ins leave CPU time for others; after WAIT_SECONDS a
+request is refused."""
 
 import os
 import threading
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from accounts.models import User
 
 LONGEST_OFFERED: Final = 4096
-"""Maximum characters of a password at sign-in; a longer one is wrong without being hashed."""
+"""Longer passwords are wrong without being hashed."""
 LONGEST_CHOSEN: Final = 1000
-"""Maximum characters of a new password, after `read`."""
+"""Characters of a new password, after `read`."""
 TOO_LONG: Final = f"A password has at most {LONGEST_CHOSEN} characters."
 AT_ONCE: Final = 2
 WAIT_SECONDS: Final = 2.0
@@ -37,18 +36,16 @@ _INVISIBLE: Final = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})
 
 
 def read(text: str) -> str:
-    """The password that `text` spells, in Unicode's NFKC (RFC 8265). Every comparison, measurement and hash of a
-    password uses this form."""
+    """The password in NFKC (RFC 8265), the form for all comparisons, lengths and hashes."""
     return unicodedata.normalize("NFKC", text)
 
 
 def is_blank(text: str) -> bool:
-    """Whether `text` has only white space, control and format characters."""
     return all(unicodedata.category(character) in _INVISIBLE for character in read(text))
 
 
 class Argon2idHasher(Argon2PasswordHasher):
-    """Named in PASSWORD_HASHERS. A hash made with other parameters is replaced at the next sign-in."""
+    """Named in PASSWORD_HASHERS. A hash with other parameters is replaced at the next sign-in."""
 
     time_cost = 2
     memory_cost = 19 * 1024  # KiB
@@ -63,7 +60,7 @@ class Argon2idHasher(Argon2PasswordHasher):
         )
 
     def verify_exactly(self, password: str, encoded: str) -> bool:
-        """As `verify`, without normalisation: older hashes were made of passwords as they were typed."""
+        """As `verify`, without normalisation, for older hashes."""
         return bool(super().verify(password, encoded))
 
 
@@ -71,15 +68,14 @@ Made = TypeVar("Made")
 
 
 class _Hashing:
-    """AT_ONCE threads that only hash. On the threads of requests, the allocator would keep the 19 MiB of a hash for
-    each thread: under many sign-ins a process of 16 threads grew by 235 MB instead of 40."""
+    """AT_ONCE threads for hashing: on the threads of requests, the allocator would keep 19 MiB for each thread."""
 
     def __init__(self) -> None:
         self.free = threading.BoundedSemaphore(AT_ONCE)
         self.threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="passwords")
 
     def run(self, work: Callable[[], Made]) -> Made:
-        """The result of `work`. Raises RateLimited if no thread came free in WAIT_SECONDS."""
+        """The result of `work`. Raises RateLimited after WAIT_SECONDS."""
         server_hints.will_block()
         if not self.free.acquire(timeout=WAIT_SECONDS):
             raise RateLimited(1, "Too many people are signing in at this moment.")
@@ -103,7 +99,7 @@ _dummy: str | None = None
 
 
 def _dummy_hash() -> str:
-    """A hash that no password matches, made with the current parameters."""
+    """A hash that no password matches."""
     global _dummy
     if _dummy is None:
         _dummy = make_password("a password without an owner")
@@ -111,8 +107,8 @@ def _dummy_hash() -> str:
 
 
 def is_right(password: str, encoded: str | None) -> bool:
-    """Whether `password` matches `encoded`. Takes as long without one (None, or unusable). Raises RateLimited if no
-    slot came free in WAIT_SECONDS. Hold no transaction and no lock while calling it."""
+    """Whether `password` matches `encoded`, in constant time even if that is None. Raises RateLimited. Hold no
+    transaction and no lock while calling it."""
     if len(password) > LONGEST_OFFERED:
         return False
 
@@ -127,13 +123,12 @@ def is_right(password: str, encoded: str | None) -> bool:
 
 
 def hashed(password: str) -> str:
-    """The hash of a password, to store. Raises RateLimited if no slot came free in WAIT_SECONDS."""
     return _hashing.run(lambda: make_password(password))
 
 
 def is_outdated(encoded: str, password: str) -> bool:
-    """Whether `encoded`, which `password` matches, was made with other parameters than the current ones, or of the
-    password without normalisation. Raises RateLimited if no slot came free in WAIT_SECONDS."""
+    """Whether `encoded` has other parameters than the current ones, or was made without normalisation. Raises
+    RateLimited."""
     if identify_hasher(encoded).must_update(encoded):
         return True
     if read(password) == password:
@@ -142,8 +137,7 @@ def is_outdated(encoded: str, password: str) -> bool:
 
 
 def check_chosen(password: str, user: "User | None" = None) -> None:
-    """Raise ValidationFailed on the field `password` if this one may not be chosen: too short, too long, blank, common,
-    like the user's data. The rules are AUTH_PASSWORD_VALIDATORS, which Django's own forms and commands apply too."""
+    """Check a new password against AUTH_PASSWORD_VALIDATORS. Raises ValidationFailed on the field `password`."""
     if len(read(password)) > LONGEST_CHOSEN:  # the other rules take long for a long one
         raise ValidationFailed.of("password", "too_long", TOO_LONG)
     try:

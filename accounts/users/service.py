@@ -1,6 +1,5 @@
-"""Services of users and server keys. Each makes one change in one transaction, with its audit entry. Called by the API,
-the console and the commands alike; whether the caller may is decided by `accounts.keys.permissions` (keys) and by the
-scope of the view. Sessions have their own verbs in `accounts.users.sessions`."""
+"""Services of users and API keys, for the API, console and commands: one change per transaction, with its audit entry.
+Callers check permissions before (`accounts.keys.permissions`, the view's scope)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -28,22 +27,20 @@ from platform_site.identity import signals
 from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, Caller
 
 RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
-"""Role names with a fixed meaning in rules: users without a role, platform accounts, server keys and callers with a
-publishable key."""
+"""Role names with a fixed meaning in rules."""
 
 KEYS_KEPT: Final = timedelta(days=90)
-"""For how long a key that ended can still be looked up in the console."""
+"""For how long an ended key is shown in the console."""
 
 
 class Unset:
-    """The value of a field that a change leaves alone (None means null)."""
+    """A field that a change leaves alone (None means null)."""
 
 
 UNSET: Final = Unset()
 
 
 THEMSELVES: Final = Actor("user")
-"""The actor of `create_user` where people make their own account: the user that is made."""
 
 # ── Users ──
 
@@ -63,11 +60,9 @@ def create_user(
     is_email_verified: bool = False,
     via: str | None = None,
 ) -> User:
-    """Create a user of the pool `pool_id`, or a platform account (None). Without a password, it cannot sign in by one.
-    `is_staff` gives a platform account all rights in the console; `most` is the maximum number of users of the pool;
-    `password_hash` replaces a password that was checked and hashed before; `via` is recorded in the audit log. Raises
-    ValidationFailed (email malformed or taken in this pool, weak password), QuotaExceeded, and RateLimited (too many
-    passwords being hashed)."""
+    """Create a user of the pool `pool_id`, or a platform account (None). `is_staff` gives a platform account all
+    console rights; `most` limits the pool; `password_hash` replaces `password`; `via` goes to the audit log. Raises
+    ValidationFailed, QuotaExceeded, RateLimited."""
     user = User(
         environment_id=pool_id,
         email=emails.check(email),
@@ -99,7 +94,7 @@ def create_user(
 
 
 def check_room(pool_id: str | None, most: int) -> None:
-    """Raise QuotaExceeded if the pool has `most` users. Certain only under the lock that `create_user` takes."""
+    """Raise QuotaExceeded if the pool has `most` users. Final only under the lock that `create_user` takes."""
     if pool_id is not None and user_counts.users_of(pool_id) >= most:
         raise QuotaExceeded(f"The plan allows {most} users in an environment.")
 
@@ -138,12 +133,9 @@ def change_user(
     kept_session_id: str | None = None,
     via: str | None = None,
 ) -> User:
-    """Change the given values and return the user. All sessions end if a password is set or the user disabled, except
-    `kept_session_id` after a new password. A new email is unverified unless `is_email_verified`. `password_hash`
-    replaces a password that was checked and hashed before; `known_password_hash` is that of the password that the
-    caller proved, refused if it changed meanwhile; `via` is recorded in the audit log. Without a difference nothing is
-    written. Raises as `create_user`, NotFound if the user was deleted, and Conflict if the last superuser would be
-    disabled."""
+    """Change the given values and return the user. Disabling or a new password ends all sessions but `kept_session_id`.
+    A new email is unverified unless `is_email_verified`. `known_password_hash`, which the caller proved, must be
+    current. Raises as `create_user`, NotFound, and Conflict for the last superuser."""
     new_password = password_hash
     if not isinstance(password, Unset):
         passwords.check_chosen(password, user)
@@ -177,7 +169,7 @@ def change_user(
 
 
 def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
-    """The user as it is now, locked. Raises NotFound, and ValidationFailed if the known password is not its own."""
+    """The user, locked. Raises NotFound, and ValidationFailed for a wrong known password."""
     locked = User.objects.select_for_update().filter(pk=user_id).first()
     if locked is None:
         raise NotFound
@@ -201,7 +193,6 @@ def _set_cells(user: User, given: Mapping[str, Any]) -> list[str]:
 
 
 def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_changed: bool) -> list[str]:
-    """`address` is the normalised email before; `is_changed` says that its spelling changed."""
     if isinstance(is_verified, Unset):
         if emails.normalize(user.email) == address:
             return []
@@ -252,9 +243,8 @@ def count_wrong_password() -> ValidationFailed:
 
 
 def delete_user(user: User, *, actor: Caller | Actor) -> None:
-    """Delete a user with sessions and account keys. Higher layers receive `user_deleting`, which they may refuse, and
-    `user_deleted` in the same transaction. Raises NotFound if another call did it first, Conflict for the last
-    superuser."""
+    """Delete a user with sessions and account keys. Sends `user_deleting`, which may refuse, and `user_deleted` in the
+    same transaction. Raises NotFound, and Conflict for the last superuser."""
     with transaction.atomic():
         if user.is_superuser:
             last_superuser.keep_one(user.pk)
@@ -275,7 +265,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
 
 
 def _delete_what_is_theirs(user: User) -> None:
-    """Do what Django does to all that refers to a user who is deleted, and leave the user's own row."""
+    """Cascade as Django would, except for the user's own row."""
     collector = Collector(using=DEFAULT_DB_ALIAS, origin=user)
     collector.collect([user])
     del collector.data[User]
@@ -295,11 +285,8 @@ def issue_key(
     expires_at: datetime | None = None,
     is_publishable: bool = False,
 ) -> tuple[ServerKey, str]:
-    """A new key, and its secret, which exists nowhere else; of a publishable one the text that goes into pages.
-    `authority` says for what environment or account it is, and which scopes, how many keys and until when its maker may
-    make (`accounts.keys.permissions`); without `expires_at` it ends with its maker. Raises ValidationFailed naming
-    `scopes` (none, unknown, not for this kind of key, not held by the maker), `publishable` (a key of an account) or
-    `expires_at` (past, later than the maker's), and QuotaExceeded."""
+    """A new key and its secret, which is not stored. `authority` says whose key it is and what its maker may grant.
+    Raises ValidationFailed naming `scopes`, `publishable` or `expires_at`, and QuotaExceeded."""
     wanted = sorted(set(scopes))
     check_scopes(wanted, authority, is_publishable=is_publishable)
     expires_at = expires_at or authority.until
@@ -338,8 +325,8 @@ def issue_key(
 
 
 def check_scopes(wanted: list[str], authority: KeyAuthority, *, is_publishable: bool = False) -> None:
-    """Raise ValidationFailed naming `scopes` unless such a key of this owner may hold them and its maker hand them on;
-    naming `publishable` for a publishable key of an account."""
+    """Raise ValidationFailed naming `scopes` if the key may not have them or its maker not grant them, or
+    `publishable`."""
     if is_publishable and authority.environment_id is None:
         message = "A publishable key belongs to an environment: name it."
         raise ValidationFailed.of("publishable", "not_for_this_key", message)
@@ -359,7 +346,7 @@ def check_scopes(wanted: list[str], authority: KeyAuthority, *, is_publishable: 
 
 
 def revoke_key(key: ServerKey, *, actor: Caller | Actor, project_id: str | None = None) -> None:
-    """End a key for good; it is 401 from the next request on. Raises NotFound if it has ended already."""
+    """Revoke a key, from the next request on. Raises NotFound if it has ended."""
     with transaction.atomic():
         claimed = ServerKey.objects.filter(pk=key.pk, revoked_at__isnull=True).update(revoked_at=Now())
         if claimed != 1:
@@ -376,13 +363,13 @@ def revoke_key(key: ServerKey, *, actor: Caller | Actor, project_id: str | None 
 
 
 def touch_key(key_id: str) -> None:
-    """Note that a key is in use. At most one write a minute, however many processes meet the key at once."""
+    """Record the use of a key, at most once a minute."""
     ServerKey.objects.filter(Q(last_used_at__isnull=True) | Q(last_used_at__lt=Now() - TOUCH_EVERY), pk=key_id).update(
         last_used_at=Now()
     )
 
 
 def purge_keys() -> int:
-    """Delete keys that were revoked or expired KEYS_KEPT ago; returns how many. Called by the periodic job."""
+    """Delete keys that ended KEYS_KEPT ago; returns how many."""
     moment = Now() - KEYS_KEPT
     return ServerKey.objects.filter(Q(revoked_at__lt=moment) | Q(expires_at__lt=moment)).delete()[0]

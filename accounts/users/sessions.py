@@ -1,8 +1,6 @@
-"""Sessions: signing in, refreshing, and every way in which a session ends. One row per session, locked while its
-refresh token rotates, so that parallel refreshes make one successor. Until a client exchanges the successor, its
-predecessor returns the same successor again (two tabs, a lost response). Any other reuse means that a token was stolen
-and ends the session. All times are the database's. Contract 4.5, 5.6. Whatever ends sessions also marks their cache
-entries (`accounts.tokens.revocation`), so it holds from the next request on."""
+"""Sessions: signing in, refreshing, revocation. One row per session, locked while its refresh token rotates. Until the
+successor is used, its predecessor returns it again (two tabs, a lost response); any other reuse means theft and ends
+the session. Ending a session also marks its cache entry (`accounts.tokens.revocation`). Contract 4.5, 5.6."""
 
 import logging
 from collections.abc import Collection, Iterable
@@ -28,7 +26,7 @@ from platform_site.security import keyring
 
 LIFETIME: Final = timedelta(days=30)
 KEPT_AFTER_END: Final = timedelta(days=30)
-"""For how long an ended session can still be looked at."""
+"""For how long an ended session is shown."""
 _SUCCESSOR: Final = "accounts.refresh_successor"
 
 Reason = Literal[
@@ -47,20 +45,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where a session was started from, to recognise it in a list."""
-
     user_agent: str = ""
     ip_address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the token endpoint answers. The refresh token exists nowhere else in clear."""
+    """The response of the token endpoint. The refresh token is not stored."""
 
     access_token: str
     refresh_token: str
     expires_in: int
-    """Seconds."""
     user: User
     session_id: str
 
@@ -73,17 +68,16 @@ def _grant(session: Session, user: User, refresh_token: RefreshToken) -> Grant:
 
 
 def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, password: str, device: Device) -> Grant:
-    """Start a session with e-mail and password. `pool_id` is where the user is looked for (None: platform accounts),
-    `environment_id` where the session is for; they differ for a preview branch. Raises as `authenticate`."""
+    """Start a session with email and password. `pool_id` has the user (None: platform accounts), `environment_id` is
+    signed in to; they differ for a preview branch. Raises as `authenticate`."""
     user = authenticate(pool_id=pool_id, environment_id=environment_id, email=email, password=password)
     better = passwords.hashed(password) if passwords.is_outdated(user.password, password) else user.password
     return start(user, environment_id=environment_id, device=device, method="password", password_hash=better)
 
 
 def authenticate(*, pool_id: str | None, environment_id: str | None, email: str, password: str) -> User:
-    """The user with this email and password. Starts no session. Raises InvalidGrant, after the same work for an
-    unknown, a disabled and a password-less user as for a wrong password, and RateLimited while too many passwords are
-    being hashed."""
+    """The user with this email and password. Raises InvalidGrant, after the same work for an unknown, a disabled and a
+    password-less user, and RateLimited."""
     user = User.objects.with_email(pool_id, email).first()
     is_right = passwords.is_right(password, user.password if user and user.disabled_at is None else None)
     if user is None or not is_right:
@@ -93,9 +87,8 @@ def authenticate(*, pool_id: str | None, environment_id: str | None, email: str,
 
 
 def start(user: User, *, environment_id: str | None, device: Device, method: str, password_hash: str) -> Grant:
-    """Start a session for `user`, who was just authenticated by `method`. Stores `password_hash` as the user's. Raises
-    InvalidGrant if the user was disabled or got another password since it was read: both end all sessions, so none may
-    start after that."""
+    """Start a session for `user`, just authenticated by `method`. Stores `password_hash`. Raises InvalidGrant if the
+    user was disabled or got another password since it was read."""
     signing_keys.signing()  # the first one is made outside of this transaction
     first = refresh_tokens.first()
     with transaction.atomic():
@@ -121,9 +114,8 @@ def start(user: User, *, environment_id: str | None, device: Device, method: str
 
 
 def refresh(text: str, *, device: Device) -> Grant:
-    """Exchange a refresh token for its successor and a new access token. Raises InvalidGrant for a token that is
-    unknown, expired, revoked or reused; reuse ends the session. One statement finds and locks the session; what cannot
-    be a token costs none. Raises ProjectSuspended, the token as good as it was."""
+    """Exchange a refresh token for its successor and an access token. Raises InvalidGrant; reuse ends the session.
+    Raises ProjectSuspended, and the token stays valid. One statement finds and locks the session."""
     offered = refresh_tokens.parse(text)
     if offered is None:
         raise InvalidGrant(
@@ -187,7 +179,7 @@ def _repeat_response(session: Session, offered: RefreshToken) -> RefreshToken:
 
 
 def live_of(user_id: str) -> "QuerySet[Session]":
-    """The sessions of a user that have not ended, the newest first."""
+    """The user's live sessions, newest first."""
     return Session.objects.filter(user_id=user_id, revoked_at__isnull=True, expires_at__gt=Now()).order_by("-id")
 
 
@@ -195,7 +187,7 @@ STATES: Final = ("live", "ended", "all")
 
 
 def of_user(user_id: str, state: str = "live") -> "QuerySet[Session]":
-    """A user's sessions of one of STATES, the newest first; each says whether it `has_expired`."""
+    """The user's sessions of one of STATES, newest first, annotated with `has_expired`."""
     live = Q(revoked_at__isnull=True, expires_at__gt=Now())
     wanted = {"live": live, "ended": ~live, "all": Q()}[state]
     found = Session.objects.filter(wanted, user_id=user_id).annotate(has_expired=Q(expires_at__lte=Now()))
@@ -203,7 +195,7 @@ def of_user(user_id: str, state: str = "live") -> "QuerySet[Session]":
 
 
 def methods_of(session_ids: Collection[str]) -> dict[str, str]:
-    """How sessions were started, by their ids, as the audit log has it. One query."""
+    """By session id, how it was started, from the audit log. One query."""
     started = AuditEntry.objects.filter(action="session.started", target_id__in=session_ids)
     return {str(session_id): method for session_id, method in started.values_list("target_id", "detail__method")}
 
@@ -217,7 +209,7 @@ def _end(session_ids: Iterable[str], reason: Reason) -> None:
 
 
 def end_where(condition: Q, reason: Reason) -> int:
-    """End the live sessions that meet `condition`, in the transaction at hand; how many."""
+    """End the live sessions that meet `condition`, in the current transaction; returns how many."""
     with transaction.atomic():
         live = Session.objects.filter(condition, revoked_at__isnull=True).select_for_update(of=("self",)).order_by("pk")
         session_ids = list(live.values_list("pk", flat=True))
@@ -230,7 +222,7 @@ def end_where(condition: Q, reason: Reason) -> int:
 def revoke(
     condition: Q, *, actor: Caller | Actor, user_id: str, reason: Reason = "signed_out", scope: str | None = None
 ) -> int:
-    """End the sessions of one user that meet `condition`; returns how many."""
+    """End one user's sessions that meet `condition`; returns how many."""
     count = end_where(Q(user_id=user_id) & condition, reason)
     if count:
         audit.record("session.revoked", actor=actor, target_id=user_id, reason=reason, count=count, scope=scope)
@@ -238,7 +230,7 @@ def revoke(
 
 
 def purge(batch: int = 1000) -> int:
-    """Delete sessions that ended KEPT_AFTER_END ago; returns how many. Called by the periodic job."""
+    """Delete sessions that ended KEPT_AFTER_END ago; returns how many."""
     count = 0
     ended = Session.objects.filter(expires_at__lt=Now() - KEPT_AFTER_END).order_by("expires_at")
     while found := list(ended.values_list("pk", flat=True)[:batch]):

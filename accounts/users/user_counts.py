@@ -1,8 +1,5 @@
-"""The number of users of a pool, without counting: one row for each pool, maintained by database triggers. The triggers
-(migration 0009) change the row in the transaction that makes or deletes users, whoever does it: this release, the one
-before, a shell. So whoever holds the row knows that no other transaction has made or deleted users of the pool and not
-ended. That is how a pool is counted once, at the first question after the upgrade: what is added up before is right
-from then on, too. Platform accounts have no quota, and no row."""
+"""The number of users of each pool, maintained by triggers (migration 0009) in the transaction that changes it. A pool
+is counted once, with its row locked, when first asked. Platform accounts have no row."""
 
 from django.db import transaction
 
@@ -10,8 +7,7 @@ from accounts.models import PoolSize, User
 
 
 def users_of(pool_id: str) -> int:
-    """How many users the pool has, those of the transaction at hand among them. One query; once in a pool's life a
-    count of all."""
+    """The number of users of the pool, including uncommitted ones of this transaction. One query."""
     known = PoolSize.objects.filter(pk=pool_id, is_counted=True).values_list("users", flat=True).first()
     return _count(pool_id) if known is None else known
 

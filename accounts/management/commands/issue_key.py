@@ -1,5 +1,4 @@
-"""`manage.py issue_key`: a server key for an environment or an account, or a publishable key for an environment. The
-secret is printed once, alone on stdout."""
+"""`manage.py issue_key`: a server key or a publishable key. The secret is printed once, alone on stdout."""
 
 from argparse import ArgumentParser
 from datetime import UTC, datetime, timedelta

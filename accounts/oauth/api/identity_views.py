@@ -15,8 +15,6 @@ from platform_site.redis import rate_limits
 
 
 class IdentityViewSet(ApiViewSet):
-    """`GET|POST /v1/auth/identities`, `DELETE /v1/auth/identities/{id}`: by which providers the caller signs in."""
-
     required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
     environment = "unused"
     query_parameters: ClassVar = {"list": frozenset()}

@@ -1,5 +1,4 @@
-"""Pages of a sign-in by a provider: the choice of providers, and errors that cannot be sent to an application.
-Server-rendered, without scripts, under the strictest content policy; for requests that accept HTML."""
+"""Server-rendered pages, without scripts, to choose a provider and for errors that cannot be sent to an application."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -19,13 +18,12 @@ POLICY: Final = (
 
 
 def is_wanted(request: Any) -> bool:
-    """Whether the client is a browser that shows a page."""
     accepted: str = request._request.META.get("HTTP_ACCEPT", "")
     return "text/html" in accepted
 
 
 def choice(providers: Iterable[IdentityProvider], query: Mapping[str, str], pool_id: str | None) -> HttpResponse:
-    """The page on which a person chooses one of several providers."""
+    """The page to choose one of several providers."""
     links = [
         {"name": each.display_name, "address": "?" + urlencode({**query, "provider": each.name})} for each in providers
     ]

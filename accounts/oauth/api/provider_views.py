@@ -21,8 +21,7 @@ Action = TypeVar("Action", bound=Callable[..., HttpResponse])
 
 
 def _discovered_before(action: Action) -> Action:
-    """Checks the body's `issuer` before the transaction of an idempotent action begins, since that makes requests. The
-    action gets the result by `_issuer`: a repeated request is answered without it, whatever the provider says now."""
+    """Checks the body's `issuer`, which makes requests, before the transaction of an idempotent action begins."""
 
     @wraps(action)
     def checked(view: "IdentityProviderViewSet", *args: Any, **kwargs: Any) -> HttpResponse:
@@ -39,17 +38,15 @@ def _discovered_before(action: Action) -> Action:
 
 
 class IdentityProviderViewSet(ApiViewSet):
-    """`/v1/identity-providers`: the identity providers of the environment."""
-
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
     )
-    """Adding a provider determines identities, which is as powerful as setting every user's password."""
+    """Adding a provider is as powerful as setting every user's password."""
     query_parameters: ClassVar = {"list": frozenset()}
     also_raises: ClassVar = {"create": (QuotaExceeded,), "partial_update": (Conflict,)}
     serializer_class = serializers.NewProvider
     checked_issuer: str | ValidationFailed | None = None
-    """What `_discovered_before` found."""
+    """Set by `_discovered_before`."""
 
     @extend_schema(responses=listing(serializers.ProviderDetail, paged=False))
     def list(self, request: Any) -> HttpResponse:
@@ -97,7 +94,7 @@ class IdentityProviderViewSet(ApiViewSet):
         return no_content()
 
     def _read(self, serializer: type[Serializer]) -> dict[str, Any]:
-        """The body's values, with the issuer as its discovery document spells it, or what is wrong with it."""
+        """The body's values with the discovered issuer, or its errors."""
         values = self.read(serializer)
         if isinstance(self.checked_issuer, ValidationFailed):
             return {**values, "issuer_errors": self.checked_issuer.fields}

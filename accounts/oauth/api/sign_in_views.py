@@ -1,6 +1,6 @@
-"""REST endpoints of sign-in by providers. `GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}` are
-visited by a person's browser. Errors are returned to the application at its redirect URI (RFC 6749 4.1.2.1); only until
-this URI is known to be allowed they are shown as a page. No error redirects to a URI that is not on the list."""
+"""REST endpoints of sign-in by providers: `GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}`, visited
+by browsers. Errors go to the application's redirect URI (RFC 6749 4.1.2.1); until that is known to be allowed, to a
+page."""
 
 import logging
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ LONGEST_STATE: Final = 1000
 _LONGEST_FORM: Final = 16 * 1024
 _CALLBACK_PARAMETERS: Final = ("state", "code", "error", "iss", "user")
 _HERE: Final = "canonical"
-"""Marks a request that has been sent to BASE_URL's host, so that it is sent there once."""
+"""Marks a request that was redirected to BASE_URL's host, to redirect it once."""
 
 log = logging.getLogger("platform.oauth")
 
@@ -47,8 +47,6 @@ def _query(name: str, description: str, *, required: bool = False) -> OpenApiPar
 
 
 class _BrowserViewSet(ApiViewSet):
-    """Whose errors are pages for those who ask for HTML, and the usual JSON for all others."""
-
     public = True
 
     def _refuse(self, error: Exception) -> HttpResponseBase:
@@ -61,13 +59,11 @@ class _BrowserViewSet(ApiViewSet):
 
 @dataclass(frozen=True, slots=True)
 class _Application:
-    """Where the result of a flow is sent: an allowed redirect URI."""
-
     redirect_uri: str
     state: str | None
 
     def told(self, **parameters: str | None) -> HttpResponse:
-        """`iss` says who answers, against mix-up on the application's side (RFC 9207)."""
+        """With `iss`, against mix-up on the application's side (RFC 9207)."""
         return _see_other(
             redirects.with_parameters(self.redirect_uri, {**parameters, "state": self.state, "iss": settings.BASE_URL})
         )
@@ -77,7 +73,7 @@ class _Application:
 
 
 def _see_other(address: str) -> HttpResponse:
-    """303, so that no method or body travels along (RFC 9700 4.12). Not Django's redirect: it knows no app's scheme."""
+    """303 drops method and body (RFC 9700 4.12). Django's redirect refuses apps' schemes."""
     headers = {"Location": address, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     return HttpResponse(status=303, headers=headers)
 
@@ -148,7 +144,7 @@ class ProviderSignInViewSet(_BrowserViewSet):
 
 
 def _on_platform_host(request: HttpRequest, query: Mapping[str, str]) -> HttpResponse | None:
-    """A redirect to BASE_URL's host where another was asked: the flow's cookie must be met again at the callback."""
+    """A redirect to BASE_URL's host, where the callback will find the flow's cookie; None if it is this one."""
     if request.get_host().lower() == urlsplit(settings.BASE_URL).netloc.lower() or _HERE in query:
         return None
     environment = named_environment(request)
@@ -157,7 +153,7 @@ def _on_platform_host(request: HttpRequest, query: Mapping[str, str]) -> HttpRes
 
 
 def _environment(request: HttpRequest, asked: str | None) -> tuple[str | None, str | None]:
-    """The environment that is meant and the pool that signs in there. Raises ValidationFailed, ProjectSuspended."""
+    """The environment and the pool that signs in there. Raises ValidationFailed, ProjectSuspended."""
     by_host = named_environment(request)
     if asked is not None and by_host is not None and asked != by_host:
         raise ValidationFailed.of("environment", "contradiction", "The host names another environment.")
@@ -171,7 +167,7 @@ def _environment(request: HttpRequest, asked: str | None) -> tuple[str | None, s
 
 
 def _application(environment_id: str | None, query: Mapping[str, str]) -> _Application:
-    """Raises ValidationFailed: from a URI that is not on the list nothing is ever redirected."""
+    """Raises ValidationFailed: never redirect to a URI that is not on the list."""
     uri = query.get("redirect_uri")
     if not uri:
         raise ValidationFailed.of("redirect_uri", "required", "The application must say where to come back to.")
@@ -185,7 +181,7 @@ def _application(environment_id: str | None, query: Mapping[str, str]) -> _Appli
 
 
 def _provider(pool_id: str | None, name: str | None) -> IdentityProvider | None:
-    """The provider that is meant; None if there are several to choose from. Raises InvalidFlowRequest."""
+    """The named provider; None to choose from several. Raises InvalidFlowRequest."""
     enabled = providers.of_pool(pool_id).filter(enabled=True)
     if name is not None:
         found = enabled.filter(name=name).first()
@@ -199,7 +195,7 @@ def _provider(pool_id: str | None, name: str | None) -> IdentityProvider | None:
 
 
 def _challenge(query: Mapping[str, str]) -> str | None:
-    """The PKCE challenge, None if the application uses none. Raises InvalidFlowRequest, also for `plain`."""
+    """The PKCE challenge or None. Raises InvalidFlowRequest, also for `plain`."""
     if query.get("response_type", "code") != "code":
         raise errors.UnsupportedResponseType
     challenge, method = query.get("code_challenge"), query.get("code_challenge_method", "S256")
@@ -215,7 +211,7 @@ def _challenge(query: Mapping[str, str]) -> str | None:
 
 
 def _links(query: Mapping[str, str], challenge: str | None) -> bool:
-    """Whether the application wants to link, and not to sign in. Raises InvalidFlowRequest."""
+    """Whether the application wants to link, not sign in. Raises InvalidFlowRequest."""
     intent = query.get("intent")
     if intent not in (None, "link"):
         raise errors.InvalidFlowRequest("intent must be link, or left out to sign in.")
@@ -252,7 +248,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
 
     also_raises: ClassVar = {"receive": (ProjectSuspended,)}
     unsafe_reads = frozenset({"receive"})
-    """The provider takes its code once: asked again, it would seem to refuse the person."""
+    """The provider takes its code once: a repeated request would fail."""
 
     @extend_schema(
         parameters=[
@@ -297,7 +293,6 @@ class SignInCallbackViewSet(_BrowserViewSet):
 
 
 def _form(request: HttpRequest) -> dict[str, str]:
-    """The fields of an HTML form. Raises PayloadTooLarge, UnsupportedMediaType and InvalidRequest."""
     if request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise UnsupportedMediaType("The body must be a form (application/x-www-form-urlencoded).")
     if bodies.declared_length(request.META) > _LONGEST_FORM or len(request.body) > _LONGEST_FORM:
@@ -313,9 +308,8 @@ def _form(request: HttpRequest) -> dict[str, str]:
 
 
 def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider, str | None]:
-    """The flow that comes back here, its provider, and the plan that bounds the pool (None for platform accounts).
-    Raises ValidationFailed where nothing is sure enough to tell the application anything: what was true when the flow
-    began must still be. Raises ProjectSuspended."""
+    """The returning flow, its provider, and the pool's plan (None for platform accounts). Raises ProjectSuspended, and
+    ValidationFailed if the application cannot safely be told."""
     try:
         flow = flows.open_sealed(state, request.COOKIES)
     except flows.UnknownFlow:

@@ -1,2 +1,2 @@
-"""The platform as an OAuth 2 client: calls of a provider, its discovery document and keys, what it says of a person.
+"""OAuth 2 client: requests to a provider, its discovery document, keys and claims.
 Depends on: models, accounts.oauth.client_secrets and errors."""

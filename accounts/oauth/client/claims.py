@@ -1,7 +1,6 @@
-"""Validates a provider's claims about a person. OpenID Connect: the ID token, signed by a key of the issuer's own set
-with an asymmetric algorithm, for our client, within its validity, with this flow's nonce (OpenID Connect Core 3.1.3.7);
-joserfc checks the signature, Authlib the claims. Plain OAuth 2: the profile that the access token opens, at the
-provider's own endpoint, read by dotted paths."""
+"""Validates a provider's claims about a person. OpenID Connect: the ID token with an asymmetric signature of the
+issuer's keys, audience, validity and nonce (OpenID Connect Core 3.1.3.7); joserfc checks the signature, Authlib the
+claims. Plain OAuth 2: the profile from the provider's endpoint, read by dotted paths."""
 
 import logging
 from dataclasses import dataclass
@@ -23,33 +22,31 @@ from accounts.users import emails
 from platform_site.http.errors import ValidationFailed
 
 LEEWAY: Final = 30
-"""Seconds by which a provider's clock may differ."""
+"""Seconds of clock difference."""
 LONGEST_SUBJECT: Final = 255
 """OpenID Connect Core 2, `sub`."""
 LONGEST_NAME: Final = 200
 DEFAULT_FIELDS: Final = {"subject": "id", "email": "email", "name": "name"}
-"""Of a plain OAuth 2 provider that was configured without paths."""
+"""Paths of a plain OAuth 2 provider without its own."""
 
 log = logging.getLogger("platform.oauth")
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A person as one provider knows them."""
-
     subject: str
     email: str | None
-    """None if there is none, or none that is valid here (`accounts.users.emails`)."""
+    """None if missing or invalid here (`accounts.users.emails`)."""
     is_email_verified: bool
-    """Whether the provider confirms that the email is this person's."""
+    """Whether the provider has verified the email."""
     name: str
 
 
 def of_person(
     calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str, nonce: str
 ) -> Profile:
-    """Exchange the provider's code and read whose it is. Two to four calls. Raises ProviderRefused (it does not take
-    the code), ProviderUnreachable, ProviderAnswerInvalid."""
+    """Exchange the provider's code and read whose it is. Raises ProviderRefused, ProviderUnreachable,
+    ProviderAnswerInvalid."""
     try:
         token = _exchanged(calls, known, code=code, redirect_uri=redirect_uri, code_verifier=code_verifier)
         if calls.provider.kind == IdentityProvider.Kind.OIDC:
@@ -92,7 +89,7 @@ def _of_id_token(calls: Calls, known: Metadata, token: dict[str, Any], nonce: st
 
 
 def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, nonce: str) -> dict[str, Any]:
-    """The claims of the ID token in `token`, checked. Raises ProviderAnswerInvalid, JoseError, ValueError."""
+    """The verified claims of the ID token. Raises ProviderAnswerInvalid, JoseError, ValueError."""
     text = token.get("id_token")
     if not isinstance(text, str):
         raise ProviderAnswerInvalid("no ID token")
@@ -169,8 +166,7 @@ def _shown(name: Any) -> str:
 
 
 def name_in_form(user: str) -> str:
-    """The name in the parameter `user`, which Apple sends with the first sign-in only; empty if there is none. It is
-    not signed, so nothing else of it is read."""
+    """The name in the parameter `user` (Apple's first sign-in), or empty. It is unsigned, so nothing else is read."""
     try:
         name = orjson.loads(user)["name"]
         return _shown(" ".join(part for part in (name.get("firstName"), name.get("lastName")) if isinstance(part, str)))

@@ -1,6 +1,6 @@
-"""Discovery documents and key sets of providers, cached per process and issuer. An issuer's document must name that
-issuer itself (OpenID Connect Discovery 4.3), and keys are only loaded from the URL in that document: two thirds of
-rejecting a foreign issuer (GHSA-9wqv-qhrh-87f4). The last is `iss` in each ID token (`claims`)."""
+"""Discovery documents and key sets of providers, cached per process and issuer. A document must name its own issuer
+(OpenID Connect Discovery 4.3), and keys are only loaded from its URL: with `iss` in each ID token (`claims`) this
+rejects a foreign issuer (GHSA-9wqv-qhrh-87f4)."""
 
 import re
 import threading
@@ -19,11 +19,9 @@ from accounts.oauth.client.transport import Calls, check_endpoint
 from accounts.oauth.errors import ProviderAnswerInvalid
 
 CACHE_SECONDS: Final = 600.0
-"""Seconds."""
 KEYS_RELOAD_SECONDS: Final = 30.0
-"""Seconds after which an unknown key id makes the key set be read again."""
+"""Minimum seconds between reads of a key set for an unknown key id."""
 MAX_ENTRIES: Final = 200
-"""Issuers remembered in a process."""
 MOST_KEYS: Final = 40
 ALGORITHMS: Final = (
     "RS256",
@@ -38,20 +36,19 @@ ALGORITHMS: Final = (
     "EdDSA",
     "Ed25519",
 )
-"""Signatures by a key of the provider's alone. No `none`; no HMAC, whose key the client shares."""
+"""Asymmetric only: no `none`, and no HMAC, whose key the client shares."""
 TENANT: Final = "{tenantid}"
 _TENANT: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _MULTI_TENANT: Final = ("common", "organizations")
 
 
 def is_multi_tenant(issuer: str | None) -> bool:
-    """Whether this is a Microsoft Entra URL for the users of all tenants."""
     return issuer is not None and issuer.rstrip("/").removesuffix("/v2.0").rpartition("/")[2] in _MULTI_TENANT
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Where a provider is and what it can. `issuer` and `jwks_uri` are there for OpenID Connect."""
+    """A provider's endpoints and abilities. `issuer` and `jwks_uri` are set for OpenID Connect."""
 
     authorization_endpoint: str
     token_endpoint: str
@@ -59,13 +56,12 @@ class Metadata:
     issuer: str | None = None
     jwks_uri: str | None = None
     auth_methods: tuple[str, ...] = ()
-    """How clients may authenticate; empty: it does not say."""
+    """Empty: unspecified."""
     algorithms: tuple[str, ...] = ("RS256",)
     issuer_template: str | None = None
-    """The issuer with `{tenantid}` where Microsoft Entra names the tenant that issued a token; then `issuer` is the
-    multi-tenant URL (`/common/v2.0`), which no token carries."""
+    """Microsoft Entra's issuer with `{tenantid}`; `issuer` is then the multi-tenant URL (`/common/v2.0`)."""
     names_itself: bool = False
-    """Whether it says who it is when it sends the browser back (RFC 9207)."""
+    """Whether it sends `iss` to the redirect URI (RFC 9207)."""
 
     def issuer_of(self, claims: dict[str, Any]) -> str:
         """The exact `iss` that an ID token with these claims must have."""
@@ -77,7 +73,7 @@ class Metadata:
         return self.issuer_template.replace(TENANT, tenant)
 
     def is_issuer(self, issuer: str) -> bool:
-        """Whether an authorization response may name this issuer (RFC 9207); of a template, its shape."""
+        """Whether an authorization response may name this issuer (RFC 9207)."""
         if self.issuer_template is None:
             return issuer == self.issuer
         before, _, after = self.issuer_template.partition(TENANT)
@@ -85,7 +81,7 @@ class Metadata:
         return issuer == f"{before}{tenant}{after}" and _TENANT.fullmatch(tenant) is not None
 
     def auth_method(self, provider: IdentityProvider) -> str:
-        """How our client proves itself: as configured, else as the provider likes it best."""
+        """The configured authentication method, else the provider's preferred one."""
         methods = IdentityProvider.ClientAuth
         if provider.client_auth:
             return provider.client_auth
@@ -102,14 +98,12 @@ CachedValue = TypeVar("CachedValue")
 
 
 class _Cache(Generic[CachedValue]):
-    """The last MOST things by name, each for REMEMBERED seconds."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: LRUCache[str, tuple[float, CachedValue]] = LRUCache(MAX_ENTRIES)
 
     def get(self, name: str, make: Callable[[], CachedValue], *, older_than: float = CACHE_SECONDS) -> CachedValue:
-        """What is kept under `name` if it is younger than `older_than` seconds, else what `make` makes."""
+        """The value cached under `name` if younger than `older_than` seconds, else what `make` returns."""
         with self._lock:
             found = self._kept.get(name)
         if found is not None and time.monotonic() - found[0] < older_than:
@@ -129,14 +123,12 @@ _key_sets: _Cache[KeySet] = _Cache()
 
 
 def evict() -> None:
-    """Forget everything (tests)."""
     _documents.clear()
     _key_sets.clear()
 
 
 def of(calls: Calls, *, fresh: bool = False) -> Metadata:
-    """The metadata of a provider; a call where it is discovered and not remembered. `fresh`: read it again. Raises
-    ProviderUnreachable, ProviderAnswerInvalid."""
+    """The metadata of a provider, cached unless `fresh`. Raises ProviderUnreachable, ProviderAnswerInvalid."""
     provider = calls.provider
     if provider.kind == IdentityProvider.Kind.OIDC:
         issuer = str(provider.issuer)
@@ -180,19 +172,19 @@ def _words(value: Any) -> tuple[str, ...]:
 
 
 def keys(calls: Calls, metadata: Metadata, *, again: bool = False) -> KeySet:
-    """The keys by which the issuer signs. `again`: one was missing, so what is remembered may be out of date."""
+    """The issuer's keys. `again`: one was missing, so the cache may be outdated."""
     older_than = KEYS_RELOAD_SECONDS if again else CACHE_SECONDS
     return _key_sets.get(str(metadata.issuer), lambda: _read_keys(calls, metadata), older_than=older_than)
 
 
 _PUBLIC: Final = frozenset({"kty", "kid", "use", "alg", "n", "e", "crv", "x", "y"})
 _LONGEST: Final = 2_800
-"""Characters of one member: an RSA modulus of 16,384 bits."""
+"""Characters of one field: an RSA modulus of 16,384 bits."""
 
 
 def _public(key: dict[str, Any]) -> dict[str, Any]:
-    """What verifies of a key. With a private half beside it the library would look for its primes, which takes seconds
-    to minutes of this process's time, as its author likes. Raises ValueError for members that no key needs so long."""
+    """The public half of a key: the library would factor a private half, for seconds to minutes. Raises ValueError for
+    fields that are too long."""
     public = {name: value for name, value in key.items() if name in _PUBLIC}
     if any(isinstance(value, str) and len(value) > _LONGEST for value in public.values()):
         raise ValueError("a key of this length is not read")

@@ -1,8 +1,6 @@
-"""Requests to providers: Authlib's protocol code over the guarded HTTP client, limited in time, bytes and number.
-Tenants name their providers, so an endpoint may be slow, huge or an internal IP address. The guarded client checks IPs
-and bytes; here one sign-in has SECONDS for all its requests, and one process makes at most IN_ALL requests at a time,
-shared fairly between applications (`platform_site.concurrency.fair_semaphore`), because waiting threads serve no other
-requests. A provider that timed out or was interrupted gets a growing cooldown. Requests run outside of transactions."""
+"""Requests to providers: Authlib's protocol code over the guarded HTTP client. Tenants choose the endpoints, so one
+sign-in has SECONDS for all its requests, a process makes at most IN_ALL at a time, shared fairly between applications
+(`platform_site.concurrency.fair_semaphore`), and a provider that timed out gets a growing cooldown."""
 
 import logging
 import threading
@@ -28,7 +26,6 @@ SECONDS: Final = 8.0
 PER_CALL: Final = 4.0
 CONNECT: Final = 2.0
 LIMIT: Final = 64 * 1024
-"""Bytes of one answer."""
 IN_ALL: Final = 8
 PER_OWNER: Final = 4
 """Maximum of one application, over all its providers."""
@@ -37,10 +34,9 @@ FIRM: Final = 1.5
 WAIT: Final = 2.0
 """Seconds that a request waits for a slot: longer than FIRM, after which a lent slot is returned."""
 WAITING: Final = 4
-"""Requests that wait for a slot at a time. Each blocks a thread."""
+"""Maximum of waiting requests. Each blocks a thread."""
 INITIAL_COOLDOWN: Final = 3.0
 MAX_COOLDOWN: Final = 300.0
-"""Seconds."""
 _MAX_COOLDOWNS: Final = 10_000
 _USER_AGENT: Final = "backend-platform"  # GitHub refuses callers without one
 
@@ -55,7 +51,6 @@ class Answer:
         self._body = body
 
     def json(self) -> Any:
-        """Raises ValueError (`orjson.JSONDecodeError` is one)."""
         return orjson.loads(self._body)
 
     def raise_for_status(self) -> None:
@@ -64,8 +59,6 @@ class Answer:
 
 
 class _Cooldowns:
-    """Providers that are not called for the moment."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: LRUCache[str, tuple[int, float]] = LRUCache(_MAX_COOLDOWNS)
@@ -97,8 +90,7 @@ _cooldowns = _Cooldowns()
 
 @contextmanager
 def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
-    """A slot for one call to the provider, and the interruption that ends the call if others need the slot. Raises
-    ProviderUnreachable."""
+    """A slot for one call, and its interruption when others need the slot. Raises ProviderUnreachable."""
     _cooldowns.check(provider.pk)
     ending = Interruption()
     try:
@@ -148,7 +140,6 @@ class Calls:
         headers: Mapping[str, str] | None = None,
         auth: Any = None,
     ) -> Answer:
-        """What `OAuth2Client.fetch_token` calls."""
         body, sent = urlencode(data or {}), dict(headers or {})
         if auth is not None:
             url, sent, body = auth.prepare("POST", url, sent, body)
@@ -185,7 +176,7 @@ class Calls:
 
 
 def check_endpoint(url: Any) -> str:
-    """`url` if it is a valid endpoint, with https except in development. Raises ProviderAnswerInvalid."""
+    """`url` if it is valid and https (except in development). Raises ProviderAnswerInvalid."""
     try:
         target = parse_url(url if isinstance(url, str) else "")
     except BadUrl as error:
