@@ -1,4 +1,4 @@
-"""What can go wrong with functions and runs, mapped by `platform_site.http.errors`."""
+"""Errors of functions and runs, mapped by `platform_site.http.errors`."""
 
 from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, RateLimited
 
@@ -20,7 +20,7 @@ class RunEnded(Conflict):
 
 
 class TooManyRuns(RateLimited):
-    """All concurrency slots of the environment's plan, or of its anonymous callers, are taken."""
+    """All concurrency slots of the plan, or of anonymous callers, are taken."""
 
     def __init__(self, limit: int, *, of_visitors: bool = False) -> None:
         runs = "runs for publishable keys" if of_visitors else "runs"
@@ -29,7 +29,7 @@ class TooManyRuns(RateLimited):
 
 
 class TooManyCalls(RateLimited):
-    """A synchronous call found no concurrency slot within its function's timeout, or no place in the wait queue."""
+    """No concurrency slot within the function's timeout, or no place in the wait queue."""
 
     def __init__(self, seconds: float, *, is_queue_full: bool) -> None:
         if is_queue_full:
@@ -40,23 +40,23 @@ class TooManyCalls(RateLimited):
 
 
 class TooManyAnonymousCalls(RateLimited):
-    """The plan's limit of queued runs of anonymous callers is reached, in number or in bytes."""
+    """The plan's limit of anonymous callers' queued runs, in number or bytes."""
 
     def __init__(self, limit: str, *, is_share: bool) -> None:
-        """`is_share`: slots are free, but not for this caller's network."""
+        """`is_share`: the limit is that of this caller's network."""
         so_many = "half of that waits, some of it from your network" if is_share else "so many wait"
         super().__init__(10, f"The plan allows {limit} for publishable keys, and {so_many}.")
 
 
 class TooManyQueued(RateLimited):
-    """As many queued runs wait in the environment as its plan allows to one kind of caller, or as large ones."""
+    """The plan's limit of queued runs of one kind of caller, in number or bytes."""
 
     def __init__(self, limit: str, whose: str, why: str) -> None:
         super().__init__(10, f"The plan allows {limit} {whose}. {why}")
 
 
 class CallLoopError(Conflict):
-    """Functions and webhooks call each other in a circle."""
+    """Functions and webhooks call each other in a loop."""
 
     def __init__(self, depth: int) -> None:
         super().__init__(f"A chain of {depth} functions and webhooks led here; it was cut.")

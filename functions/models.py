@@ -10,8 +10,8 @@ from platform_site.http.models import public_id
 
 
 class Function(models.Model):
-    """A name in an environment, which version answers to it, and when it runs by itself: by a schedule
-    (`functions.triggers.schedules`) or on events (`functions.triggers.event_subscriptions`)."""
+    """A function, its active version, schedule (`functions.triggers.schedules`) and event triggers
+    (`functions.triggers.event_subscriptions`)."""
 
     class Stopped(models.TextChoices):
         CALLER_GONE = "caller_gone"
@@ -21,42 +21,39 @@ class Function(models.Model):
 
     id = public_id("fn")
     environment_id = models.CharField(max_length=30, null=True)
-    """Null: it is deleted, and its runs are being removed (`functions.deploy.deletion`)."""
+    """Null: deleted, its runs are being removed (`functions.deploy.deletion`)."""
     name = models.CharField(max_length=63)
     active_version = models.PositiveIntegerField()
     last_version = models.PositiveIntegerField()
-    """The next deployment is one more; an earlier version made active again does not turn the count back."""
     timeout_ms = models.PositiveIntegerField()
     memory_mb = models.PositiveIntegerField()
     allowed_hosts = ArrayField(models.CharField(max_length=260), default=list)
-    """`host` or `host:port`; empty: no network at all."""
+    """`host` or `host:port`; empty: no network."""
     invoke = models.CharField(max_length=10, null=True)
-    """Who may invoke it: `user` app users only, `key` server keys and members only, null all of these; `public` besides
-    them whoever shows a publishable key, which nothing else admits."""
+    """`user`: app users; `key`: server keys and members; null: all of these; `public`: anonymous callers as well."""
     attempts = models.PositiveSmallIntegerField(default=1)
-    """How often an async run is tried if it fails or times out. A lost worker is retried in any case."""
+    """Attempts of an async run that fails or times out. A lost worker is always retried."""
     schedule = models.CharField(max_length=200, null=True)
-    """As `functions.triggers.cron` reads it."""
     next_run_at = models.DateTimeField(null=True)
-    """Null where there is no schedule, or where it is stopped."""
+    """Null without a schedule, or while it is stopped."""
     schedule_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
     """Why the schedule is stopped until it is set again."""
     scheduled_kind = models.CharField(max_length=10, null=True)
     scheduled_id = models.CharField(max_length=30, null=True)
-    """Who set the schedule or deployed last: `account` or `key`, whose rights its runs have."""
+    """The `account` or `key` that set the schedule or deployed last: its runs have these rights."""
     scheduled_run_id = models.CharField(max_length=30, null=True)
-    """The last run that the schedule made; it may be forgotten by now."""
+    """The schedule's last run, which may be deleted."""
     last_skipped_at = models.DateTimeField(null=True)
-    """The last due time that made no run, because the run before had not ended."""
+    """The last due time that was skipped, because a run had not ended."""
     events = ArrayField(models.CharField(max_length=120), null=True)
-    """Patterns as `rows.outbox.event_types` has them: it runs on each event that one of them covers."""
+    """Patterns as in `rows.outbox.event_types`."""
     events_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
-    """Why the event triggers are stopped until they are set again."""
+    """Why event triggers are stopped until they are set again."""
     events_kind = models.CharField(max_length=10, null=True)
     events_id = models.CharField(max_length=30, null=True)
-    """Who named the events or deployed last: `account` or `key`, whose rights these runs have."""
+    """The `account` or `key` that set the events or deployed last: these runs have its rights."""
     runs_since = models.DateTimeField(null=True)
-    """Where its history begins, if runs of it went before their time (`functions.runs.retention`)."""
+    """The start of its history, if runs were deleted early (`functions.runs.retention`)."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now())
 
@@ -89,13 +86,13 @@ class Function(models.Model):
 
 
 class Version(models.Model):
-    """One deployed module, never changed."""
+    """One deployed module; immutable."""
 
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
     source = models.TextField()
     source_hash = models.CharField(max_length=64)
-    """SHA-256 of the source: with the function's id what a warm process is warm for."""
+    """SHA-256 of the source: with the function's id it identifies a warm process."""
     author_kind = models.CharField(max_length=10)
     author_id = models.CharField(max_length=30, null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -108,7 +105,7 @@ class Version(models.Model):
 
 
 class Secret(models.Model):
-    """A named secret of a function, encrypted at rest; the value is null after a branch, until it is set."""
+    """Encrypted at rest; the value is null in a branch until it is set."""
 
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=64)
@@ -129,17 +126,17 @@ class InboundEndpoint(models.Model):
     function = models.ForeignKey(
         Function, on_delete=models.CASCADE, related_name="inbound_addresses", db_constraint=False
     )
-    """The migration adds a constraint with ON DELETE CASCADE: raw SQL deletes functions, too."""
+    """A migration adds ON DELETE CASCADE: raw SQL deletes functions too."""
     token_hash = models.BinaryField(unique=True)
-    """SHA-256 of the token (`functions.triggers.inbound_tokens`), which is shown once and never stored."""
+    """SHA-256 of the token (`functions.triggers.inbound_tokens`)."""
     label = models.CharField(max_length=100, blank=True)
     is_async = models.BooleanField()
-    """Whether a POST is queued and answered at once; false: the caller waits for the run."""
+    """Whether a POST is queued and answered at once."""
     runs_as_kind = models.CharField(max_length=10)
     runs_as_id = models.CharField(max_length=30)
-    """Who made it, or deployed the function since: `account` or `key`, whose rights its runs have."""
+    """The `account` or `key` that made it or deployed since: its runs have these rights."""
     uses = models.BigIntegerField(db_default=0)
-    """How many requests it has taken. A crash of PostgreSQL may forget the last of them."""
+    """Number of requests; approximate after a crash of PostgreSQL."""
     last_used_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -148,7 +145,7 @@ class InboundEndpoint(models.Model):
 
 
 class Run(models.Model):
-    """One invocation. `running` until it has an end; `phase` tells queued from running. Kept for 7 days."""
+    """One invocation. `phase` distinguishes queued from running. Kept for 7 days."""
 
     class Status(models.TextChoices):
         RUNNING = "running"
@@ -174,13 +171,11 @@ class Run(models.Model):
     phase = models.CharField(max_length=10, choices=Phase.choices)
     is_async = models.BooleanField()
     trigger = models.CharField(max_length=10, choices=Trigger.choices, db_default=Trigger.CALL)
-    """How it came about."""
     event_id = models.CharField(max_length=30, null=True)
-    """The event that it runs on."""
     address_id = models.CharField(max_length=30, null=True)
-    """The inbound endpoint of the call, which may be revoked by now."""
+    """The inbound endpoint of the call, which may be revoked."""
     input = models.TextField()
-    """JSON text as it came; empty where it was too large to be kept. It goes with the run's row after 7 days."""
+    """JSON text as received; empty if too large to store."""
     output = models.TextField(null=True)
     error = models.JSONField(null=True)
     """`{"name", "message", "reason", "stack"?}`; `reason` is `user_error`, `timeout`, `memory`, `worker_lost`, …"""
@@ -188,27 +183,24 @@ class Run(models.Model):
     sandbox_layers = ArrayField(models.CharField(max_length=20), default=list)
     """The sandbox layers around the code (`functions.runtime.sandbox`)."""
     not_stored = ArrayField(models.CharField(max_length=10), null=True)
-    """For an anonymous caller's run, which of `input`, `output` and `logs` were too large to store
-    (`functions.runs.anonymous_retention`); null: none."""
+    """For an anonymous caller's run, which of `input`, `output` and `logs` were too large to store."""
     caller_kind = models.CharField(max_length=10)
     caller_id = models.CharField(max_length=30)
     weight = models.IntegerField(null=True)
     """For an ended run in the sample, the bytes of history that it represents (`functions.runs.sampled_sizes`)."""
     network = models.BigIntegerField(null=True)
-    """For an anonymous caller's run, its network as a number of the environment
-    (`functions.quotas.client_networks`)."""
+    """For an anonymous caller's run, its network's number (`functions.quotas.client_networks`)."""
     turn_at = models.DateTimeField(null=True)
-    """When it is as if a queued run had come, where that is later than it came: behind others of its network."""
+    """A later place in the queue: behind other runs of its network."""
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
-    """How many functions and webhooks in a row led here."""
+    """Call depth: functions and webhooks in a row."""
     attempts = models.PositiveSmallIntegerField(default=0)
-    """Also the fencing token: an outcome is written only by the attempt that is current."""
+    """Also the fencing token: only the current attempt writes an outcome."""
     concurrency = models.PositiveSmallIntegerField(db_default=1)
-    """Concurrency slots that it may take, from the first on: all slots of the plan when the run was created, or the
-    share of anonymous callers (`functions.runs.start`)."""
+    """Concurrency slots, from the first on, that it may take (`functions.runs.start`)."""
     slot = models.SmallIntegerField(null=True)
-    """Its slot while it executes (`functions.runs.start`)."""
+    """Its slot while it executes."""
     claimed_until = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -271,16 +263,15 @@ class Run(models.Model):
 
 
 class PendingEvent(models.Model):
-    """A pending event of an event trigger, without a run so far (`functions.triggers.events`). The relay inserts it in
-    the transaction that settles the event; the transaction that creates the run deletes it. There is no foreign key, so
-    that deleting a function does not wait for thousands of these; orphaned ones are deleted in their turn."""
+    """An event of an event trigger without a run so far (`functions.triggers.events`). Has no foreign key, so that
+    deleting a function need not wait for thousands of these; orphans are deleted later."""
 
     id = models.BigAutoField(primary_key=True)
     environment_id = models.CharField(max_length=30)
     function_id = models.CharField(max_length=30)
     event_id = models.CharField(max_length=30)
     sequence = models.BigIntegerField()
-    """The event's, by which runs are made in order: by `id`, an index of all environments' would seem the way."""
+    """The event's: runs are made in this order, not by `id`, whose index spans all environments."""
 
     class Meta:
         constraints: ClassVar = [

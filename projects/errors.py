@@ -1,4 +1,4 @@
-"""The errors of `projects`, and their answers in HTTP (registered in `projects.apps`)."""
+"""The errors of `projects` and their HTTP responses (registered in `projects.apps`)."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -9,17 +9,17 @@ from projects.directory.origins import NotAnOrigin
 
 
 class ProjectsError(Exception):
-    """Base of the errors below. Never raised itself."""
+    pass
 
 
 class ApplyInProgress(errors.Conflict):
-    """A configuration is applied to the environment at this moment."""
+    """A configuration is being applied to the environment."""
 
     message = "A configuration is being applied to the environment. Try again in a moment."
 
 
 class NoSuchProject(ProjectsError):
-    """Unknown, deleted, or invisible to this caller: one error for all, so that they cannot be distinguished."""
+    """Unknown, deleted or invisible: indistinguishable."""
 
 
 class NoSuchEnvironment(ProjectsError):
@@ -27,15 +27,15 @@ class NoSuchEnvironment(ProjectsError):
 
 
 class NoSuchMember(ProjectsError):
-    """The user is no member of the project."""
+    pass
 
 
 class NoSuchInvitation(ProjectsError):
-    """The project has no such open invitation."""
+    pass
 
 
 class RoleNeeded(ProjectsError):
-    """The caller sees the project but its role there does not allow this."""
+    """The caller sees the project but its role does not allow this."""
 
     def __init__(self, role: ProjectRole) -> None:
         self.role = role
@@ -43,7 +43,7 @@ class RoleNeeded(ProjectsError):
 
 
 class QuotaReached(ProjectsError):
-    """Base of the three below: the plan allows no more than `limit`."""
+    """Base class: the plan allows no more than `limit`."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -51,11 +51,11 @@ class QuotaReached(ProjectsError):
 
 
 class ProjectsQuotaReached(QuotaReached):
-    """The account has as many live projects on this plan as it may have."""
+    pass
 
 
 class MembersQuotaReached(QuotaReached):
-    """The project has as many members, with those who are invited, as its plan allows."""
+    """Members and invited persons together."""
 
 
 class BranchesQuotaReached(QuotaReached):
@@ -63,40 +63,39 @@ class BranchesQuotaReached(QuotaReached):
 
 
 class NameTaken(ProjectsError):
-    """The project has an environment of this name."""
+    pass
 
 
 class NoSuchSource(ProjectsError):
-    """The project has no environment of this name or id to branch from."""
+    pass
 
 
 class SourceNotReady(ProjectsError):
-    """The environment to branch from is still being made, or failed at it."""
+    """The environment to branch from is being created, or failed."""
 
 
 class NotResettable(ProjectsError):
-    """The preview branch is still being made or failed at it, or its parent is not ready or deleted."""
+    """The branch or its parent is not ready."""
 
 
 class TablesInUse(ProjectsError):
-    """Others used the tables of the branch throughout. Nothing was changed."""
+    """Other transactions used the branch's tables. Nothing was changed."""
 
 
 class NotABranch(ProjectsError):
-    """Development and production go with their project only."""
+    pass
 
 
 class NoSuchAccount(ProjectsError):
-    """No live platform account has this email."""
+    pass
 
 
 class AlreadyMember(ProjectsError):
-    """The account is a member of the project."""
+    pass
 
 
 class SchemaLost(ProjectsError):
-    """The environment has no PostgreSQL schema: it was made after the backup that its region was restored from. Its
-    tables, functions and webhooks are gone with it, so it is not made again as if it had been empty."""
+    """The environment has no PostgreSQL schema: it is newer than the backup that its region was restored from."""
 
     EXPLANATION: Final = (
         "The environment was lost when its region was restored from a backup that is older than the environment. "
@@ -149,6 +148,5 @@ _ANSWERS: Final[dict[type[Exception], Callable[[Any], errors.ApiError]]] = {
 
 
 def register_answers() -> None:
-    """Tell the exception handler what these mean in HTTP."""
     for error, answer in _ANSWERS.items():
         exception_handler.register(error, answer)

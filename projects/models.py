@@ -1,4 +1,4 @@
-"""Tables of `projects`, all in the control database. What an environment holds lives in its region."""
+"""Tables of `projects`, in the control database. An environment's contents are in its region."""
 
 from typing import ClassVar, Final
 
@@ -33,23 +33,21 @@ class Project(models.Model):
     name = models.CharField(max_length=64)
     region = models.CharField(max_length=20, choices=Region.choices, default=Region.US_EAST_1)
     cluster = models.CharField(max_length=40)
-    """The database alias that holds the project; the region's own today."""
+    """The database alias that holds the project."""
     plan = models.CharField(max_length=10, choices=Plan.choices, default=Plan.FREE)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, editable=False, related_name="created_projects"
     )
-    """The account whose quota it counts against, even if the owner changes: otherwise a transfer could use up another
-    account's quota."""
+    """The account whose quota it counts against, whoever owns it: a transfer could use up another account's quota."""
     deleted_at = models.DateTimeField(null=True, editable=False)
-    """Marked as deleted: unreachable for callers until a periodic job has dropped the schemas and removes the
-    record."""
+    """Deleted: unreachable, until a periodic job removes schemas and record."""
     suspended_at = models.DateTimeField(null=True, editable=False)
-    """Since when operators keep everything of it from happening (`projects.provisioning.suspension`)."""
+    """When operators suspended it (`projects.provisioning.suspension`)."""
     suspension_reason = models.CharField(max_length=SUSPENSION_REASON_LENGTH, null=True, editable=False)
-    """Their words, for the project's members; null where it is not suspended."""
+    """Shown to the project's members."""
     resumed_at = models.DateTimeField(null=True, editable=False)
-    """When the last suspension was lifted: what expires by itself gets its time again from then on."""
+    """When the last suspension ended: expiry times start again."""
     members: "models.ManyToManyField[models.Model, Member]" = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="Member", related_name="projects"
     )
@@ -83,20 +81,18 @@ class Project(models.Model):
 
     @property
     def state(self) -> str:
-        """`live`, `suspended` or `being deleted`, as the console and commands say it."""
+        """`live`, `suspended` or `being deleted`, for console and commands."""
         if self.deleted_at is not None:
             return "being deleted"
         return "live" if self.suspended_at is None else "suspended"
 
     def require_active(self) -> None:
-        """Raise ProjectSuspended while operators keep everything of it from happening."""
+        """Raise ProjectSuspended if it is suspended."""
         if self.suspended_at is not None:
             raise ProjectSuspended
 
 
 class Member(models.Model):
-    """An account's role in a project. Every live project keeps at least one owner."""
-
     class Role(models.TextChoices):
         OWNER = "owner"
         DEVELOPER = "developer"
@@ -121,7 +117,7 @@ class Member(models.Model):
 
 
 class Environment(models.Model):
-    """One PostgreSQL schema of the project's region, named by this id."""
+    """A PostgreSQL schema of this id in the project's region."""
 
     class Status(models.TextChoices):
         CREATING = "creating"
@@ -132,11 +128,9 @@ class Environment(models.Model):
 
     class Filling(models.TextChoices):
         SOURCE = "source"
-        """The rows of `parent`."""
         ARCHIVE = "archive"
         """A backup (`manage.py restore`)."""
         RESET = "reset"
-        """The rows of `parent`, in place of its own."""
 
     id = public_id("env")
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="environments")
@@ -144,21 +138,19 @@ class Environment(models.Model):
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.CREATING)
     status_reason = models.TextField(null=True, blank=True)
     parent = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="branches")
-    """The environment a preview branch came from."""
+    """The environment that a preview branch came from."""
     filled_from = models.CharField(max_length=10, choices=Filling.choices, null=True, editable=False)
-    """The source of a preview branch's rows; None for one without. Tells the periodic job what a `creating` environment
-    waits for."""
+    """The source of a preview branch's rows: what a `creating` environment waits for."""
     pool_id = models.CharField(max_length=30)
-    """The environment whose users sign in here: itself, or the one it descends from."""
+    """The environment whose users sign in here: itself, or its ancestor."""
     allowed_origins = ArrayField(models.CharField(max_length=200), default=list, blank=True)
-    """CORS: `["*"]` for all, empty for none, else the exact origins."""
+    """CORS: `["*"]` for all, else the exact origins."""
     applying_plan = models.CharField(max_length=30, null=True, editable=False)
-    """The configuration plan that is being applied (`platform_site.config.apply`): until it is, settings that are
-    stored here do not change otherwise."""
+    """The configuration plan being applied (`platform_site.config.apply`)."""
     applying_since = models.DateTimeField(null=True, editable=False)
-    """Also when a reset that a worker completes began."""
+    """Also when a reset by a worker began."""
     expires_at = models.DateTimeField(null=True, blank=True)
-    """When a preview branch is deleted; None: never."""
+    """For a preview branch; None: never."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = EnvironmentQuerySet.as_manager()
@@ -191,12 +183,12 @@ class Environment(models.Model):
 
     @property
     def is_branch(self) -> bool:
-        """Whether it was branched from another; development and production have a user pool of their own."""
+        """Development and production are no branches."""
         return self.pool_id != self.pk
 
 
 class StaffGrant(models.Model):
-    """Access of a member of staff to one environment, for an hour (`projects.staff_access`)."""
+    """Access of staff to one environment, for an hour (`projects.staff_access`)."""
 
     id = public_id("sgr")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

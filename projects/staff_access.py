@@ -1,7 +1,6 @@
-"""Grants: how staff who are no members enter one environment of `/console`. A grant has a reason, is read-only unless
-it says otherwise, ends after LIFETIME and is in the project's audit log. Its owners can revoke it, and so can its
-holder and every operator. It holds for the console's own calls of the API alone: only `developer_console.api_calls` can
-name a grant (an attribute of the request in this process)."""
+"""Grants: staff access to one environment of `/console`, with a reason, in the project's audit log, for LIFETIME,
+read-only by default. Owners, the holder and operators can revoke it. Only the console's own API calls can use one
+(`developer_console.api_calls`)."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -24,16 +23,15 @@ from projects.models import GRANT_REASON_LENGTH, Environment, StaffGrant
 
 LIFETIME: Final = timedelta(hours=1)
 ATTRIBUTE: Final = "staff_grant_id"
-"""Of a request: the grant that its page was opened with."""
+"""Of a request: the grant of its page."""
 READ: Final = roles.BY_ROLE["viewer"] | {"logs:read"}
 WRITE: Final = READ | {"rows:write", "schema:write"}
-"""What outlives a grant is missing: keys, users, code, URLs of webhooks, members."""
+"""Without what outlives a grant: keys, users, code, webhook URLs, members."""
 _KEPT_FOR: Final = timedelta(days=30)
 
 
 def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> StaffGrant:
-    """A grant for this member of staff. Raises NotFound, Forbidden (no staff; support may not write), ValidationFailed
-    on the field `reason`."""
+    """A grant for this member of staff. Raises NotFound, Forbidden, ValidationFailed on the field `reason`."""
     reason = reason.strip()
     if not reason or len(reason) > GRANT_REASON_LENGTH or not reason.isprintable():
         message = f"The reason takes 1 to {GRANT_REASON_LENGTH} printable characters, on one line."
@@ -61,7 +59,7 @@ def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> S
 
 
 def active() -> "QuerySet[StaffGrant]":
-    """Grants that hold now: not expired or revoked, of accounts that are still staff and not disabled."""
+    """Grants that are not expired or revoked, of active staff."""
     return StaffGrant.objects.filter(
         Q(may_write=False) | Q(user__is_superuser=True) | Q(user__groups__permissions__codename=OPERATE.split(".")[1]),
         expires_at__gt=Now(),
@@ -72,13 +70,12 @@ def active() -> "QuerySet[StaffGrant]":
 
 
 def active_for(user_id: str, environment_id: str) -> StaffGrant | None:
-    """The grant with which this account may enter the environment."""
+    """The grant by which this account may enter the environment."""
     return active().filter(user_id=user_id, environment_id=environment_id).order_by("-created_at").first()
 
 
 def revoke(grant_id: str, *, actor: Caller | Actor, project_id: str | None = None) -> None:
-    """End a grant, if `project_id` is named one of that project. Whether the actor may is asked before. Raises
-    NotFound."""
+    """End a grant (of `project_id`, if given). The caller checks access. Raises NotFound."""
     meant = active().filter(pk=grant_id)
     with transaction.atomic():
         if not _revoke(meant.filter(environment__project_id=project_id) if project_id else meant, actor):
@@ -99,8 +96,8 @@ def _revoke(grants: "QuerySet[StaffGrant]", actor: Caller | Actor) -> int:
 
 
 def caller_with(account: Caller, grant_id: str, named: str | None, *, needs_place: bool) -> Caller:
-    """The caller that an account with this grant is, in the grant's environment. Two queries. Raises Unauthorized (the
-    grant has ended), NotFound (another environment is named), and where the call `needs_place` ProjectSuspended."""
+    """The caller for an account with this grant. Two queries. Raises Unauthorized (ended), NotFound (another
+    environment), and with `needs_place` ProjectSuspended."""
     found = active().filter(pk=grant_id, user_id=account.id).first()
     place = place_of(found.environment_id) if found is not None else None
     if found is None or place is None:

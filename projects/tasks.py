@@ -1,5 +1,5 @@
-"""Celery tasks and periodic jobs of `projects`: fill large branches, finish deletions, clean up after crashes. A
-notification with an id may be lost; the periodic jobs work from PostgreSQL alone."""
+"""Celery tasks and periodic jobs of `projects`. Notifications may be lost; the periodic jobs work from PostgreSQL
+alone."""
 
 import logging
 import time
@@ -22,17 +22,16 @@ from projects.provisioning import deletion as project_deletion
 from projects.provisioning.schemas import SchemaBusy
 
 MAX_RUN_SECONDS: Final = 45.0
-"""A periodic run starts nothing new after that; the next one continues."""
+"""A periodic run starts nothing new after that."""
 
 ORPHANED_ROWS_EVERY: Final = 3600
-"""Seconds. There are hardly ever any, and looking for them goes through every environment."""
+"""Seconds. They are rare, and the search covers every environment."""
 
 log = logging.getLogger("platform.projects")
 
 
 @shared_task
 def finish_deletion(project_id: str) -> None:
-    """Remove the data of a deleted project. After an error a periodic job continues."""
     try:
         project_deletion.finish(project_id)
     except (Error, SchemaBusy) as error:
@@ -41,7 +40,6 @@ def finish_deletion(project_id: str) -> None:
 
 @shared_task
 def finish_environment_deletion(environment_id: str) -> None:
-    """Remove the data of a deleted environment. After an error a periodic job continues."""
     try:
         project_deletion.finish_environment(environment_id)
     except (Error, SchemaBusy) as error:
@@ -50,13 +48,12 @@ def finish_environment_deletion(environment_id: str) -> None:
 
 @shared_task
 def fill_branch(environment_id: str) -> None:
-    """Copy the rows of a large preview branch. After an interruption a periodic job continues."""
     branching.finish(environment_id)
 
 
 @periodic_job(every=settings.JOB_SECONDS)
 def finish_branches() -> None:
-    """Settle all `creating` branches that no process is filling. A separate job, because a copy may take long."""
+    """A separate job, because a copy may take long."""
     after = ""
     while batch := branching.unfinished(after):
         for after in batch:
@@ -67,8 +64,7 @@ def finish_branches() -> None:
 
 @periodic_job(every=settings.JOB_SECONDS)
 def finish_and_clean() -> None:
-    """Finish all deletions, and drop all schemas of environments that were never committed. An unavailable region only
-    delays its own."""
+    """Finish deletions, and drop schemas of environments that were never committed."""
     deadline = time.monotonic() + MAX_RUN_SECONDS
     for thing in _finish_deletions(deadline):
         log.info("finished the deletion of %s", thing)
@@ -78,7 +74,6 @@ def finish_and_clean() -> None:
 
 @periodic_job(every=settings.JOB_SECONDS)
 def delete_expired_branches() -> None:
-    """Delete the preview branches whose `expires_at` has passed."""
     expired = Environment.objects.live().branches().filter(expires_at__lte=Now()).order_by("expires_at", "pk")
     for environment_id, project_id in list(expired.values_list("pk", "project_id")[:1000]):
         with suppress(NoSuchEnvironment, NoSuchProject):  # deleted meanwhile
@@ -88,7 +83,7 @@ def delete_expired_branches() -> None:
 
 @periodic_job(every=ORPHANED_ROWS_EVERY)
 def remove_orphaned_rows() -> None:
-    """Remove what names an environment that is gone, in each region and in the control database."""
+    """In each region and in the control database."""
     for cluster in settings.REGION_DATABASES:
         with log_failures(f"what environments that are gone left in {cluster}", using=cluster):
             for environment_id in orphaned_rows.find(cluster):

@@ -1,7 +1,5 @@
-"""`manage.py webhooks listen`: forwards an environment's events to a developer's machine. The command creates a
-temporary subscription and makes its delivery attempts itself, signed and recorded like all others, so that they can
-reach the developer's machine. It renews the subscription while it runs. A periodic job (`end_listeners`) removes the
-subscriptions of commands that were killed."""
+"""`manage.py webhooks listen`: forwards events to a developer's machine. The command creates a temporary subscription,
+renews it, and makes the delivery attempts itself. `end_listeners` removes the subscriptions of killed commands."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -26,19 +24,19 @@ from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhook_service
 
 LEASE: Final = timedelta(seconds=60)
-"""Longer than the longest attempt, during which nothing is prolonged."""
+"""Longer than the longest attempt, during which it is not renewed."""
 AT_ONCE: Final = 10
 
 
 class ListenerEnded(Exception):
-    """Somebody deleted or disabled the subscription; or the receiver did, by answering 410."""
+    """The subscription was deleted or disabled, or the receiver answered 410."""
 
 
 class Listener:
-    """`with Listener(place, url, events) as listener:`, and then `listener.pending()` again and again."""
+    """`with Listener(place, url, events) as listener:`, and then `listener.pending()` repeatedly."""
 
     def __init__(self, place: EnvironmentRef, url: str, events: Sequence[str]) -> None:
-        """`url` is checked: http or https, any host. Raises WebhooksQuotaReached on entering."""
+        """`url`: http or https, any host. Raises WebhooksQuotaReached on entering."""
         self._place, self._url, self._events = place, url, list(events)
         # Who runs commands on this machine may call whatever this machine can.
         self._client = outbound.Client(opened=networks(("0.0.0.0/0", "::/0")))
@@ -67,7 +65,7 @@ class Listener:
     def pending(
         self, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[ClaimedDelivery, AttemptOutcome]]:
-        """Make the attempts that are due now, one after the other. Raises NoLongerListening."""
+        """Make the due attempts, one after the other. Raises ListenerEnded."""
         using = self._place.cluster
         if not self._mine().update(listens_until=Now() + LEASE):
             raise ListenerEnded
@@ -96,7 +94,7 @@ RETURNING id, url
 
 
 def end_listeners(using: str) -> int:
-    """Delete the subscriptions of terminals that are gone. Returns how many."""
+    """Delete expired subscriptions. Returns how many."""
     with connections[using].cursor() as cursor:
         cursor.execute(_WHERE)
         environments = [environment_id for (environment_id,) in cursor.fetchall()]

@@ -1,5 +1,3 @@
-"""The errors of webhook subscriptions. `platform_site.http.errors` has their bases."""
-
 from datetime import datetime
 
 from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
@@ -14,7 +12,7 @@ class NoSuchDelivery(NotFound):
 
 
 class NameTaken(ValidationFailed):
-    """Another webhook of the environment has the name."""
+    pass
 
 
 class WebhooksQuotaReached(QuotaExceeded):
@@ -23,7 +21,7 @@ class WebhooksQuotaReached(QuotaExceeded):
 
 
 class TooManySecrets(Conflict):
-    """Another rotation would end the overlap of a secret early, while receivers may still use it."""
+    """Another rotation would end the overlap of a secret early."""
 
     def __init__(self, most: int, until: datetime) -> None:
         when = until.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -31,5 +29,4 @@ class TooManySecrets(Conflict):
 
 
 class NothingToRedeliver(Conflict):
-    """A delivery that never had a body (filtered, or cut from a loop), or that is on its way at this moment; or a
-    webhook that nothing is sent to."""
+    """A delivery without a body (filtered, or a loop) or in flight; or a webhook that is disabled."""

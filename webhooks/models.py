@@ -12,50 +12,44 @@ from webhooks.managers import WebhookQuerySet
 
 
 class Webhook(models.Model):
-    """A subscription of one URL to events of one environment."""
-
     class Ordering(models.TextChoices):
         NONE = "none"
         ROW = "row"
-        """Events of one row arrive one after the other, in the order of their commits."""
+        """Events of one row arrive in the order of their commits."""
 
     id = public_id("wh")
     environment_id = models.CharField(max_length=30)
     name = models.CharField(max_length=48, null=True)
-    """What a configuration document calls it; unique among the environment's webhooks."""
     url = models.CharField(max_length=2000)
     host = models.CharField(max_length=260)
-    """`host:port` of the URL: what the circuit breaker of a receiver goes by."""
+    """`host:port`, the receiver for the circuit breaker."""
     events = ArrayField(models.CharField(max_length=120))
     """`tasks.insert`, `tasks.*`, `*.insert`, `*`, or a system event."""
     filter = models.JSONField(null=True)
-    """In the rows' own grammar over `record` and `old_record`; null wants every event of its kinds."""
+    """A filter over `record` and `old_record`, in the grammar of rows; null: all."""
     columns = models.JSONField(null=True)
-    """`{"tasks": ["title"]}`: the columns carried for each table; null carries all that role `server` may read."""
+    """`{"tasks": ["title"]}`; null: all that role `server` may read."""
     ordering = models.CharField(max_length=10, choices=Ordering.choices, default=Ordering.NONE)
     description = models.CharField(max_length=500, blank=True, default="")
     enabled = models.BooleanField(default=True)
     disabled_reason = models.CharField(max_length=60, null=True)
-    """`by_request`, `gone` (the receiver answered 410), `failing` (five days of nothing but failures), `branched`,
-    `restored`."""
+    """`by_request`, `gone` (410), `failing` (five days of failures), `branched`, `restored`."""
     failing_since = models.DateTimeField(null=True)
-    """When the present row of failures began; null after a success."""
+    """Start of the current series of failures."""
     sealed_secret = models.BinaryField()
     sealed_previous_secret = models.BinaryField(null=True)
     previous_secret_until = models.DateTimeField(null=True)
     listens_until = models.DateTimeField(null=True)
-    """Set for the subscription of a terminal (`webhooks.cli_listener`): only that terminal makes its attempts, and it
-    goes when it is not prolonged any more."""
-    drop_before = models.DateTimeField(null=True)
-    """Enabled with the wish to drop what was held: what was made before then and waits still is to be dropped. Nothing
-    is sent until that is done (`webhooks.delivery.reconciler`)."""
-    recover_from = models.DateTimeField(null=True)
-    """What was made since then and did not arrive is to be sent again; moves on as that is done."""
-    recover_until = models.DateTimeField(null=True)
-    """… as long as its last attempt was before then: what fails once more is left."""
-    deleted_at = models.DateTimeField(null=True)
-    """Marked as deleted: no attempt starts any more; one in flight completes and is recorded. A periodic job removes
+    """Set for a terminal's subscription (`webhooks.cli_listener`): only that terminal makes its attempts, and renews
     it."""
+    drop_before = models.DateTimeField(null=True)
+    """Waiting deliveries from before are to be dropped; nothing is sent until then (`webhooks.delivery.reconciler`)."""
+    recover_from = models.DateTimeField(null=True)
+    """Failed deliveries since then are to be resent; advances meanwhile."""
+    recover_until = models.DateTimeField(null=True)
+    """… if their last attempt was before this time."""
+    deleted_at = models.DateTimeField(null=True)
+    """No attempt starts any more; a periodic job removes it."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now())
 
@@ -87,20 +81,18 @@ class Webhook(models.Model):
 
 
 class Delivery(models.Model):
-    """What becomes of one event at one webhook. Unique per pair: an event is never delivered twice on purpose."""
+    """One event at one webhook; unique per pair."""
 
     class Status(models.TextChoices):
         PENDING = "pending"
-        """Due at `next_attempt_at`, or claimed until `claimed_until`."""
         DELIVERED = "delivered"
         EXHAUSTED = "exhausted"
-        """Every attempt of the schedule failed, or the webhook was deleted before one succeeded."""
+        """Every attempt failed, or the webhook was deleted."""
         HELD = "held"
-        """The webhook is disabled: waits to be released, dropped on request, or expired after 7 days."""
+        """The webhook is disabled: waits up to 7 days."""
         FILTERED = "filtered"
-        """The webhook wants such events, but its filter refused this one."""
         DROPPED = "dropped"
-        """Held, and dropped on request or expired; `outcome` says which."""
+        """Dropped on request or expired; `outcome` says which."""
 
     id = public_id("dlv")
     environment_id = models.CharField(max_length=30)
@@ -108,26 +100,26 @@ class Delivery(models.Model):
     event_id = models.CharField(max_length=30)
     event_type = models.CharField(max_length=120)
     subject = models.CharField(max_length=120, null=True)
-    """`table/row id`: what `ordering: "row"` keeps in order; null for system events."""
+    """`table/row id` for `ordering: "row"`; null for system events."""
     sequence = models.BigIntegerField()
-    """The event's place in the outbox: the order of `ordering: "row"`."""
+    """The event's position in the outbox."""
     depth = models.SmallIntegerField(default=0)
-    """How many webhooks and functions in a row led to the event; sent along, so that a chain can be cut (F27)."""
+    """Call depth of the event; sent along, so that loops end (F27)."""
     body = models.TextField()
-    """The exact text sent at every attempt; empty where nothing is ever sent (filtered)."""
+    """The exact text sent; empty if filtered."""
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
     outcome = models.CharField(max_length=200, null=True)
-    """The last attempt in a phrase: `200`, `500`, `timeout`, `refused: private IP`, …"""
+    """The last attempt in a phrase: `200`, `timeout`, `refused: private IP`, …"""
     attempts = models.SmallIntegerField(default=0)
     schedule_from = models.SmallIntegerField(default=0)
-    """Attempts that count for an earlier schedule: a redelivery starts the schedule anew."""
+    """Attempts of earlier schedules: a redelivery starts a new one."""
     next_attempt_at = models.DateTimeField(null=True)
-    """Of one that is held: when it was due, if it ever was. Its seven days begin there, or at its making."""
+    """If held: when it was due; its seven days start there or at its creation."""
     last_attempt_at = models.DateTimeField(null=True)
-    """When the latest attempt with a known outcome began; `has_succeeded` is that outcome."""
+    """Start of the latest attempt with a known outcome (`has_succeeded`)."""
     has_succeeded = models.BooleanField(null=True)
     claimed_until = models.DateTimeField(null=True)
-    """A worker holds it until then; afterwards another may take it. `attempts` is the fencing token."""
+    """A worker's lease; `attempts` is the fencing token."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -179,7 +171,7 @@ class Delivery(models.Model):
 
 
 class Attempt(models.Model):
-    """One try, immutable. Kept bounded: a receiver cannot make recording fail by the size of its answer."""
+    """One try, immutable and bounded in size."""
 
     id = models.BigAutoField(primary_key=True)
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="tries")

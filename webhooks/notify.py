@@ -12,5 +12,4 @@ wake = _wakeups.wake
 
 
 def after_control_commit(environment_id: str) -> None:
-    """Let a worker carry over what the control database's transaction at hand tells the environment."""
     dispatch.send("webhooks.tasks.move_control_events", environment_id)

@@ -1,4 +1,4 @@
-"""Receivers of signals from lower layers: notify a worker of an event, copy webhooks to branches, delete them."""
+"""Receivers of signals from lower layers."""
 
 from typing import Any
 
@@ -41,8 +41,8 @@ def notify_of_event(*, using: str, is_due: bool = True, **_: Any) -> None:
 
 
 def record_migration_event(*, place: EnvironmentRef, version: int, using: str, **_: Any) -> None:
-    """Record a `schema.migrated` event in the transaction of the change, if a webhook subscribes to it. It contains
-    only the version: a permission to create webhooks does not include reading the schema."""
+    """Record a `schema.migrated` event, if a webhook subscribes to it. It only contains the version: creating webhooks
+    does not permit reading the schema."""
     if subscriptions.is_wanted("schema.migrated", place.environment_id, using):
         record(
             "schema.migrated",
@@ -58,7 +58,7 @@ def record_migration_event(*, place: EnvironmentRef, version: int, using: str, *
 def warn_of_old_names(
     *, place: EnvironmentRef, old_names: OldNames, actor: Caller | Actor | None, **_: Any
 ) -> list[FieldError]:
-    """A warning for each event pattern, filter and list of columns with an old name."""
+    """A warning for each event pattern, filter and column list with an old name."""
     if isinstance(actor, Caller) and not actor.may("webhooks:read"):
         return []
     found = []
@@ -79,16 +79,15 @@ def warn_of_old_names(
 
 
 def record_user_event(*, user_id: str, pool_id: str | None, **_: Any) -> None:
-    """Record `auth.user.created` in the transaction that creates the user. It contains only the id: a permission to
-    create webhooks does not include reading emails."""
+    """Record `auth.user.created` in the transaction that creates the user. It only contains the id: creating webhooks
+    does not permit reading emails."""
     if pool_id is not None:
         control_events.record("auth.user.created", {"user_id": user_id}, environment_id=pool_id)
         webhook_notify.after_control_commit(pool_id)
 
 
 def record_environment_event(*, place: EnvironmentRef, **_: Any) -> None:
-    """Record `environment.ready` of a preview branch for the environment it was branched from, because the branch's own
-    webhooks are disabled copies. The first environments of a project have no subscribers yet."""
+    """Record `environment.ready` of a branch for its source: the branch's webhooks are disabled copies."""
     branch = Environment.objects.filter(pk=place.environment_id, parent__isnull=False).first()
     if branch is not None and branch.parent_id is not None:
         data = {"environment_id": branch.pk, "name": branch.name, "project_id": branch.project_id}
@@ -97,12 +96,12 @@ def record_environment_event(*, place: EnvironmentRef, **_: Any) -> None:
 
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
-    """Subscriptions come along, disabled, with secrets of their own."""
+    """Copy subscriptions, disabled and with new secrets."""
     webhook_service.copy_webhooks(source, target)
 
 
 def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
-    """The subscriptions of the branch are deleted, then its source's come along, disabled."""
+    """Replace the branch's subscriptions by copies of the source's, disabled."""
     subscriptions.lock(target.environment_id, using)
     with connections[using].cursor() as cursor:
         cursor.execute(_MARK, {"env": target.environment_id})
@@ -133,7 +132,7 @@ _BATCH = 1000
 
 
 def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Nothing of it is sent once its deletion is answered, however long its history takes to go."""
+    """Nothing is sent once the deletion is answered."""
     # If the region is unavailable, its deliveries are not claimed, and `delete_environment` marks the webhooks later.
     after_commit(f"the webhooks of {environment_id}", _close, environment_id, cluster, using=cluster)
 
@@ -147,10 +146,9 @@ def _close(environment_id: str, cluster: str) -> None:
 
 
 def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Its webhooks, events and deliveries go for good: a first batch now, the others by a worker. It may run twice. A
-    relay may be making deliveries and a worker recording outcomes at this moment. So the webhooks are marked first;
-    deleting the events then waits for every relay that read them before; and deliveries are locked before their
-    attempts are looked for, since whoever records holds that lock."""
+    """Delete webhooks, events and deliveries: a first batch now, the others by a worker. Idempotent. Webhooks are
+    marked first; deleting events waits for relays that read them; deliveries are locked before their attempts are
+    deleted, as when recording."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(_MARK, {"env": environment_id})
         cursor.execute(_INTERESTS, {"env": environment_id})
@@ -160,14 +158,14 @@ def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
 
 
 def delete_all(environment_id: str, cluster: str) -> None:
-    """The rest of `forget_environment`. Cut off, `retention.remove_deleted` goes on with the deliveries, and
-    `projects.provisioning.orphaned_rows` finds the events."""
+    """The rest of `delete_environment`. If interrupted, `retention.remove_deleted` and
+    `projects.provisioning.orphaned_rows` continue."""
     while not delete_batch(environment_id, cluster):
         pass
 
 
 def delete_batch(environment_id: str, cluster: str) -> bool:
-    """A batch of the environment's events and deliveries; its webhooks, if that was all. Returns whether it was."""
+    """A batch of the environment's events and deliveries, at the end its webhooks. Returns whether that was all."""
     facts: dict[str, Any] = {"env": environment_id, "batch": _BATCH}
     with connections[cluster].cursor() as cursor:
         cursor.execute(_EVENTS, facts)

@@ -1,6 +1,5 @@
-"""Celery tasks of `webhooks`: run a region's dispatcher on notification, and periodic jobs for lost notifications. The
-periodic jobs need no Redis: if a notification cannot be sent, or no worker seems to receive it, the worker that runs
-the job does the work itself. Celery may need half a minute to reconnect to Redis."""
+"""Celery tasks of `webhooks`. The periodic jobs need no Redis: if a notification cannot be sent or received, their
+worker does the work itself."""
 
 import logging
 from datetime import timedelta
@@ -35,14 +34,14 @@ def _wait_for_what_is_in_flight(**_: Any) -> None:
 
 @shared_task
 def dispatch(using: str) -> None:
-    """Process the region's queue. For an unavailable region a periodic job continues later."""
+    """Process the region's queue."""
     if using in settings.REGION_DATABASES:
         dispatcher_thread.wake(using)
 
 
 @shared_task
 def move_control_events(environment_id: str) -> None:
-    """Tell an environment's region what the control database has for it."""
+    """Move an environment's control events to its region."""
     place = place_of(environment_id)
     if place is not None:
         _move(place.cluster)
@@ -59,14 +58,13 @@ def _move(using: str) -> None:
 
 @periodic_job(every=settings.WEBHOOK_JOB_SECONDS)
 def move_remaining_control_events() -> None:
-    """Move control events whose notification was lost."""
     for using in settings.REGION_DATABASES:
         _move(using)
 
 
 @periodic_job_per_region(every=settings.WEBHOOK_JOB_SECONDS)
 def dispatch_due(using: str) -> None:
-    """Find due work without a notification: a lost one, a retry that is due, a lease that ran out."""
+    """Find due work: a lost notification, a retry, an expired lease."""
     waiting = longest_wait(using)
     if waiting is not None:
         is_sent = background_dispatch.send_now(dispatch.name, using)
@@ -77,27 +75,25 @@ def dispatch_due(using: str) -> None:
 
 @periodic_job_per_region(every=settings.WEBHOOK_JOB_SECONDS)
 def settle_deliveries(using: str) -> None:
-    """Let deliveries follow webhooks that were switched, for some seconds at a time."""
+    """Reconcile deliveries with changed webhooks, for a few seconds."""
     if settle(using):
         background_dispatch.send_now(dispatch.name, using)
 
 
 @periodic_job_per_region(every=15)
 def end_cli_listeners(using: str) -> None:
-    """Of those that were killed."""
     end_listeners(using)
 
 
 @periodic_job_per_region(every=300)
 def repair_delivery_times(using: str) -> None:
-    """After the clock of the region's PostgreSQL was set back. What is due then, `dispatch_what_is_due` finds."""
+    """After the database clock was set back; `dispatch_due` finds what is due then."""
     if mended := repair_future_times(using, lease=settings.WEBHOOK_LEASE):
         logger.warning("region %s: the clock was set back: %s deliveries wait for it no longer", using, mended)
 
 
 @shared_task
 def delete_environment(environment_id: str, using: str) -> None:
-    """Remove the remaining rows of a deleted environment. After an error a periodic job continues."""
     if using in settings.REGION_DATABASES:
         with log_failures(f"what {environment_id} left in {using}", using=using):
             signal_handlers.delete_all(environment_id, using)
@@ -105,7 +101,7 @@ def delete_environment(environment_id: str, using: str) -> None:
 
 @periodic_job_per_region(every=300)
 def purge_old_deliveries(using: str) -> None:
-    """Expire held events, remove deleted webhooks, purge deliveries and relayed events past their time."""
+    """Expire held events; purge old deliveries, events and deleted webhooks."""
     delivery_retention.remove_deleted(using)
     delivery_retention.purge(using, older_than=settings.WEBHOOK_RETENTION)
     # Last: it alone waits for the control database, to spare what a suspended project holds.

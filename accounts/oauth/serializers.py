@@ -71,6 +71,8 @@ class NewProvider(ProviderChanges):
 
 
 class CallbackForm(Serializer):
+    """What a provider sends the browser back with. Other fields are ignored."""
+
     state = CharField(help_text="The state of the authorization request.")
     code = CharField(required=False, help_text="The provider's code.")
     error = CharField(required=False, help_text="Or why there is none.")

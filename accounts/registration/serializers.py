@@ -42,6 +42,8 @@ class LinkInput(Serializer):
 
 
 class LinkAndPassword(LinkInput):
+    """A link, and the password that was chosen before."""
+
     password = PasswordField(max_length=passwords.LONGEST_OFFERED)
 
 

@@ -7,8 +7,7 @@ from platform_site.http.errors import ValidationFailed
 
 
 class RunFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library is not typed
-    """`status`: one of succeeded, failed, running; `trigger`: one of call, schedule, inbound, event. It reads them;
-    `functions.runs.history` finds the runs, by the two together."""
+    """Validates `status` and `trigger`; `functions.runs.history` finds the runs."""
 
     status = django_filters.ChoiceFilter(choices=Run.Status.choices)
     trigger = django_filters.ChoiceFilter(choices=Run.Trigger.choices)
@@ -18,7 +17,7 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
         fields = ("status", "trigger")
 
     def wanted(self) -> dict[str, str]:
-        """What was given, by its name. Raises ValidationFailed naming the parameter; an empty one is no value."""
+        """The given values by name. Raises ValidationFailed naming the parameter."""
         for name in self.data:
             if name in self.errors or not self.data[name]:
                 *others, last = (value for value, _ in self.filters[name].extra["choices"])

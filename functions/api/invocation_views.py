@@ -90,11 +90,8 @@ class InvocationViewSet(NamedViewSet):
         return client_networks.anonymous_call_of(self.place.environment_id, client_ip.site_of(self.request._request))
 
     def _invocation(self) -> tuple[dict[str, Any] | None, bool]:
-        """The input, and whether the run is to be queued. Raises ValidationFailed.
-
-        What is plainly well formed is not shown to the serializer, which costs as much as the call: it says what is
-        wrong with the rest.
-        """
+        """The input, and whether the run is to be queued. Raises ValidationFailed. The serializer, which costs as much
+        as the call, only sees input that is not plainly valid."""
         body = self.read_object()
         given, is_async = body.get("input"), body.get("async", False)
         if body.keys() <= {"input", "async"} and type(is_async) is bool:
@@ -115,8 +112,8 @@ class InvocationViewSet(NamedViewSet):
         return enqueue() if ticket is None else self._under_key(ticket, enqueue)
 
     def _once(self, ticket: idempotency.Ticket, name: str, input_text: str, depth: int) -> HttpResponseBase:
-        """A synchronous call under an Idempotency-Key: the run is committed with its record before it executes, and a
-        repetition answers with what became of that run."""
+        """A synchronous call under an Idempotency-Key: the run is committed before it executes; a repetition returns
+        that run."""
         begun: dict[str, Started] = {}
 
         def begin() -> str:
@@ -136,12 +133,8 @@ class InvocationViewSet(NamedViewSet):
         return response
 
     def _under_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
-        """The id of the run that was made under this key: by an earlier request, or now by `make`; committed with the
-        record that points at it.
-
-        Where the connection is lost, the answer to the commit maybe, once more on a new one: the record then says
-        whether it came through.
-        """
+        """The id of this key's run: existing, or made by `make`; committed with the key's record. After a lost
+        connection, tried again on a new one: the record tells whether the commit succeeded."""
         try:
             return self._made_or_found(ticket, make)
         except Error as error:
@@ -161,7 +154,7 @@ class InvocationViewSet(NamedViewSet):
         return run_id
 
     def _waited(self, run_id: str, seconds: float) -> Run | None:
-        """The run once it has ended, None if it has not after `seconds`."""
+        """The ended run; None if it has not ended after `seconds`."""
         deadline = time.monotonic() + seconds
         pause = 0.005
         while True:
@@ -182,7 +175,7 @@ class InvocationViewSet(NamedViewSet):
         return respond({"run_id": run_id, "status": "running"}, 202, {"Location": location})
 
     def _ended(self, started: Started, ended: CallResult) -> HttpResponseBase:
-        """A timeout is 504 with the run's id; what throws is 200 with an error and no output."""
+        """A timeout is 504 with the run's id; a thrown error is 200 without output."""
         ending = ended.ending
         if ended.is_timeout:
             raise FunctionTimeout(extra={"run_id": started.run_id})
@@ -209,8 +202,8 @@ class InvocationViewSet(NamedViewSet):
 
 @contextmanager
 def _together_with_its_record(using: str) -> Generator[None]:
-    """A transaction for a run and the record of its Idempotency-Key. Raises NoSuchFunction where the function was
-    deleted meanwhile: PostgreSQL asks for a run's function at the commit."""
+    """A transaction for a run and its Idempotency-Key. Raises NoSuchFunction if the function was deleted: its foreign
+    key is deferred."""
     try:
         with transaction.atomic(using=using):
             yield

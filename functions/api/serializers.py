@@ -73,7 +73,7 @@ class SourceField(fields.CharField):
 
 
 class ScheduleField(fields.CharField):
-    """Five fields as cron has them, in UTC, or one of its @names: `functions.triggers.cron`."""
+    """A cron expression in UTC, or an @name: `functions.triggers.cron`."""
 
     def to_internal_value(self, data: Any) -> str:
         try:
@@ -83,8 +83,6 @@ class ScheduleField(fields.CharField):
 
 
 class OnField(EventsField):
-    """At most 20 event patterns, each once."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(min_length=0, max_length=event_subscriptions.MAX_PATTERNS, **options)
 
@@ -127,7 +125,7 @@ class Invocation(Serializer):
     input = fields.ObjectField(required=False, allow_null=True)
 
     def get_fields(self) -> dict[str, Any]:
-        """`async` is a word of Python's, so it cannot be declared as a member."""
+        """`async` is a Python keyword, so it cannot be declared."""
         return {**super().get_fields(), "async": fields.BooleanField(required=False)}
 
 
@@ -271,7 +269,7 @@ def version_detail(version: Version, active: int) -> dict[str, Any]:
 
 
 def listed_run(run: Run) -> dict[str, Any]:
-    """As in the contract's section 4.12, and how it came about. One that still runs shows the time that has passed."""
+    """As in contract section 4.12, and its trigger. A running one shows the elapsed time."""
     started = run.started_at or run.created_at
     duration = run.duration_ms
     if duration is None:
@@ -290,14 +288,13 @@ def listed_run(run: Run) -> dict[str, Any]:
 
 
 def error_text(error: Any) -> str:
-    """A failed run's error as the one string of the contract: `TypeError: …`."""
+    """A failed run's error as one string: `TypeError: …`."""
     if not isinstance(error, dict):
         return "the run failed"
     return f"{error.get('name', 'Error')}: {error.get('message', '')}"
 
 
 def log_line(line: dict[str, Any]) -> dict[str, Any]:
-    """One line of a log, its time as everywhere else."""
     return {"at": timestamp(datetime.fromtimestamp(line["at"], UTC)), "level": line["level"], "text": line["text"]}
 
 

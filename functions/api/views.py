@@ -27,8 +27,6 @@ from rows.schema.identifiers import did_you_mean
 
 
 class NamedViewSet(ApiViewSet):
-    """Shared behaviour where the URL names no function."""
-
     def _run(self, request: HttpRequest, action: Callable[..., Any]) -> HttpResponseBase:
         try:
             return super()._run(request, action)
@@ -36,14 +34,13 @@ class NamedViewSet(ApiViewSet):
             raise NoSuchFunction(self._missed(self.kwargs["name"])) from error
 
     def _for_makers(self) -> None:
-        """App users invoke functions and see their own runs; what a function is made of is not theirs to read."""
+        """App users may not read functions."""
         if self.caller.kind == "user":
             raise Forbidden("Users of an application invoke functions and see their own runs, and no more of them.")
 
     def _missed(self, name: str) -> str:
-        """The same error for a missing function and one that this caller may not invoke. It names the environment,
-        because a missing function is most often in another one, and suggests names only to callers that may list
-        functions."""
+        """The same error for a missing function and an invisible one. It names the environment, because a missing
+        function is usually in another one, and suggests names only to callers that may list functions."""
         shown = f'no function "{name}"' if directory.NAME.fullmatch(name) else "no such function"
         known: list[str] = []
         if self.caller.kind != "user" and self.caller.may("functions:read"):
@@ -55,8 +52,6 @@ class NamedViewSet(ApiViewSet):
 
 
 class FunctionViewSet(NamedViewSet):
-    """`/v1/functions` and `/v1/functions/{name}`."""
-
     required_scopes = {
         "list": "functions:read",
         "put": "functions:deploy",
@@ -156,8 +151,6 @@ class FunctionViewSet(NamedViewSet):
 
 
 class RunViewSet(NamedViewSet):
-    """`/v1/functions/{name}/runs`."""
-
     required_scopes = {
         "list": "functions:read",
         "retrieve": "functions:read",
@@ -201,18 +194,18 @@ class RunViewSet(NamedViewSet):
         return respond(self._detail(calls.cancel(self.place, name, run_id, actor=self.caller)))
 
     def _detail(self, run: Run) -> dict[str, Any]:
-        """A stack tells of the source, which app users do not read."""
+        """A stack reveals the source, which app users may not read."""
         return run_detail(run, with_stack=self.caller.kind != "user")
 
     def _function(self, name: str) -> Function:
-        """The function, if it exists for this caller: one that app users may not invoke is not there for them."""
+        """The function, if this caller may invoke it."""
         function = directory.function_of(self.place, name)
         if self.caller.kind == "user" and function.invoke == "key":
             raise NoSuchFunction
         return function
 
     def _visible(self, function: Function) -> Any:
-        """App users see their own runs, all others see all runs."""
+        """App users only see their own runs."""
         runs = Run.objects.using(self.place.cluster).filter(function=function)
         return runs.filter(caller_kind="user", caller_id=self.caller.id) if self.caller.kind == "user" else runs
 

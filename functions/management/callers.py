@@ -1,4 +1,4 @@
-"""The caller that a command acts as: an app user, a member or a key, named by id and looked up as for a queued run."""
+"""The caller that a command acts as: an app user, a member or a key, by id."""
 
 from django.core.management.base import CommandError
 
@@ -8,8 +8,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 
 
 def caller_named(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
-    """The caller, and the environment as that caller sees it. Raises CommandError if there is none or it may not
-    invoke."""
+    """The caller, and its view of the environment. Raises CommandError."""
     kinds = ("key",) if ids.matches("key", caller_id) else ("user", "account") if ids.matches("usr", caller_id) else ()
     for kind in kinds:
         found = restore_caller(kind, caller_id, place.environment_id)

@@ -1,5 +1,4 @@
-"""Shared by the commands of `functions`: errors of services as messages, and tenants' text without control
-characters."""
+"""Shared by the commands of `functions`."""
 
 import re
 from collections.abc import Iterator
@@ -18,13 +17,12 @@ def plain(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that a tenant's code chose, without what would drive the operator's terminal."""
+    """Text of a tenant's code without control characters."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Turn what a service refuses into a CommandError that names each field."""
     try:
         yield
     except ApiError as error:

@@ -20,8 +20,6 @@ from projects.directory import audit_log
 
 
 class AuditQuery(Serializer):
-    """The query parameters, without those of the page."""
-
     project = fields.IdField("prj")
     environment = fields.IdField("env", required=False)
     action = fields.CharField(
@@ -55,7 +53,7 @@ class AuditEntryDetail(Serializer):
 
 
 class AuditViewSet(ApiViewSet):
-    """`/v1/audit`. For accounts that have signed in, as members are: keys cannot read it."""
+    """For signed-in accounts only; keys cannot read it."""
 
     environment = "unused"
     required_scopes = {"list": "projects:read"}
@@ -89,7 +87,7 @@ def _entry(entry: AuditEntry) -> dict[str, Any]:
 
 
 def _without_credentials(detail: dict[str, Any]) -> dict[str, Any]:
-    """URLs of receivers as scheme and host: what follows is often a credential."""
+    """Receivers' URLs as scheme and host: the rest is often a credential."""
     url = detail.get("url")
     if not isinstance(url, str):
         return detail

@@ -1,10 +1,6 @@
-"""Authentication: turns a request into a `Caller`. In: the `Authorization` header, the environment that the request
-names, and whether the endpoint needs one. Out: a frozen `Caller` with its effective scopes and its environment, or an
-error. It costs one Redis round trip, which reads both records (caller, environment) and counts the request, and one
-PostgreSQL statement if a record is not cached. Records read from PostgreSQL are cached with the process's next round
-trip, so a miss needs no second one. `accounts.users.identity_lookup` and `projects.directory.environment_cache`
-describe how the records stay current. Equal records give the same `Caller` object, found by their bytes, so a hit
-parses nothing. Contract section 5."""
+"""Authentication: turns a request into a frozen `Caller` with scopes and environment, or an error. It costs one Redis
+round trip (both records and the rate limit), and one statement on a miss, whose records go to Redis with the next round
+trip. See `accounts.users.identity_lookup` and `projects.directory.environment_cache`. Contract section 5."""
 
 import logging
 import time
@@ -46,12 +42,9 @@ log = logging.getLogger("platform.callers")
 
 
 class CallerAuthentication(BaseAuthentication):
-    """DRF's way in. Stateless; one instance serves all requests."""
-
     def authenticate(self, request: Request) -> tuple[Caller, Credential]:
-        """The caller of this request and its credential. Raises Unauthorized (no, bad, expired or revoked token),
-        RateLimited, NotFound (an environment that is not the caller's), ValidationFailed on the field `X-Environment`
-        (none is named and none can be inferred), Forbidden (an account's key where an environment is needed),
+        """The caller of this request and its credential. Raises Unauthorized, RateLimited, NotFound (another's
+        environment), ValidationFailed on `X-Environment` (missing), Forbidden (an account's key in an environment),
         ProjectSuspended."""
         http: HttpRequest = request._request
         header = http.META.get("HTTP_AUTHORIZATION")
@@ -83,18 +76,18 @@ class Lookup:
     """The environment that the request names."""
     who: str
     where: str | None
-    """The name of the place's record; None where the call means no environment."""
+    """The name of the place's record; None without an environment."""
     is_anonymous: bool = False
-    """Whether the credential is a publishable key, which is public."""
+    """Whether the credential is a publishable key."""
 
     @property
     def payer(self) -> str:
-        """On whose rate limit the call goes: known before any record is."""
+        """Whose rate limit the call counts for, before any record is read."""
         return self.credential.claims.user_id if isinstance(self.credential, SessionCredential) else self.who
 
     @property
     def is_by_account(self) -> bool:
-        """Whether a platform account signed in to make this call (its keys mean no environment, whatever they name)."""
+        """Whether a signed-in platform account makes the call."""
         return isinstance(self.credential, SessionCredential) and self.credential.claims.environment_id is None
 
 
@@ -116,12 +109,11 @@ def lookup_of(credential: Credential, named: str | None, use: EnvironmentUse) ->
 class _Found:
     identity: Identity
     places: tuple[EnvironmentRef, ...]
-    """None, one, or two where an account named no environment and has several projects."""
     caller: Caller
 
 
 def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -> Caller:
-    """The caller behind a credential that `request` showed. Raises as above."""
+    """The caller behind a credential of `request`. Raises as `authenticate`."""
     question = lookup_of(credential, named_environment(request), use)
     trip = redis_client.round_trip()
     pending_records.put_on(trip)
@@ -152,7 +144,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
 
 
 def caller_by_records(question: Lookup, who: bytes | None, where: bytes | None) -> Caller | None:
-    """The caller that both records show, or None where `resolve` has to be asked, which also says why."""
+    """The caller of both records, or None if `resolve` has to decide."""
     found = _remembered(question, who, where)
     claims = question.credential.claims if isinstance(question.credential, SessionCredential) else None
     if found is None or (claims is not None and claims.expires_at <= time.time()):
@@ -163,11 +155,10 @@ def caller_by_records(question: Lookup, who: bytes | None, where: bytes | None) 
 
 
 _verified: Final[dict[str, None]] = {}
-"""Keys that this process has met before."""
 
 
 def _may_be_forged(question: Lookup) -> bool:
-    """Whether the credential could be a guess: a key with a valid checksum can be invented, a signature cannot."""
+    """A key with a valid checksum can be invented, a signature cannot."""
     return isinstance(question.credential, KeyCredential) and question.who not in _verified
 
 
@@ -183,9 +174,8 @@ def _check_expiry(identity: Identity) -> None:
 
 
 def _check_place(question: Lookup, found: _Found, use: EnvironmentUse) -> None:
-    """That the call means an environment of the caller's, or none where none is needed. Never a guess. Of a suspended
-    project, keys and users get nowhere; an account does where the call needs no environment, such as to ask who it
-    is."""
+    """Check that the call means an environment of the caller, or none if none is needed. In a suspended project, only
+    accounts pass, and only where no environment is needed."""
     named, identity = question.named, found.identity
     if identity.environment_id is not None:
         if not found.places:
@@ -214,13 +204,13 @@ def _check_place(question: Lookup, found: _Found, use: EnvironmentUse) -> None:
 
 
 _mark_names: Final[dict[str, str]] = {}
-"""Of a place's record, the name of its environment's mark: what must be known before the record is."""
+"""By a place record, the name of its environment's mark, which must be known before the record is read."""
 
 
 def _note_freshness(
     request: HttpRequest, question: Lookup, place: EnvironmentRef, asked: str | None, mark: round_trip.Fetched | None
 ) -> None:
-    """Leave with the request what a replica must show to answer it (`platform_site.postgres.replicas`), if one may."""
+    """Set on the request what a replica needs to answer it (`platform_site.postgres.replicas`), if one may."""
     name = replicas.mark_name(place.cluster, place.environment_id)
     if name is None or question.where is None:
         return
@@ -263,7 +253,7 @@ def _remembered(question: Lookup, who: bytes | None, where: bytes | None) -> _Fo
 
 
 def _query(question: Lookup) -> _Found:
-    """Both records from PostgreSQL, in one statement, and to the cache with the next trip. Raises Unauthorized."""
+    """Both records from PostgreSQL, in one statement; cached with the next round trip. Raises Unauthorized."""
     now = time.monotonic()
     answer = identity_lookup.identify(question.credential, places=_places_statement(question))
     if answer is None:
@@ -289,7 +279,7 @@ def _places_statement(question: Lookup) -> Any:
 
 
 def _touch(key_id: str) -> None:
-    """Note the key's use: a second statement, at most once a minute. No reason to refuse the call if it fails."""
+    """Record the key's use, at most once a minute. A failure does not refuse the call."""
     try:
         user_service.touch_key(key_id)
     except Error as error:
@@ -351,7 +341,6 @@ def _identity_bytes(identity: Identity) -> bytes:
 
 _TEXT: Final = (str, NoneType)
 _MEMBERS: Final = ((str,), (str,), (float, int, NoneType), _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, (dict,), (list,))
-"""The types of what `_identity_bytes` writes."""
 
 
 def _identity_from(data: bytes) -> Identity:

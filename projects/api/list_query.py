@@ -1,7 +1,5 @@
-"""The list of projects, the first request of every client, as one compiled statement. Contract section 4.2. The
-manager's queryset says what is visible; here it becomes text a single time for each shape (who asks, first page or a
-later one, how many), with marks in the places of what differs from call to call. Compiling it anew took more than half
-of the request's processor time. The pages are those of `platform_site.http.pagination`."""
+"""The list of projects as compiled SQL, one statement per shape, with placeholders: compiling the queryset each time
+took half of the request's CPU time. Pages as in `platform_site.http.pagination`. Contract section 4.2."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -31,8 +29,8 @@ _BY_PLACE: Final = Caller(
 
 
 def page(caller: Caller, limit: int, cursor: str | None) -> dict[str, Any]:
-    """The answer: up to `limit` projects that `caller` may see, the newest first, and the next cursor. One query.
-    Raises ValidationFailed on the field `cursor`."""
+    """Up to `limit` projects that `caller` may see, newest first, and the next cursor. One query. Raises
+    ValidationFailed."""
     bound = [list(ORDER)]
     since, after = cursors.decode(KIND, bound, cursor) if cursor is not None else (None, None)
     who = caller.account_id or (caller.place.project_id if caller.place else "")
@@ -53,7 +51,7 @@ def page(caller: Caller, limit: int, cursor: str | None) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _statement(by_membership: bool, is_continued: bool, limit: int) -> tuple[str, tuple[Any, ...]]:
-    """The SQL of one shape and its parameters, marks among them."""
+    """The SQL of one shape and its parameters, with placeholders."""
     visible = Project.objects.visible_to(_BY_MEMBERSHIP if by_membership else _BY_PLACE)
     if is_continued:
         visible = visible.filter(TupleLessThan(Tuple(F("created_at"), F("id")), (_SINCE, _AFTER)))

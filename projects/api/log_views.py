@@ -15,8 +15,6 @@ from platform_site.request_log import reader
 
 
 class LogQuery(Serializer):
-    """The query parameters, without those of the page."""
-
     since = fields.DateTimeField(required=False)
     until = fields.DateTimeField(required=False)
     request_id = fields.CharField(max_length=64, required=False)
@@ -58,8 +56,6 @@ class LogEntryPage(Serializer):
 
 
 class LogViewSet(ApiViewSet):
-    """`/v1/logs`."""
-
     required_scopes = {"list": "logs:read"}
     query_parameters = {"list": LIST_PARAMETERS.union(LogQuery().fields)}
 

@@ -1,4 +1,4 @@
-"""The page to which the link of an invitation into a project leads (`accounts.registration.pages` has the others)."""
+"""The page of the link that invites into a project (others: `accounts.registration.pages`)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from projects.models import Project
 
 
 class JoinProject(LinkPage):
-    """Shows the project and the inviting member, which the email does not, because they are free text."""
+    """Shows the project and the inviting member, whose free text the email does not contain."""
 
     kind = invitations.KIND
     title = "Join a project"

@@ -19,14 +19,14 @@ from projects.models import Environment, Member, Plan, Project, Region
 NAME_LENGTH = 64
 LONGEST_EXPIRY: Final = timedelta(days=365)
 BRANCH_NAME: Final = r"\A(?!env_[0-9a-z]{26}\Z)[a-z0-9](?:[a-z0-9._/-]*[a-z0-9])?\Z"
-"""As branches are called in Git, in lower case; never what could be taken for an id."""
+"""As Git's branches, in lower case; never like an id."""
 BRANCH_NAME_RULE: Final = (
     "Must begin and end with a lower-case letter or digit, with letters, digits and . _ / - in between."
 )
 
 
 def _name_field(**options: Any) -> fields.CharField:
-    """1-64 characters (code points) as they were sent, at least one of which is no white space."""
+    """1-64 characters (code points), not blank."""
     return fields.CharField(
         min_length=1,
         max_length=NAME_LENGTH,
@@ -63,7 +63,7 @@ class NewBranch(Serializer):
     )
 
     def get_fields(self) -> dict[str, Any]:
-        """`from` is a word of Python's, too."""
+        """`from` is a Python keyword."""
         from_ = fields.CharField(max_length=48, default="production", help_text="Name or id of an environment.")
         return super().get_fields() | {"from": from_}
 
@@ -190,7 +190,7 @@ class Limits(Serializer):
 
 
 def created_project(project: Project) -> dict[str, Any]:
-    """As contract section 4.1 has it: the plan is never returned, the time only in lists. One query."""
+    """As in contract section 4.1, without the plan. One query."""
     environments = project.environments.exclude(status=Environment.Status.DELETING).order_by("name", "pk")
     return {
         "id": project.pk,
@@ -225,7 +225,6 @@ def environment_detail(environment: Environment, cluster: str) -> dict[str, Any]
 
 
 def member_detail(member: Member) -> dict[str, Any]:
-    """`member.user` is loaded."""
     return {
         "user_id": member.user_id,
         "email": member.user.email,
@@ -236,12 +235,11 @@ def member_detail(member: Member) -> dict[str, Any]:
 
 
 def joined_project(member: Member) -> dict[str, Any]:
-    """`member.user` is loaded."""
     return {"project_id": member.project_id, **member_detail(member)}
 
 
 def invitation_detail(email: AccountEmail) -> dict[str, Any]:
-    """An open invitation, by the e-mail that carries it."""
+    """An open invitation, by its email."""
     return {
         "id": email.pk,
         "email": email.recipient,

@@ -1,6 +1,5 @@
 """The version of an environment's users (`accounts.directory.kept_users`), read in the round trip of a request that may
-embed some. Which pool has the users is part of a record that the same trip reads, so it is known from an earlier
-request."""
+embed some. The pool is known from an earlier request."""
 
 import time
 from typing import Final
@@ -13,19 +12,19 @@ from platform_site.redis.round_trip import Fetched, RoundTrip
 from projects.api import pending_records
 
 _pools: Final[Memo[str, str]] = Memo(2_500)
-"""Of environments whose rows embed users, by the name of their record."""
+"""By record name, pools of environments whose rows embed users."""
 Asked = tuple[str, Fetched]
-"""A pool, and its version once the trip is made."""
+"""A pool, and its version after the round trip."""
 
 
 def ask(trip: RoundTrip, where: str) -> Asked | None:
-    """None while the pool is not known, or its users are not embedded."""
+    """None while the pool is unknown, or its users are not embedded."""
     pool_id = _pools.get(where)
     return None if pool_id is None else (pool_id, trip.get(kept_users.version_name(pool_id)))
 
 
 def note(request: HttpRequest, where: str, pool_id: str, asked: Asked | None) -> None:
-    """Leave the version of the pool with the request, or begin one if there is none."""
+    """Set the pool's version on the request, or begin one."""
     if not kept_users.embedding.get(pool_id):
         return
     if asked is None or asked[0] != pool_id:

@@ -39,8 +39,6 @@ from projects.models import Environment, Project
 
 
 class ProjectViewSet(ApiViewSet):
-    """`/v1/projects` and `/v1/projects/{project_id}`."""
-
     environment = "unused"
     required_scopes = {
         "list": "projects:read",
@@ -102,8 +100,6 @@ def _account_of(caller: Caller) -> str:
 
 
 class EnvironmentViewSet(ApiViewSet):
-    """`/v1/projects/{project_id}/environments` and one of them."""
-
     environment = "unused"
     required_scopes = {
         "of_project": "environments:read",
@@ -205,8 +201,7 @@ class EnvironmentViewSet(ApiViewSet):
 
 
 def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_suspended: bool = False) -> Project:
-    """The project whose members are requested, as `project_for`. Also raises Forbidden for callers other than
-    accounts."""
+    """The project whose members are requested, as `project_for`. Raises Forbidden for callers other than accounts."""
     project = project_for(caller, project_id, needed, though_suspended=though_suspended)
     if caller.kind != "account":
         raise Forbidden("Members are handled by platform accounts that have signed in.")
@@ -214,8 +209,7 @@ def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_susp
 
 
 class MemberViewSet(ApiViewSet):
-    """`/v1/projects/{project_id}/members`. For accounts only: keys and app users cannot see the members of a
-    project."""
+    """For accounts only."""
 
     environment = "unused"
     required_scopes = {"list": "projects:read", "create": None, "partial_update": None, "destroy": None}
@@ -263,7 +257,7 @@ class MemberViewSet(ApiViewSet):
         return created(f"/v1/projects/{project_id}/members/{member.user_id}", member_detail(member))
 
     def _count(self, project: Project, email: str) -> None:
-        """Count an invitation email for the project, the recipient and the client's IP address. Raises RateLimited."""
+        """Count an email for project, recipient and client IP. Raises RateLimited."""
         request = self.request._request
         api_limits.count_invitation(request, pool_id=project.pk, plan=project.plan)
         api_limits.count_email_request(
@@ -288,8 +282,6 @@ class MemberViewSet(ApiViewSet):
 
 
 class MemberInvitationViewSet(ApiViewSet):
-    """`/v1/projects/{project_id}/invitations`: open invitations. For owners, as members are."""
-
     environment = "unused"
     required_scopes = {"list": "projects:read", "destroy": None}
     also_raises: ClassVar = {"list": (Forbidden,), "destroy": (Forbidden,)}
@@ -342,8 +334,6 @@ class MemberInvitationAcceptViewSet(ApiViewSet):
 
 
 class LimitsViewSet(ApiViewSet):
-    """`/v1/limits`."""
-
     environment = "optional"
     required_scopes = {"retrieve": None}
     also_raises: ClassVar = {"retrieve": (NotFound, ValidationFailed)}

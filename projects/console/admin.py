@@ -1,5 +1,5 @@
-"""Console pages of projects, environments and members. All changes use the services of the API. So rules, audit entries
-and cache invalidation are the same; only the actor differs (`Actor.staff`)."""
+"""Console pages of projects, environments and members. All changes use the services of the API, with staff as the
+actor."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def _explanation(error: Exception) -> str:
 
 
 class ThroughServices(ConsoleAdmin):
-    """A model whose changes are verbs of `services`: what they refuse is said on the page, in words."""
+    """A model that is changed through `services`; the page shows their errors."""
 
     empty_words = "Each project comes with two environments and its owner as a member."
 
@@ -184,7 +184,7 @@ class ProjectAdmin(ThroughServices):
         return [suspend, resume, *super().get_urls()]
 
     def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The page that asks why; for a project that is suspended it changes the reason."""
+        """Asks for the reason; for a suspended project it changes the reason."""
         return self._explained(request, self._suspend, object_id)
 
     def _suspend(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -235,7 +235,7 @@ class ProjectAdmin(ThroughServices):
         return HttpResponseRedirect(url_of("projects_project", project.pk))
 
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
-        """A project goes only when its name was typed: a click in the wrong tab has ended more than one."""
+        """Deletes a project after its name was typed."""
         if request.method == "POST":
             project = self.get_object(request, unquote(object_id))
             if project is not None and request.POST.get("confirm", "").strip() != project.name.strip():
@@ -247,7 +247,7 @@ class ProjectAdmin(ThroughServices):
         services.delete_project(obj.pk, actor=staff(request))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """What the confirmation page names: not Django's cascade but what the service will do."""
+        """Lists what the service will delete, not Django's cascade."""
         found = Environment.objects.filter(project__in=objs)
         summary = {"projects": len(objs), "environments with all their tables, users and keys": found.count()}
         listed = [
@@ -349,7 +349,7 @@ class EnvironmentAdmin(ThroughServices):
 
     @display(description="schema version")
     def schema_version(self, environment: Environment) -> str:
-        """Read from the region, which may be unavailable."""
+        """From the region, which may be unavailable."""
         try:
             version = environments.schema_versions(environment.project.cluster, [environment.pk])[environment.pk]
             return str(version)

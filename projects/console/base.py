@@ -1,4 +1,4 @@
-"""What the pages of `/admin` share: links to lists and to `/console`, and the question before a destructive action."""
+"""Shared by the pages of `/admin`: links, and confirmation of destructive actions."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from django.utils.http import urlencode
 
 @dataclass(frozen=True, slots=True)
 class AdminAction:
-    """One button. `question` is asked before it acts; with `typed` the answer is the thing's name, typed in full."""
+    """One button. `question` asks for confirmation; with `typed`, by typing the name."""
 
     label: str
     question: str = ""
@@ -22,11 +22,10 @@ def is_confirmed(request: HttpRequest, verb: AdminAction, name: str) -> bool:
 
 
 def list_url(model: str, **query: str) -> str:
-    """The list of a model such as `projects.Project`, filtered."""
     path = reverse(f"admin:{model.lower().replace('.', '_')}_changelist")
     return f"{path}?{urlencode(query)}" if query else path
 
 
 def console_url(project_id: str, environment_id: str, page: str = "home", *arguments: str) -> str:
-    """A page of `/console` about an environment. Staff are asked for a grant there (`projects.staff_access`)."""
+    """A page of `/console`, where staff need a grant (`projects.staff_access`)."""
     return reverse(f"developer_console:{page}", args=[project_id, environment_id, *arguments])

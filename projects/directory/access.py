@@ -1,5 +1,5 @@
-"""Checks access to a project: 404 if the caller may not see it, 403 if its role does not allow the action. The scope of
-a key was checked by the view; here it is about one project."""
+"""Checks access to a project: 404 if the caller may not see it, 403 if its role does not allow the action. Scopes are
+checked by the view."""
 
 from django.db.models import F
 
@@ -14,9 +14,8 @@ from projects.models import Environment, Project
 def project_for(
     caller: Caller, project_id: str, needed: ProjectRole = "viewer", *, though_suspended: bool = False
 ) -> Project:
-    """The live project, if the caller's role in it is at least `needed`. One query. App users and environment keys
-    count as viewers of their own project: they read what their scopes admit. A suspended one may be looked at and left
-    by its members, which takes a viewer; more only `though_suspended`. Raises NoSuchProject, RoleNeeded,
+    """The live project, if the caller's role is at least `needed`. One query. App users and environment keys are
+    viewers. A suspended one can be viewed; more only `though_suspended`. Raises NoSuchProject, RoleNeeded,
     ProjectSuspended."""
     if not ids.matches("prj", project_id):
         raise NoSuchProject
@@ -35,15 +34,15 @@ def project_for(
 
 
 def may_branch(caller: Caller, source: Environment) -> None:
-    """Raise RoleNeeded unless `caller`, who passed `project_for`, may branch from `source`: a key from its own
-    environment only."""
+    """Raise RoleNeeded unless `caller`, who passed `project_for`, may branch from `source`: a key only from its own
+    environment."""
     if caller.kind == "key" and caller.place is not None and caller.place.environment_id != source.pk:
         raise RoleNeeded("developer")
 
 
 def branch_for(caller: Caller, project_id: str, environment_id: str) -> Environment:
-    """The live environment of that project, if the caller may delete it. Up to two queries. Owners and developers; a
-    key its own environment and the branches made from it. Raises NoSuchProject, NoSuchEnvironment, RoleNeeded."""
+    """The live environment, if the caller may delete it: owners, developers, and a key its own environment and its
+    branches. Raises NoSuchProject, NoSuchEnvironment, RoleNeeded."""
     project = project_for(caller, project_id, needed_for_branches(caller))
     found = _live_environment(project, environment_id)
     if caller.kind == "key" and caller.place and caller.place.environment_id not in (found.pk, found.parent_id):
@@ -52,17 +51,14 @@ def branch_for(caller: Caller, project_id: str, environment_id: str) -> Environm
 
 
 def needed_for_branches(caller: Caller) -> ProjectRole:
-    """The role that making and deleting branches needs; for an environment's key it is a matter of the scope."""
     return "viewer" if caller.kind == "key" and caller.account_id is None else "developer"
 
 
 def environment_for(
     caller: Caller, project_id: str, environment_id: str, needed: ProjectRole = "viewer"
 ) -> Environment:
-    """The live environment of that project, if the caller's role admits it. Up to two queries. A key has every role in
-    its own environment (its scopes say what it may), and none beyond reading in the others. An app user is shown its
-    own alone: the origins and troubles of the others are their makers' affair. Raises NoSuchProject, NoSuchEnvironment,
-    RoleNeeded, Forbidden."""
+    """The live environment, if the caller's role admits it. A key has every role in its own environment and reads
+    others; an app user sees only its own. Raises NoSuchProject, NoSuchEnvironment, RoleNeeded, Forbidden."""
     own = caller.place is not None and caller.place.environment_id == environment_id
     project = project_for(caller, project_id, "viewer" if caller.kind == "key" and own else needed)
     found = _live_environment(project, environment_id)

@@ -1,6 +1,5 @@
-"""The configuration plan that is being applied to an environment, recorded in the control database. An apply changes
-the region first and the control database afterwards (`platform_site.config.apply`). From its beginning to its end,
-settings of the environment that are stored in the control database change only by it."""
+"""The configuration plan that is being applied to an environment (`platform_site.config.apply`): until it ends, only
+the plan changes the environment's settings in the control database."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ _ours: Final[ContextVar[str | None]] = ContextVar("applying_plan", default=None)
 
 @contextmanager
 def as_plan(plan_id: str) -> Generator[None]:
-    """Within the block, changes are those of this plan."""
+    """Changes in the block belong to this plan."""
     token = _ours.set(plan_id)
     try:
         yield
@@ -34,8 +33,7 @@ def require_settled(environment_id: str) -> None:
 
 
 def begin(environment_id: str, plan_id: str) -> None:
-    """Record in the control transaction at hand that the plan is applied from its commit on. Raises NoSuchEnvironment,
-    ApplyInProgress."""
+    """Record that the plan is applied from this transaction's commit on. Raises NoSuchEnvironment, ApplyInProgress."""
     status = Environment.Status
     live = Environment.objects.live().filter(pk=environment_id)
     environment = live.select_for_update(no_key=True, of=("self",)).first()
@@ -51,13 +49,12 @@ def begin(environment_id: str, plan_id: str) -> None:
 
 
 def lock(environment_id: str, plan_id: str) -> bool:
-    """Whether the plan is still being applied; if so, until the control transaction at hand ends."""
+    """Whether the plan is still being applied, locked until the control transaction ends."""
     applied = Environment.objects.live().filter(pk=environment_id, applying_plan=plan_id)
     return applied.select_for_update(no_key=True, of=("self",)).first() is not None
 
 
 def end(environment_id: str, plan_id: str) -> None:
-    """Record that the plan is no longer applied."""
     status = Environment.Status
     Environment.objects.filter(pk=environment_id, applying_plan=plan_id).update(
         applying_plan=None,

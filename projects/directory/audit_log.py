@@ -1,6 +1,4 @@
-"""The audit log of one project, for its owners. An entry belongs to the project that it names, or to the project of the
-environment that it names: a sign-in knows only the environment. What accounts do to themselves belongs to no project,
-although the request may have meant one."""
+"""The audit log of one project, for its owners: entries that name the project, or only one of its environments."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,9 +18,9 @@ _OWN_AFFAIRS: Final = Q(actor_kind="account", target_id=F("actor_id"), action__r
 
 
 def page(project: Project, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> Page[AuditEntry]:
-    """The newest entries that match `wanted`: any of `environment`, `action` (a name, or `function.*`), `actor`,
-    `target`, `request_id`, `since` (inclusive) and `until` (exclusive). Two queries. Each environment is a range of an
-    index of its own, so a page costs the same at any depth. Raises ValidationFailed on the field `cursor`."""
+    """The newest entries that match `wanted`: `environment`, `action` (a name, or `function.*`), `actor`, `target`,
+    `request_id`, `since` (inclusive), `until` (exclusive). Two queries, one index range per environment. Raises
+    ValidationFailed on the field `cursor`."""
     bound = [project.pk, *(f"{name}={_text(value)}" for name, value in sorted(wanted.items()))]
     entries = AuditEntry.objects.filter(_matching(wanted)).exclude(_OWN_AFFAIRS)
     if cursor is not None:
@@ -38,7 +36,7 @@ def page(project: Project, wanted: Mapping[str, Any], limit: int, cursor: str | 
 
 
 def _parts(entries: QuerySet[AuditEntry], project: Project, environment_id: str | None) -> list[QuerySet[AuditEntry]]:
-    """What is the project's: its entries, and those of its environments that name no project."""
+    """The project's entries, and those of its environments that name no project."""
     environment_ids = set(project.environments.values_list("pk", flat=True))
     if environment_id is not None:
         environment_ids &= {environment_id}

@@ -29,7 +29,7 @@ from projects.models import Environment, Member
 
 DEFAULT_ENVIRONMENT: Final = "production"
 JSON_ARRAY: Final = ArrayField(models.JSONField())
-"""What the statements below return: JSON objects, each the members of a place."""
+"""An array of JSON objects, each with the fields of a place."""
 
 
 def name_for_user(environment_id: str) -> str:
@@ -42,7 +42,7 @@ def name_for_key(cache_name: str) -> str:
 
 
 def name_for_account(account_id: str, environment_id: str | None) -> str:
-    """`environment_id` is the one that the call names, None for "the only project's production"."""
+    """`environment_id` None means the only project's production."""
     return f"where:{account_id}:{environment_id or ''}"
 
 
@@ -50,14 +50,14 @@ def name_for_account(account_id: str, environment_id: str | None) -> str:
 
 
 def of_credential() -> ArraySubquery:
-    """For `accounts.users.identity_lookup.identify`: the place of an app user's session or an environment's key, as
-    JSON, none or one."""
+    """The place of an app user's session or an environment's key, as JSON, for
+    `accounts.users.identity_lookup.identify`."""
     return ArraySubquery(Environment.objects.reachable().filter(pk=OuterRef("environment_id")).places_as_json())
 
 
 def of_account(column: str, environment_id: str | None) -> ArraySubquery:
-    """The place that an account means, as JSON with its role, none or one; two where it named none and has several
-    projects. `column` holds the account's id in the statement around."""
+    """The place of an account (`column` in the outer statement), as JSON with its role; two if it named none and has
+    several projects."""
     reachable = Environment.objects.reachable().of_account(OuterRef(column))
     if environment_id is not None:
         return ArraySubquery(reachable.filter(pk=environment_id).places_as_json())
@@ -65,13 +65,12 @@ def of_account(column: str, environment_id: str | None) -> ArraySubquery:
 
 
 def from_json(columns: dict[str, Any]) -> EnvironmentRef:
-    """The place of one JSON object made by `places_as_json`."""
+    """The place of an object made by `places_as_json`."""
     origins = columns.pop("allowed_origins")
     return EnvironmentRef(**columns, allowed_origins=tuple(origins))
 
 
 def to_record(found: list[dict[str, Any]]) -> bytes:
-    """The cache entry for the JSON objects of one call."""
     return orjson.dumps(found)
 
 
@@ -104,25 +103,25 @@ def _is_current_format(columns: dict[str, Any]) -> bool:
 
 
 def evict_account(account_id: str) -> None:
-    """The account's projects change, and with them what a call means that names no environment."""
+    """For a change of the account's projects: affects calls without a named environment."""
     revocation.mark_uncached([name_for_account(account_id, None)])
 
 
 def evict_members(project_id: str, account_ids: Iterable[str]) -> None:
-    """What these accounts are in the project changes. One query."""
+    """For a change of these accounts' roles in the project. One query."""
     environment_ids = list(Environment.objects.filter(project_id=project_id).values_list("pk", flat=True))
     revocation.mark_uncached(_of_accounts(account_ids, environment_ids))
 
 
 def evict_project(project_id: str) -> None:
-    """The project's plan or life changes, or its suspension, for everyone. Three queries."""
+    """For a change of the project's plan, deletion or suspension. Three queries."""
     environment_ids = list(Environment.objects.filter(project_id=project_id).values_list("pk", flat=True))
     account_ids = list(Member.objects.filter(project_id=project_id).values_list("user_id", flat=True))
     revocation.mark_uncached([*_of_accounts(account_ids, environment_ids), *_of_environments(environment_ids)])
 
 
 def evict_environment(environment: Environment) -> None:
-    """The environment's life or settings change. Two queries."""
+    """For a change of the environment's settings, or its deletion. Two queries."""
     account_ids = list(Member.objects.filter(project_id=environment.project_id).values_list("user_id", flat=True))
     revocation.mark_uncached([*_of_accounts(account_ids, [environment.pk]), *_of_environments([environment.pk])])
 

@@ -1,6 +1,5 @@
-"""The directory of environments, used by `accounts` (below) and `rows` (above). `projects.apps` registers it with
-`accounts.directory.environments`. Schema versions are stored in the regions; `rows` registers a reader for them: one
-query per region, no copy that could become stale."""
+"""The directory of environments, for `accounts` and `rows`. Schema versions are in the regions; `rows` registers a
+reader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -17,35 +16,32 @@ from projects.directory.locks import lock_shared as lock_shared
 from projects.models import Environment, Member, Project
 
 SchemaVersionReader = Callable[[str, Sequence[str]], Mapping[str, int]]
-"""`(cluster, environment ids)` to the current schema version of each; one query. Ids it does not know are left out."""
+"""`(cluster, environment ids)` to current schema versions; unknown ids are left out. One query."""
 
 _schema_version_reader: SchemaVersionReader | None = None
 
 
 def set_schema_version_reader(reader: SchemaVersionReader) -> None:
-    """Called once by the app that keeps schemas, at start."""
     global _schema_version_reader
     _schema_version_reader = reader
 
 
 def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, int]:
-    """The schema version of each environment, all of one cluster: 0 until a schema has been applied. At most one
-    query."""
+    """The schema version of each environment of one cluster; 0 without a schema. At most one query."""
     known = _schema_version_reader(cluster, environment_ids) if _schema_version_reader and environment_ids else {}
     return {environment_id: known.get(environment_id, 0) for environment_id in environment_ids}
 
 
 def allowed_origins(environment_id: str) -> Sequence[str] | None:
-    """The web origins that may read the environment's responses; None if there is no such environment. One query. For
-    `platform_site.http.middleware.cors`, at endpoints without a caller. Others have them in their `EnvironmentRef`."""
+    """The web origins that may read the environment's responses, for endpoints without a caller; None if it does not
+    exist. One query."""
     if not ids.matches("env", environment_id):
         return None
     return Environment.objects.live().filter(pk=environment_id).values_list("allowed_origins", flat=True).first()
 
 
 def place_of(environment_id: str) -> EnvironmentRef | None:
-    """The environment without a caller's role, for commands and workers; None if it cannot be reached (unknown, failed,
-    deleted). One query."""
+    """The environment without a caller's role, for commands and workers; None if unreachable. One query."""
     if not ids.matches("env", environment_id):
         return None
     found = _PLACE.first(environment_id)
@@ -53,7 +49,7 @@ def place_of(environment_id: str) -> EnvironmentRef | None:
 
 
 def record_of(environment_id: str) -> bytes:
-    """What `environment_cache` keeps for the users of the environment. One query."""
+    """The cached record of the environment's users. One query."""
     found = _PLACE.first(environment_id)
     return environment_cache.to_record([orjson.loads(found[0])] if found else [])
 
@@ -62,7 +58,7 @@ _PLACE: Final = Compiled(lambda pk: Environment.objects.reachable().filter(pk=pk
 
 
 def place_named(text: str) -> EnvironmentRef | None:
-    """The place of `env_…` or of `prj_…/name`, as operators name it; None if there is none. At most two queries."""
+    """The place of `env_…` or of `prj_…/name`; None if there is none. At most two queries."""
     project_id, is_path, name = text.partition("/")
     if not is_path:
         return place_of(text)
@@ -72,15 +68,14 @@ def place_named(text: str) -> EnvironmentRef | None:
 
 
 def pool_of(environment_id: str) -> str | None:
-    """The environment whose users sign in at `environment_id`; None if it cannot be reached. One query."""
+    """The environment whose users sign in here; None if unreachable. One query."""
     if not ids.matches("env", environment_id):
         return None
     return Environment.objects.reachable().filter(pk=environment_id).values_list("pool_id", flat=True).first()
 
 
 def place_for(caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
-    """The place and the caller's scopes there; None where it may not even see that the environment exists. At most one
-    query: accounts are asked for their membership, users and environment keys have one place only."""
+    """The place and the caller's scopes there; None if the caller may not see it. At most one query."""
     if caller.account_id is None:
         place = caller.place
         return (place, caller.scopes) if place and place.environment_id == environment_id else None
@@ -96,17 +91,17 @@ def place_for(caller: Caller, environment_id: str) -> tuple[EnvironmentRef, froz
 
 
 def suspended() -> "QuerySet[Environment, str]":
-    """The ids of the environments of suspended projects. Not asked yet."""
+    """A subquery of the ids of environments of suspended projects."""
     return Environment.objects.suspended().values_list("pk", flat=True)
 
 
 def suspended_projects() -> "QuerySet[Project, str]":
-    """The ids of suspended projects. Not asked yet."""
+    """A subquery of the ids of suspended projects."""
     return Project.objects.filter(suspended_at__isnull=False).values_list("pk", flat=True)
 
 
 def may_invite(project_id: str | None, account_id: str | None) -> bool:
-    """Whether the project is live and the account an owner of it who is not disabled. One query."""
+    """Whether the project is live and the account an active owner. One query."""
     live = Project.objects.live().filter(pk=project_id)
     if account_id is None:
         return live.exists()

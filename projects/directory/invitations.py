@@ -1,7 +1,6 @@
-"""Open invitations into projects, made by owners for emails without an account. An invitation is the email that carries
-it (`accounts.models.registration.AccountEmail`, id `inv_…`), written in the inviting transaction, and deleted when it
-is accepted, withdrawn or expired. It ends when its sender is no longer an owner (`services`), which is checked again
-when the email is sent and when it is accepted. docs/reference/projects.md, "Members and invitations"."""
+"""Open invitations into projects, by owners, for emails without an account. An invitation is its email
+(`accounts.models.registration.AccountEmail`, id `inv_…`). It is only valid while its sender is an owner.
+docs/reference/projects.md, "Members and invitations"."""
 
 import hashlib
 from typing import Final
@@ -28,23 +27,21 @@ def pending(project_id: str) -> "QuerySet[AccountEmail]":
 
 
 def of_address(project_id: str, email: str) -> "QuerySet[AccountEmail]":
-    """The open invitation of one email into a project, if any."""
     return pending(project_id).filter(subject=_subject(project_id, email))
 
 
 def of_inviter(account_id: str) -> "QuerySet[AccountEmail]":
-    """What an account has invited into any project."""
     return AccountEmail.objects.filter(project_id__isnull=False, kind=KIND, details__invited_by=account_id)
 
 
 def are_taken() -> bool:
-    """Whether who is invited may make an account: the operator's to say, for all projects. One query."""
+    """Whether invited persons may create accounts, by the operator's settings. One query."""
     return pool_settings.settings_of(None).sign_up != SignUpMode.OFF
 
 
 def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> AccountEmail:
-    """Write the email, in the current transaction, in place of an earlier one to this recipient. Raises
-    ValidationFailed on the field `email`."""
+    """Write the email, in the current transaction, replacing an earlier one. Raises ValidationFailed on the field
+    `email`."""
     recipient = emails.check(email)
     made = email_outbox.write(
         KIND,
@@ -61,9 +58,8 @@ def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Act
 
 
 def find(token: str) -> AccountEmail:
-    """What this token opens. Two or three queries. Raises InvalidGrant for a link that does not work (any more): so
-    does one whose sender is no owner by now, or whose project is gone. Raises ProjectSuspended, which leaves the link
-    as it is."""
+    """What this token opens. Raises InvalidGrant if the link, its sender or project is not valid, and
+    ProjectSuspended."""
     found = one_time_links.find(token, KIND, pool_id=None)
     project: Project | None = Project.objects.live().filter(pk=found.project_id).first()
     if project is None or not may_invite(project.pk, found.details["invited_by"]):
@@ -73,8 +69,7 @@ def find(token: str) -> AccountEmail:
 
 
 def account_of(found: AccountEmail) -> User | None:
-    """The account that has the invited email now; None if there is none. One query. Raises InvalidGrant if it is
-    disabled."""
+    """The account of the invited email; None if there is none. Raises InvalidGrant if it is disabled. One query."""
     user = User.objects.with_email(None, found.recipient).first()
     if user is not None and user.disabled_at is not None:
         raise one_time_links.invalid_link()

@@ -1,5 +1,4 @@
-"""The limits of the caller's plan and their usage: the response of `GET /v1/limits`. Each app registers a counter for
-its limits (`set_usage_counter`). A limit without one is shown without `used`."""
+"""The limits of the caller's plan and their usage, for `GET /v1/limits`. Each app registers counters for its limits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -13,28 +12,28 @@ from projects.directory import invitations
 from projects.models import Environment, Member, Project
 
 UsageCounter = Callable[[EnvironmentRef], int]
-"""How much of one limit an environment uses. At most one query, whose cost is bounded by the limit."""
+"""Usage of one limit. At most one query, whose cost the limit bounds."""
 UsageCounters = Callable[[EnvironmentRef], Sequence[int]]
-"""The same of several limits at once."""
+"""Usage of several limits at once."""
 
 _counters: Final[dict[tuple[str, ...], UsageCounters]] = {}
 
 
 def set_usage_counter(limit: str, counter: UsageCounter) -> None:
-    """Let `counter` say how much of `limit` (a field of PlanLimits) is used. Called at start by the app that counts."""
+    """Register the counter of `limit` (a field of PlanLimits), at start."""
     set_usage_counters((limit,), lambda place: (counter(place),))
 
 
 def set_usage_counters(limits: tuple[str, ...], counters: UsageCounters) -> None:
-    """The same for several limits, whose use is found by one look; in their order."""
+    """Register one counter for several limits, in their order."""
     if unknown := set(limits) - {field.name for field in fields(PlanLimits)}:
         raise ValueError(f"no limit is called {unknown.pop()!r}")
     _counters[limits] = counters
 
 
 def of(caller: Caller) -> dict[str, dict[str, Any]]:
-    """`{limit: {"limit": n, "used": m}}` for the caller's plan; `used` where it is known and the caller may see it. App
-    users and anonymous callers see the limits that apply to them, not the size of the project."""
+    """`{limit: {"limit": n, "used": m}}`; `used` if known and visible to the caller. App users and anonymous callers
+    only see the limits that apply to them."""
     allowed = plan_limits(caller.plan)
     shown = {
         field.name: {"limit": getattr(allowed, field.name)} for field in fields(PlanLimits) if field.name != "name"
@@ -53,14 +52,14 @@ def of(caller: Caller) -> dict[str, dict[str, Any]]:
 
 
 def used_in(place: EnvironmentRef) -> dict[str, int]:
-    """The usage of each counted limit in an environment, for operators."""
+    """The usage of each counted limit in an environment."""
     return {
         name: used for names, counters in _counters.items() for name, used in zip(names, counters(place), strict=True)
     }
 
 
 def _members(place: EnvironmentRef) -> int:
-    """Those who are invited have a place, too."""
+    """Invited persons count, too."""
     return Member.objects.filter(project_id=place.project_id).count() + invitations.pending(place.project_id).count()
 
 

@@ -1,11 +1,6 @@
-"""A shared/exclusive advisory lock per environment: writers take it shared, deletion takes it exclusive. A call finds
-its environment first and writes later. In between the environment may be deleted, and the write would remain for ever,
-secrets included. So a transaction that writes a row that names an environment, and depends on no other row of it, calls
-`lock_shared` or `lock_shared_in_region` and checks the environment again. The transaction that marks the environment
-(control database) or drops its schema (region) calls `lock_exclusive`. Earlier writes are then visible to the deletion
-(`projects.provisioning.deletion`), later ones are refused. Rows that depend on a locked row (a version on its function,
-a delivery on its webhook) do not need this. Nor do rows that expire within days: events, emails, sessions, idempotency
-records."""
+"""A shared/exclusive advisory lock per environment. A transaction that writes a row that names an environment takes it
+shared, and checks the environment again; deletion takes it exclusive (`projects.provisioning.deletion`), so no row
+remains. Not needed for rows that depend on a locked row (a version, a delivery) or expire within days."""
 
 from typing import Final
 
@@ -22,8 +17,7 @@ _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE n
 
 
 def lock_shared(environment_id: str) -> None:
-    """Let the environment not be marked until the control transaction at hand ends. Two queries. Raises
-    NoSuchEnvironment if it has been."""
+    """Prevent marking the environment until the control transaction ends. Two queries. Raises NoSuchEnvironment."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         advisory_locks.lock_shared(cursor, LockSpace.ENVIRONMENT, environment_id)
     if not is_live(environment_id):
@@ -31,8 +25,8 @@ def lock_shared(environment_id: str) -> None:
 
 
 def lock_shared_in_region(environment_id: str, cluster: str) -> None:
-    """Let the environment's schema not be dropped until the region's transaction at hand ends. Two queries. Raises
-    NoSuchEnvironment if it has been, SchemaLost if the environment lives and has none."""
+    """Prevent dropping the environment's schema until the region's transaction ends. Two queries. Raises
+    NoSuchEnvironment if it is deleted, SchemaLost if it lives without a schema."""
     with connections[cluster].cursor() as cursor:
         advisory_locks.lock_shared(cursor, LockSpace.ENVIRONMENT, environment_id)
         cursor.execute(_HAS_SCHEMA, [environment_id])
@@ -42,8 +36,7 @@ def lock_shared_in_region(environment_id: str, cluster: str) -> None:
 
 
 def lock_exclusive(environment_id: str, using: str) -> None:
-    """Wait for all shared holders, and keep the lock until the current transaction ends. Waits at most its
-    `lock_timeout`."""
+    """Wait for all shared holders, at most `lock_timeout`, and lock until the transaction ends."""
     with connections[using].cursor() as cursor:
         advisory_locks.lock(cursor, LockSpace.ENVIRONMENT, environment_id)
 

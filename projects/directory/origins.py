@@ -1,5 +1,5 @@
-"""Web origins as an environment's CORS list holds them (RFC 6454): `https://app.example.com`, or `*` alone. Pure. On
-this machine, a `*` in place of the port stands for every port: `http://localhost:*`."""
+"""Web origins of an environment's CORS list (RFC 6454): `https://app.example.com`, or `*` alone; on localhost `*` may
+replace the port. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,18 +9,18 @@ EVERY: Final = "*"
 MOST: Final = 50
 LONGEST: Final = 200
 OF_DEVELOPMENT: Final = ("http://localhost:*", "http://127.0.0.1:*")
-"""What a new `development` environment admits."""
+"""Allowed in a new `development` environment."""
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 _EVERY_PORT: Final = ":*"
 
 
 class NotAnOrigin(ValueError):
-    """The message says what is wrong, for the user."""
+    """The message is for the user."""
 
 
 def normalised(origins: Sequence[str]) -> list[str]:
-    """The same origins as browsers send them (lower case, no default port, no trailing slash), each once, in order.
-    Raises NotAnOrigin."""
+    """The origins as browsers send them (lower case, no default port or trailing slash), unique, in order. Raises
+    NotAnOrigin."""
     found = list(dict.fromkeys(_normalised(origin) for origin in origins))
     if EVERY in found and len(found) > 1:
         raise NotAnOrigin("* stands for every origin and cannot be combined with others.")

@@ -1,6 +1,5 @@
-"""What each kind of caller may do: scopes by role. Pure data and set arithmetic, no database. A role is held in a
-project, so a project named in the path asks for it there (`projects.directory.access`), and a call that means an
-environment gets its scopes here, from the role in that environment's project."""
+"""Scopes by role and kind of caller. Pure. Roles in a project that the path names are checked by
+`projects.directory.access`."""
 
 from typing import Final
 
@@ -23,33 +22,29 @@ BY_ROLE: Final[dict[ProjectRole, frozenset[str]]] = {
         }
     ),
 }
-"""An account's scopes in an environment. `rows:bypass_rules` is there to be granted to keys: a member's own calls obey
-the rules of role `member`."""
+"""An account's scopes in an environment. `rows:bypass_rules` is only there to be granted to keys."""
 
 ACCOUNT_WITHOUT_PLACE: Final = frozenset(
     {"projects:read", "projects:create", "projects:delete", "environments:read", "environments:write", "keys:manage"}
 )
-"""An account's scopes where the call means no environment: the addressed project or environment then asks for the
-role."""
+"""An account's scopes without an environment; the project or environment in the path then decides by role."""
 
 APP_USER: Final = frozenset(
     {"rows:read", "rows:write", "functions:read", "functions:invoke", "projects:read", "environments:read"}
 )
-"""An app user's scopes in its environment; the rules of the tables and functions narrow them."""
+"""An app user's scopes; rules of tables and functions narrow them."""
 
 _RANK: Final[dict[ProjectRole, int]] = {"viewer": 0, "developer": 1, "owner": 2}
 
 
 def is_at_least(role: ProjectRole, needed: ProjectRole) -> bool:
-    """Whether `role` includes all that `needed` may do."""
     return _RANK[role] >= _RANK[needed]
 
 
 def of_key(scopes: frozenset[str], *, bound_to_environment: bool) -> frozenset[str]:
-    """A key's effective scopes: those it was given, as far as a key of its kind may hold them."""
     return scopes & (ENVIRONMENT_SCOPES if bound_to_environment else ACCOUNT_SCOPES)
 
 
 def of_publishable_key(scopes: frozenset[str], *, bound_to_environment: bool) -> frozenset[str]:
-    """What whoever shows a publishable key may do, whatever its record says; nothing without an environment."""
+    """A publishable key's scopes, whatever its record says; none without an environment."""
     return scopes & PUBLISHABLE_SCOPES if bound_to_environment else frozenset()

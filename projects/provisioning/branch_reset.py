@@ -1,4 +1,4 @@
-"""Resets a preview branch: what its parent has now replaces what the branch has."""
+"""Resets a preview branch to the current state of its parent."""
 
 from typing import Any
 
@@ -16,11 +16,9 @@ from projects.provisioning import branching
 
 
 def reset_branch(environment_id: str, *, data: branching.Data, actor: Caller | Actor) -> Environment:
-    """Replace the tables, functions and webhooks of a preview branch by copies of those of its parent, as in a new
-    branch: with `data="full"` also its rows; otherwise the tables are empty. Its name, keys, sessions, origins and
-    expiry stay. Done when this returns, unless there are many rows: then the branch is `creating`, and a worker copies
-    them. Raises NoSuchEnvironment, NotABranch, NotResettable, ApplyInProgress, TablesInUse, and DatabaseError (with
-    nothing changed)."""
+    """Replace the tables, functions and webhooks of a preview branch by copies of its parent's, and with `data="full"`
+    its rows. With many rows, a worker copies them and the branch is `creating`. Raises NoSuchEnvironment, NotABranch,
+    NotResettable, ApplyInProgress, TablesInUse, and DatabaseError."""
     with transaction.atomic():
         branch, parent = _both(environment_id)
         target, source = branching.place_of(branch.project, branch), branching.place_of(branch.project, parent)

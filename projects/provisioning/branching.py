@@ -1,16 +1,6 @@
-"""Preview branches: environments that start as a copy of another environment of their project. `projects` handles the
-record, the schema, permissions and recovery. Higher layers copy their data when they receive `environment_branched` in
-one REPEATABLE READ transaction of the region (source and branch share a database), so that tables, versions, webhooks
-and functions are one snapshot.
-
-* Small branches are created before the response, like projects (`projects.provisioning.schemas`): the region commits
-  before the control database, and a schema that loses its record in between is dropped as an orphan.
-* Large branches get a record with the status `creating` first, which is not reachable. A worker fills the schema in one
-  transaction. If it dies, there is no schema and a periodic job starts again; if it dies after its commit, the schema
-  is complete and the periodic job sets `ready`. A permanent error becomes `failed`, with a reason and without data.
-
-Filling or dropping a schema holds its claim (`schemas.claim_schema`), so a branch that is deleted while being filled is
-dropped afterwards. docs/adr/0003-preview-branches.md."""
+"""Preview branches: copies of another environment of the project, in one REPEATABLE READ transaction in which higher
+layers receive `environment_branched`. Small ones exist before the response; large ones are `creating` until a worker
+has filled them, and a periodic job completes interrupted ones. docs/adr/0003-preview-branches.md."""
 
 import logging
 import time
@@ -41,20 +31,20 @@ log = logging.getLogger("platform.projects")
 Data = Literal["none", "full"]
 
 _ATTEMPTS: Final = 4
-"""A change of the source's schema, or of a row that is being copied with a lock, undoes a copy: it is begun again."""
+"""A concurrent schema change or lock on a copied row restarts the copy."""
 _WAIT: Final = 0.1
 
 
 class SourceGone(Exception):
-    """The environment to copy was deleted."""
+    pass
 
 
 class BranchDeleted(Exception):
-    """The branch was deleted while it was being filled."""
+    pass
 
 
 def place_of(project: Project, environment: Environment) -> EnvironmentRef:
-    """The environment as an `EnvironmentRef` without a caller's role."""
+    """The environment without a caller's role."""
     return EnvironmentRef(
         environment_id=environment.pk,
         environment_name=environment.name,
@@ -69,14 +59,13 @@ def place_of(project: Project, environment: Environment) -> EnvironmentRef:
 
 
 def is_small(source: EnvironmentRef) -> bool:
-    """Whether all rows of `source` can be copied while a client waits. One query."""
+    """Whether `source` can be copied during a request. One query."""
     return schemas.size_of(source.environment_id, source.cluster) <= settings.BRANCH_AT_ONCE_BYTES
 
 
 def require_both(source: EnvironmentRef, target: EnvironmentRef) -> None:
-    """Raise SourceGone or NoLongerWanted if either was deleted. Receivers of `environment_branched` ask once they hold
-    locks on the source's tables, since a deletion that is not visible then cannot drop them any more, and between long
-    steps. One query."""
+    """Raise SourceGone or BranchDeleted if either was deleted. Called by receivers of `environment_branched` once they
+    lock the source's tables (a later deletion cannot drop those), and between long steps. One query."""
     wanted = [source.environment_id, target.environment_id]
     live = set(Environment.objects.live().filter(pk__in=wanted).values_list("pk", flat=True))
     if target.environment_id not in live:
@@ -86,7 +75,7 @@ def require_both(source: EnvironmentRef, target: EnvironmentRef) -> None:
 
 
 def require(target: EnvironmentRef) -> None:
-    """Raise BranchDeleted if the branch was deleted meanwhile. One query."""
+    """Raise BranchDeleted if the branch was deleted. One query."""
     if not environment_locks.is_live(target.environment_id):
         raise BranchDeleted
 
@@ -100,13 +89,13 @@ def require(target: EnvironmentRef) -> None:
 
 
 def block_new_branches(pool_id: str) -> None:
-    """Let no branch of this pool appear until the control transaction at hand ends. Many may hold this at once."""
+    """Prevent new branches of this pool until the control transaction ends; a shared lock."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         advisory_locks.lock_shared(cursor, LockSpace.POOL, pool_id)
 
 
 def block_user_deletion(pool_id: str) -> None:
-    """Let no user of this pool be deleted until the control transaction at hand ends."""
+    """Prevent deletion of the pool's users until the control transaction ends."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         advisory_locks.lock(cursor, LockSpace.POOL, pool_id)
 
@@ -115,9 +104,8 @@ def block_user_deletion(pool_id: str) -> None:
 
 
 def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool = False) -> None:
-    """Make the schema of `target` and let every app copy its part of `source` into it: all of it, or nothing.
-    `patient`: without time limits, for workers. Raises SchemaBusy if another process is at it, SourceGone,
-    BranchDeleted, DatabaseError."""
+    """Make the schema of `target` and let every app copy its part of `source`, atomically. `patient`: without time
+    limits. Raises SchemaBusy, SourceGone, BranchDeleted, DatabaseError."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return _copy_once(source, target, data, patient=patient)
@@ -129,8 +117,8 @@ def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient:
 
 @contextmanager
 def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
-    """One transaction of the region, without time limits, in which the environment's schema is made and claimed.
-    Raises SchemaBusy, DatabaseError."""
+    """A transaction of the region, without time limits, that creates and claims the schema. Raises SchemaBusy,
+    DatabaseError."""
     with transaction.atomic(using=cluster):
         with connections[cluster].cursor() as cursor:
             transaction_settings.lift_limits(cursor)
@@ -141,7 +129,7 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
 
 @contextmanager
 def _one_snapshot(using: str, *, patient: bool) -> Generator[None]:
-    """One transaction of the region that sees its state at one instant. `patient`: without time limits."""
+    """A REPEATABLE READ transaction of the region. `patient`: without time limits."""
     with transaction.atomic(using=using):
         with connections[using].cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -165,8 +153,8 @@ def _copy_once(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, pa
 def reset(
     source: EnvironmentRef, target: EnvironmentRef, data: Data, *, actor: Caller | Actor | None, patient: bool = False
 ) -> None:
-    """Let every app replace its part of `target` by a copy of its part of `source`: all of it, or nothing. `actor` of
-    the audit entry; None if there is one. Raises SourceGone, BranchDeleted, TablesInUse, DatabaseError."""
+    """Let every app replace its part of `target` by a copy of `source`, atomically. `actor` writes an audit entry.
+    Raises SourceGone, BranchDeleted, TablesInUse, DatabaseError."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return _reset_once(source, target, data, actor, patient)
@@ -198,15 +186,14 @@ def _reset_once(
 
 
 def unfinished(after: str) -> list[str]:
-    """Ids of the branches in the making, in order, beginning after one of them."""
+    """Ids of `creating` branches, in order, after the given one."""
     creating = Environment.objects.live().filter(status=Environment.Status.CREATING, pk__gt=after).branches()
     return list(creating.order_by("pk").values_list("pk", flat=True)[:100])
 
 
 def finish(environment_id: str) -> bool:
-    """Fill a branch that is `creating`, or settle one whose process died. True if it is settled now, successfully or
-    not. False if there is nothing to do, another process is working on it, or the region is unavailable: a periodic job
-    tries again."""
+    """Fill a `creating` branch, or settle one whose process died. True if it is settled, successfully or not; False if
+    another process works on it or the region is unavailable."""
     branch = (
         Environment.objects.live()
         .select_related("project", "parent")
@@ -253,7 +240,7 @@ def _finish(branch: Environment) -> bool:
 
 
 def _finish_reset(branch: Environment) -> bool:
-    """Until it is settled, no caller reaches the branch, so it may be reset twice."""
+    """The branch is unreachable until it is settled, so a reset may run twice."""
     timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
     if Environment.objects.filter(pk=branch.pk, applying_since__lt=Now() - timeout).exists():
         return fail(branch.pk, "The copy did not succeed in time.")
@@ -278,7 +265,7 @@ def _is_being_filled(environment_id: str, cluster: str) -> bool:
 
 
 def settle(environment_id: str) -> bool:
-    """Say that a filled branch is ready. False if it was deleted meanwhile, or is settled already."""
+    """Mark a filled branch as ready. False if it was deleted or is settled."""
     with transaction.atomic():
         branch = (
             Environment.objects.live()
@@ -302,8 +289,7 @@ def settle(environment_id: str) -> bool:
 
 
 def fail(environment_id: str, reason: str) -> bool:
-    """Mark a branch as failed. It stays in the list with the reason until it is deleted. One that was to be reset is
-    ready again, with what it had."""
+    """Mark a branch as failed, with the reason. One that was to be reset is ready again, unchanged."""
     creating = Environment.objects.filter(pk=environment_id, status=Environment.Status.CREATING)
     branch = creating.select_related("project").filter(filled_from=Environment.Filling.RESET).first()
     if branch is not None:

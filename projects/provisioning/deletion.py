@@ -1,6 +1,5 @@
-"""Second part of a deletion: removes the schemas of marked objects, then their records. `services.delete_project` and
-`delete_environment` mark; from then on the environments are unreachable. Everything here may run twice and be
-interrupted anywhere: the mark is removed last, so the request, a worker or a periodic job can continue."""
+"""Removes the schemas of deleted projects and environments, then their records. `services` marks them, which makes them
+unreachable. All steps can be interrupted and repeated: the mark is removed last."""
 
 import logging
 from datetime import timedelta
@@ -19,11 +18,11 @@ log = logging.getLogger("platform.projects")
 
 _PER_LOOK = 100
 TABLES_DROPPED_AT_ONCE = 50
-"""Up to so many tables are dropped before the deletion is answered; larger projects are left to a worker."""
+"""Projects with more tables are left to a worker."""
 
 
 def finish_soon(project_id: str) -> None:
-    """Finish a small deletion now, otherwise notify a worker. Never raises: a periodic job finds the rest."""
+    """Finish a small deletion now, otherwise notify a worker. Never raises: a periodic job continues."""
     failpoints.reach("delete.after_mark")
     try:
         if _is_small(project_id):
@@ -40,8 +39,8 @@ def _is_small(project_id: str) -> bool:
 
 
 def finish(project_id: str) -> bool:
-    """Drop the schemas of a marked project's environments, then the records. False if the project is not marked. Raises
-    DatabaseError, SchemaBusy."""
+    """Drop the schemas of a marked project, then its records. False if it is not marked. Raises DatabaseError,
+    SchemaBusy."""
     project = Project.objects.filter(pk=project_id, deleted_at__isnull=False).first()
     if project is None:
         return False
@@ -54,7 +53,7 @@ def finish(project_id: str) -> bool:
 
 
 def finish_environment_soon(environment_id: str, cluster: str) -> None:
-    """As `finish_soon`, for one environment of a living project."""
+    """As `finish_soon`, for one environment."""
     failpoints.reach("delete.after_mark")
     try:
         if schemas.count_tables(environment_id, cluster) <= TABLES_DROPPED_AT_ONCE:
@@ -66,8 +65,7 @@ def finish_environment_soon(environment_id: str, cluster: str) -> None:
 
 
 def finish_environment(environment_id: str) -> bool:
-    """Drop a marked environment's schema, then its record. False if it is not marked. Raises DatabaseError,
-    SchemaBusy."""
+    """As `finish`, for one environment."""
     marked = Environment.objects.filter(pk=environment_id, status=Environment.Status.DELETING)
     cluster = marked.values_list("project__cluster", flat=True).first()
     if cluster is None:
@@ -77,8 +75,7 @@ def finish_environment(environment_id: str) -> bool:
 
 
 def remove_environment(environment_id: str, cluster: str) -> None:
-    """Drop a marked environment's schema, let the apps drop what they keep of it, then its record. Raises
-    DatabaseError, SchemaBusy."""
+    """Drop a marked environment's schema and all apps' data, then its record. Raises DatabaseError, SchemaBusy."""
     schemas.drop_schema(environment_id, cluster)
     # Outside of a transaction: a pool of a million users is deleted in batches, each of which must commit.
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
@@ -87,13 +84,13 @@ def remove_environment(environment_id: str, cluster: str) -> None:
 
 
 def unfinished_environments(after: str) -> list[str]:
-    """Ids of marked environments of living projects in order, beginning after one of them."""
+    """Ids of marked environments of live projects, in order, after the given one."""
     marked = Environment.objects.filter(status=Environment.Status.DELETING, project__deleted_at__isnull=True)
     return list(marked.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:_PER_LOOK])
 
 
 def unfinished(after: str) -> list[str]:
-    """Ids of marked projects in order, after the given one, that are probably not being finished now."""
+    """Ids of marked projects, in order, after the given one, that are probably not being finished now."""
     settled = Now() - timedelta(seconds=settings.DELETION_GRACE_SECONDS)
     marked = Project.objects.filter(deleted_at__lte=settled, pk__gt=after).order_by("pk")
     return list(marked.values_list("pk", flat=True)[:_PER_LOOK])

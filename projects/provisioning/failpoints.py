@@ -1,5 +1,4 @@
-"""Places in the code at which a test may end the process, to see what a crash there leaves behind. `settings.FAILPOINT`
-names one; empty in every real process, so that reaching one costs a comparison."""
+"""Points at which a test may kill the process. `settings.FAILPOINT` names one; it is empty in production."""
 
 import os
 import signal
@@ -8,6 +7,6 @@ from django.conf import settings
 
 
 def reach(name: str) -> None:
-    """Die here, as by `kill -9`, if this is the failpoint that the settings name."""
+    """Die as by `kill -9` if this failpoint is set."""
     if settings.FAILPOINT == name:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,10 +1,6 @@
-"""Orphaned rows: rows that name a deleted environment. No request can write such a row (`projects.directory.locks`),
-but databases restored to different points in time may have some. Each app registers its tables whose rows depend only
-on an environment; `find` scans their environments with a skip scan, and `remove` makes every app delete the
-environment's data, as a deletion does. Nothing is removed without proof. An environment counts as deleted if the
-control database does not know it now, it is not being created, it is older than ORPHAN_GRACE_SECONDS by its id, and in
-a region also has no schema: an environment with a schema is left to `projects.provisioning.schemas`. If the control
-database is unavailable, nothing happens."""
+"""Finds and removes rows that name a deleted environment, as after restores of databases to different points in time.
+An environment counts as deleted if the control database does not know it, it is not being created, its id is older than
+ORPHAN_GRACE_SECONDS, and its region has no schema (else: `projects.provisioning.schemas`)."""
 
 from collections.abc import Iterator
 from typing import Final, LiteralString
@@ -21,7 +17,6 @@ AT_ONCE: Final = 200
 
 _EVERY_ROW: Final = "TRUE"
 _in_regions: Final[dict[type[models.Model], LiteralString]] = {}
-"""The tables, and which of their rows are looked at."""
 
 _LEAP: Final = sql.SQL("""
 WITH RECURSIVE reached AS (
@@ -36,13 +31,13 @@ SELECT environment_id FROM reached WHERE environment_id IS NOT NULL LIMIT %(limi
 
 
 def register(*tables: type[models.Model], only: LiteralString = _EVERY_ROW) -> None:
-    """Called at start by the app that has these tables in the regions. Each is small, or has an index of those rows
-    that are meant by `only` (a condition in SQL) which begins with `environment_id`."""
+    """Register tables of the regions at start. Each is small, or has an index that begins with `environment_id`, over
+    the rows of `only` (SQL)."""
     _in_regions.update(dict.fromkeys(tables, only))
 
 
 def find(cluster: str) -> Iterator[str]:
-    """The ids of environments that are gone and of which the region has rows. Raises DatabaseError."""
+    """Ids of deleted environments with rows in the region. Raises DatabaseError."""
     for table, only in _in_regions.items():
         for environment_id in _gone(table, cluster, only):
             if not schemas.has_schema(environment_id, cluster):
@@ -50,18 +45,18 @@ def find(cluster: str) -> Iterator[str]:
 
 
 def remove(environment_id: str, cluster: str) -> None:
-    """Let every app forget what it keeps in the region of an environment that `find` found, in batches."""
+    """Let every app delete the environment's data in the region, in batches."""
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
 
 
 def find_in_control() -> Iterator[str]:
-    """The ids of environments that are gone and that rows of `accounts` name. Raises DatabaseError."""
+    """Ids of deleted environments named by rows of `accounts`. Raises DatabaseError."""
     for table in signal_handlers.OF_ENVIRONMENTS:
         yield from _gone(table, DEFAULT_DB_ALIAS, _EVERY_ROW)
 
 
 def remove_from_control(environment_id: str) -> None:
-    """Delete the users, keys, providers and so on of an environment that `find_in_control` found, in batches."""
+    """Delete the environment's users, keys, providers and so on, in batches."""
     signal_handlers.delete_pool(environment_id=environment_id)
 
 
@@ -74,7 +69,7 @@ def _gone(table: type[models.Model], using: str, only: LiteralString) -> Iterato
 
 
 def _named_by(table: type[models.Model], using: str, only: LiteralString) -> Iterator[list[str]]:
-    """The environments that the table's rows name, AT_ONCE at a time: one entry of the index for each."""
+    """The environments that the table's rows name, by a skip scan."""
     leap = _LEAP.format(table=sql.Identifier(table._meta.db_table), only=sql.SQL(only)).as_string(None)
     found = [""]
     while found:

@@ -1,10 +1,5 @@
-"""Orphaned schemas: schemas whose environments the control database does not know any more, as after a restore to an
-earlier time.
-
-No periodic job drops one: it may have data, which is reachable again once the control database is restored to a later
-time. Operators see them in the console and by `manage.py sweep --check`, and drop one by name there or by `sweep
---drop`. `projects.provisioning.schemas` distinguishes them from schemas that are being created.
-"""
+"""Schemas whose environments the control database no longer knows, as after a restore to an earlier time. Only
+operators drop them (console, `manage.py sweep --drop`): a later restore could make their data reachable again."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,18 +11,18 @@ from projects.provisioning import schemas
 
 
 class NotOrphaned(Exception):
-    """The region has no schema of that environment, or the control database knows it (again)."""
+    """The region has no such schema, or the control database knows the environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanedSchema:
-    """What can be said of one without the control database: the id tells when it was made."""
+    """Known without the control database: the id tells when it was made."""
 
     environment_id: str
     made_at: datetime
     tables: int
     size: int
-    """Bytes of its tables without their indexes."""
+    """Bytes of its tables without indexes."""
 
 
 def describe(environment_id: str, cluster: str) -> OrphanedSchema:
@@ -41,10 +36,8 @@ def describe(environment_id: str, cluster: str) -> OrphanedSchema:
 
 
 def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
-    """Drop an orphaned schema and the region's other data of its environment. The audit entry is committed first and
-    stays in any case, because no transaction spans both databases. Of two concurrent calls one leaves an entry. Raises
-    NotOrphaned (and leaves none), SchemaBusy, DatabaseError; what was dropped by then stays dropped, and the call can
-    be repeated."""
+    """Drop an orphaned schema and the region's other data of its environment. The audit entry is committed first,
+    because no transaction spans both databases. Can be repeated. Raises NotOrphaned, SchemaBusy, DatabaseError."""
     with schemas.alone(environment_id, cluster):
         if not schemas.is_orphaned(environment_id, cluster):
             raise NotOrphaned

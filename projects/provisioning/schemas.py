@@ -36,7 +36,7 @@ from projects.models import Environment
 from projects.provisioning import failpoints
 
 TABLES_PER_TRANSACTION: Final = 50
-"""Each dropped table holds a lock until the commit, and the lock table of the server is finite (64 per connection)."""
+"""Each dropped table holds a lock until the commit, and the lock table is finite."""
 _DROP_LOCK_TIMEOUT: Final = "500ms"
 _DROP_STATEMENT_TIMEOUT: Final = "60s"
 _ORPHANS_PER_LOOK: Final = 200
@@ -45,24 +45,22 @@ _ENVIRONMENT_NAME: Final = "^env_[0-7][0-9a-hjkmnp-tv-z]{25}$"
 
 
 BEING_CREATED: Final = "no environment yet"
-"""The mark."""
 
 
 class SchemaBusy(Exception):
-    """Another process is filling or dropping the same schema right now."""
+    """Another process is filling or dropping the schema."""
 
 
 def hold(environment_ids: Iterable[str]) -> None:
-    """Take the lock on environments about to be made, until the end of the control transaction at hand."""
+    """Lock environments to be created, until the control transaction ends."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         for environment_id in environment_ids:
             advisory_locks.lock(cursor, LockSpace.NAMED, environment_id)
 
 
 def make_schemas(places: Sequence[EnvironmentRef]) -> None:
-    """Create the schemas of new environments of one project, all or none, in one transaction of their region. Called in
-    the control transaction that writes the rows, after `hold`, as its last step. Raises DatabaseError (with nothing
-    created) if the region is unavailable."""
+    """Create the schemas of new environments of one project, atomically, as the last step of the control transaction
+    that writes the rows, after `hold`. Raises DatabaseError."""
     cluster = places[0].cluster
     with transaction.atomic(using=cluster):
         with connections[cluster].cursor() as cursor:
@@ -73,14 +71,14 @@ def make_schemas(places: Sequence[EnvironmentRef]) -> None:
 
 
 def has_schema(environment_id: str, cluster: str) -> bool:
-    """Whether the environment's schema is there for all to see. One query."""
+    """Whether the environment's schema is committed. One query."""
     with connections[cluster].cursor() as cursor:
         cursor.execute("SELECT to_regnamespace(%s) IS NOT NULL", [environment_id])
         return bool(cursor.fetchone()[0])
 
 
 def size_of(environment_id: str, cluster: str) -> int:
-    """Bytes of the environment's tables without their indexes. One query, which opens each table's files."""
+    """Bytes of the environment's tables without indexes. One query, which opens each table's files."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(
             "SELECT coalesce(sum(pg_table_size(oid)), 0) FROM pg_class"
@@ -91,7 +89,7 @@ def size_of(environment_id: str, cluster: str) -> int:
 
 
 def count_tables(environment_id: str, cluster: str) -> int:
-    """How many tables the environment's schema holds; 0 if it is gone. One query."""
+    """Number of tables; 0 without a schema. One query."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p')",
@@ -101,9 +99,8 @@ def count_tables(environment_id: str, cluster: str) -> int:
 
 
 def drop_schema(environment_id: str, cluster: str) -> None:
-    """Drop the schema and everything in it, tables in batches; no effect if it does not exist. Raises SchemaBusy if
-    another process is dropping it, DatabaseError if the region is unavailable or a reader locks a table. What was
-    dropped by then stays dropped."""
+    """Drop the schema, tables in batches; idempotent. Raises SchemaBusy, and DatabaseError (the region is unavailable
+    or a reader locks a table); dropped tables stay dropped."""
     while _drop_some_tables(environment_id, cluster):
         failpoints.reach("drop.between_batches")
     with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
@@ -116,7 +113,7 @@ def drop_schema(environment_id: str, cluster: str) -> None:
 
 
 def _drop_some_tables(environment_id: str, cluster: str) -> bool:
-    """Drop up to TABLES_PER_TRANSACTION tables in one transaction. False when none was left."""
+    """Drop up to TABLES_PER_TRANSACTION tables. False if none was left."""
     with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
         _prepare_drop(cursor, environment_id)
         cursor.execute(
@@ -131,7 +128,7 @@ def _drop_some_tables(environment_id: str, cluster: str) -> bool:
 
 
 def claim_schema(cursor: Any, environment_id: str) -> None:
-    """Be the only one to fill or drop this schema until the region's transaction at hand ends. Raises SchemaBusy."""
+    """Lock this schema for filling or dropping, until the region's transaction ends. Raises SchemaBusy."""
     if not advisory_locks.try_lock(cursor, LockSpace.SCHEMA, environment_id):
         raise SchemaBusy(environment_id)
 
@@ -145,8 +142,8 @@ def _prepare_drop(cursor: Any, environment_id: str) -> None:
 
 
 def create_schema(cursor: Any, environment_id: str) -> None:
-    """Make an empty schema in the region's transaction at hand, marked until the control transaction at hand has
-    committed its row. Without one the row is there already, or will be before the region commits."""
+    """Create an empty schema in the region's transaction, marked until the control transaction has committed its row,
+    if there is one."""
     cursor.execute(_quoted("CREATE SCHEMA {}", environment_id))
     cursor.execute(_quoted(f"COMMENT ON SCHEMA {{}} IS '{BEING_CREATED}'", environment_id))
     # After a failure the next periodic run continues.
@@ -160,13 +157,12 @@ def _remove_mark(environment_id: str, cluster: str) -> None:
 
 
 def _quoted(statement: str, *names: str) -> str:
-    """`statement` with the dotted, quoted name in place of `{}`."""
     return sql.SQL(statement).format(sql.Identifier(*names)).as_string(None)
 
 
 @contextmanager
 def alone(environment_id: str, cluster: str) -> Generator[None]:
-    """Be the only one to remove or reset this environment within the block. Raises SchemaBusy."""
+    """Lock this environment for removal or reset in the block. Raises SchemaBusy."""
     with session(cluster) as own:
         with own.cursor() as cursor:
             # A session lock: what is done takes several transactions, and the lock ends with the process.
@@ -184,7 +180,7 @@ def alone(environment_id: str, cluster: str) -> Generator[None]:
 
 
 def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
-    """Up to `limit` environment ids for which the cluster has a schema, in order, after `after`. One query."""
+    """Up to `limit` environment ids with a schema, in order, after the given one. One query."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(
             "SELECT nspname FROM pg_namespace WHERE nspname ~ %s AND nspname > %s ORDER BY nspname LIMIT %s",
@@ -194,7 +190,7 @@ def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
 
 
 def being_created(environment_ids: Sequence[str], cluster: str) -> set[str]:
-    """Which of these schemas carry the mark. One query."""
+    """Which of these schemas are marked. One query."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(
             "SELECT nspname FROM pg_namespace WHERE nspname = ANY (%s) AND obj_description(oid, 'pg_namespace') = %s",
@@ -204,10 +200,9 @@ def being_created(environment_ids: Sequence[str], cluster: str) -> set[str]:
 
 
 def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPHANS_PER_LOOK) -> Iterator[str]:
-    """Drop the cluster's schemas of environments that were never committed; yields the id of each. Removes the mark
-    from schemas that have an environment. Skips schemas younger than `settings.ORPHAN_GRACE_SECONDS`, those that are
-    being created, and orphaned ones (`orphaned`). Starts nothing after `deadline` (`time.monotonic()`). Raises
-    DatabaseError if the region or the control database is unavailable."""
+    """Drop schemas of environments that were never committed; yields their ids. Unmarks schemas with an environment.
+    Skips young, locked and orphaned ones. Starts nothing after `deadline` (`time.monotonic()`). Raises
+    DatabaseError."""
     after = ""
     while found := schemas_in(cluster, after, batch):
         after = found[-1]
@@ -227,22 +222,20 @@ def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPH
 
 
 def drop_orphan(environment_id: str, cluster: str) -> None:
-    """Drop a schema that no environment owns, and let the apps drop what they keep of it. Raises SchemaBusy,
-    DatabaseError."""
+    """Drop a schema without an environment, and the apps' data. Raises SchemaBusy, DatabaseError."""
     drop_schema(environment_id, cluster)
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
 
 
 def orphaned(cluster: str) -> Iterator[str]:
-    """The cluster's schemas whose environments the control database has forgotten, by id. After a restore it may be
-    thousands, each of which is looked at when it is asked for. Raises DatabaseError."""
+    """Ids of the cluster's orphaned schemas, lazily. Raises DatabaseError."""
     without_owner, _ = compare(cluster)
     marked = being_created(without_owner, cluster)
     return (each for each in without_owner if each not in marked and _is_kept_alone(each, cluster))
 
 
 def is_orphaned(environment_id: str, cluster: str) -> bool:
-    """Whether the cluster has the schema of such an environment. Raises DatabaseError."""
+    """Whether the cluster has an orphaned schema of this id. Raises DatabaseError."""
     return (
         ids.matches("env", environment_id)
         and not being_created([environment_id], cluster)
@@ -251,14 +244,13 @@ def is_orphaned(environment_id: str, cluster: str) -> bool:
 
 
 def _is_kept_alone(environment_id: str, cluster: str) -> bool:
-    """One that is deleted at this moment loses both, one after the other."""
+    """An environment that is being deleted loses both, one after the other."""
     return is_gone(environment_id) and has_schema(environment_id, cluster)
 
 
 def compare(cluster: str) -> tuple[list[str], list[str]]:
-    """The cluster's schemas without an environment, and its environments without a schema, by id. Both are empty except
-    after a restore of only one database, and briefly while something is created or removed. Changes nothing. Raises
-    DatabaseError if the region or the control database is unavailable."""
+    """Ids of schemas without an environment, and of environments without a schema. Both are empty except after a
+    restore of one database, and briefly during changes. Raises DatabaseError."""
     schemas: set[str] = set()
     after = ""
     while found := schemas_in(cluster, after, _ORPHANS_PER_LOOK):
@@ -270,8 +262,8 @@ def compare(cluster: str) -> tuple[list[str], list[str]]:
 
 
 def is_gone(environment_id: str) -> bool:
-    """Whether an environment that the control database did not know will never be there: it is older than
-    `settings.ORPHAN_GRACE_SECONDS`, no transaction is making it, and none has made it. Raises DatabaseError."""
+    """Whether an unknown environment will never exist: it is older than `settings.ORPHAN_GRACE_SECONDS`, and no
+    transaction is making or has made it. Raises DatabaseError."""
     grace = timedelta(seconds=settings.ORPHAN_GRACE_SECONDS)
     if ids.created_at(environment_id) >= datetime.now(UTC) - grace:
         return False

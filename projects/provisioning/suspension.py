@@ -1,6 +1,5 @@
-"""Suspended projects, for workers: which environments must wait. `services.suspend_project` sets it in the project's
-row. Requests find it in their `EnvironmentRef.is_suspended`. Workers, which claim by environment in a region, ask here;
-what they skip stays due and unclaimed until the suspension ends. docs/reference/projects.md, "Suspension"."""
+"""Suspended projects, for workers: they skip environments of these, and what they skip stays due. Requests use
+`EnvironmentRef.is_suspended`. docs/reference/projects.md, "Suspension"."""
 
 import logging
 import threading
@@ -21,10 +20,9 @@ FRESH_SECONDS: Final = 5.0
 """How long a process uses an answer."""
 
 STALE_SECONDS: Final = 7 * 86_400
-"""How long Redis keeps the last answer, for processes that start while the control database is unavailable."""
+"""How long Redis keeps the last answer, for processes that start during an outage of the control database."""
 
 MAX_WAIT_SECONDS: Final = 5.0
-"""Seconds."""
 
 log = logging.getLogger("platform.projects")
 
@@ -35,16 +33,14 @@ SuspensionAnswer = TypeVar("SuspensionAnswer")
 class _Known:
     environment_ids: list[str]
     asked_at: float
-    """`time.monotonic()`."""
 
 
 _known: Final[dict[str, _Known]] = {}
 
 
 def suspended_in(cluster: str) -> list[str]:
-    """The ids of the suspended environments of this database, at most FRESH_SECONDS old. While the control database is
-    unavailable: its last answer to this process, or else to another one (kept in Redis). Without any answer none: a
-    region's work does not depend on the control database."""
+    """Ids of the suspended environments of this database, at most FRESH_SECONDS old. During an outage of the control
+    database the last answer (of this process, or in Redis); without any, none."""
     known, now = _known.get(cluster), time.monotonic()
     if known is not None and now - known.asked_at < FRESH_SECONDS:
         return known.environment_ids
@@ -70,20 +66,18 @@ def _answers_from_others(cluster: str) -> list[str]:
 
 
 def evict(cluster: str) -> None:
-    """Let this process ask anew."""
     _known.pop(cluster, None)
 
 
 def not_suspended(cluster: str, time_to_act: timedelta) -> list[str]:
-    """The ids of the environments where nothing may expire that its owner could have kept: suspended, or so lately
-    resumed that they did not have `time_to_act`. Raises OperationalError."""
+    """Ids of environments in which nothing may expire: suspended, or resumed less than `time_to_act` ago. Raises
+    OperationalError."""
     lately = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
     return _asked_aside(_ids(Environment.objects.suspended() | lately, cluster))
 
 
 def plans_of_active(environment_ids: Collection[str]) -> dict[str, str]:
-    """The plan of each of these environments where something may begin at this moment: it can be reached, and is not
-    suspended. Raises OperationalError."""
+    """The plan of each of these environments that is reachable and not suspended. Raises OperationalError."""
     active = Environment.objects.reachable().filter(pk__in=environment_ids, project__suspended_at=None)
     return dict(_asked_aside(active.values_list("pk", "project__plan")))
 
@@ -93,8 +87,8 @@ def _ids(which: "QuerySet[Environment]", cluster: str) -> "QuerySet[Environment,
 
 
 def _asked_aside(which: "QuerySet[Any, SuspensionAnswer]") -> list[SuspensionAnswer]:
-    """The control database's answer, from a thread with its own connection: a worker of a region waits at most
-    MAX_WAIT_SECONDS, and only keeps connections to that region. Raises OperationalError."""
+    """The control database's answer, from a thread with its own connection, within MAX_WAIT_SECONDS: a region's worker
+    keeps no connection to it. Raises OperationalError."""
     told: list[list[SuspensionAnswer]] = []
 
     def ask() -> None:

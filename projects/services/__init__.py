@@ -1,8 +1,5 @@
-"""The services of projects. Each makes one change, in one control transaction, with its audit entry.
-The API, the console and the commands call them; whether the actor may is checked before (`projects.directory.access`).
-Cached environments are overwritten after the commit (`projects.directory.environment_cache`).
-Depends on: provisioning, directory.
-Used from outside: the functions below."""
+"""The services of projects: one change per control transaction, with its audit entry. Callers check access before.
+Depends on: provisioning, directory. Used from outside: the functions below."""
 
 from projects.provisioning.branch_reset import reset_branch
 from projects.provisioning.branching import place_of

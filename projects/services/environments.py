@@ -34,7 +34,7 @@ from projects.services.locking import locked
 
 
 def find_source(project: Project, named: str) -> Environment:
-    """The live environment of the project with this name or id. One query. Raises NoSuchSource."""
+    """The live environment of the project with this name or id. Raises NoSuchSource. One query."""
     meant = {"pk": named} if ids.matches("env", named) else {"name": named}
     found: Environment | None = project.environments.live().filter(**meant).first()
     if found is None:
@@ -51,11 +51,9 @@ def create_branch(
     expires_at: datetime | None = None,
     actor: Caller | Actor,
 ) -> Environment:
-    """Create a preview branch of the environment `source_id` of this project: its schema, webhooks (disabled) and
-    functions, and with `data="full"` its rows. It is deleted at `expires_at`. Ready when this returns and its
-    transaction commits, unless there are many rows: then it is `creating`, and a worker copies them. Raises
-    NoSuchProject, NoSuchSource, SourceNotReady, NameTaken, BranchesQuotaReached, and DatabaseError (with nothing
-    created) if the region is unavailable."""
+    """Create a preview branch of `source_id`: schema, webhooks (disabled), functions, and with `data="full"` rows. With
+    many rows, it is `creating` until a worker has copied them. Raises NoSuchProject, NoSuchSource, SourceNotReady,
+    NameTaken, BranchesQuotaReached, and DatabaseError."""
     with transaction.atomic():
         # The project's row is the lock under which its branches are counted and named.
         project = locked(project_id)
@@ -100,7 +98,7 @@ def begin_branch(
     pk: str | None = None,
     expires_at: datetime | None = None,
 ) -> Environment:
-    """The record of a new branch, in the transaction at hand, which holds the project's lock. Raises NameTaken,
+    """The record of a new branch, in the current transaction with the project locked. Raises NameTaken,
     BranchesQuotaReached."""
     if project.environments.live().filter(name=name).exists():
         raise NameTaken
@@ -125,10 +123,9 @@ def begin_branch(
 
 @contextmanager
 def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail: Any) -> Generator[EnvironmentRef]:
-    """A new preview branch of production with an empty schema, to be filled in the block, which is one transaction of
-    its region. For restoring backups. It becomes reachable when the block has succeeded (at the latest after the next
-    periodic run); otherwise there is none. `detail` is added to the audit entry. Raises NoSuchProject, NameTaken,
-    BranchesQuotaReached, DatabaseError."""
+    """A new preview branch of production, to be filled in the block, which is one transaction of its region (for
+    restores). `detail` goes to the audit entry. Raises NoSuchProject, NameTaken, BranchesQuotaReached,
+    DatabaseError."""
     project = Project.objects.live().filter(pk=project_id).first()
     if project is None:
         raise NoSuchProject
@@ -161,14 +158,13 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
 
 
 def is_ready(environment_id: str) -> bool:
-    """Whether the environment is there and no longer `creating`. One query."""
+    """Whether the environment exists and is not `creating`. One query."""
     return Environment.objects.live().filter(pk=environment_id).exclude(status=Environment.Status.CREATING).exists()
 
 
 def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:
-    """Delete a preview branch for good, with its schema, keys and sessions. When this returns it is gone for every
-    caller; the rest is as with a project. Raises NoSuchProject, NoSuchEnvironment (also for the second of two parallel
-    deletions), NotABranch."""
+    """Delete a preview branch with schema, keys and sessions; unreachable when this returns. Raises NoSuchProject,
+    NoSuchEnvironment, NotABranch."""
     with transaction.atomic():
         project = locked(project_id)
         environment: Environment | None = (
@@ -200,9 +196,8 @@ def change_environment(
     expires_at: datetime | None | Unset = UNSET,
     actor: Caller | Actor,
 ) -> Environment:
-    """Change which web origins may read the environment's answers (`projects.directory.origins`), and when a preview
-    branch is deleted (by a periodic job; None: never). Raises NoSuchEnvironment, NotAnOrigin, NotABranch for
-    `expires_at` of another environment."""
+    """Change the environment's allowed origins (`projects.directory.origins`), and when a preview branch is deleted
+    (None: never). Raises NoSuchEnvironment, NotAnOrigin, NotABranch for `expires_at` of another environment."""
     with transaction.atomic():
         environment: Environment | None = (
             Environment.objects.live()

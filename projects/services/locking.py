@@ -5,7 +5,6 @@ from projects.models import Project
 
 
 def locked(project_id: str) -> Project:
-    """The live project, locked until the end of the transaction. Raises NoSuchProject."""
     project: Project | None = Project.objects.live().select_for_update(no_key=True).filter(pk=project_id).first()
     if project is None:
         raise NoSuchProject

@@ -27,10 +27,8 @@ def invite_member(
     actor: Caller | Actor,
     admit: Callable[[], None] = lambda: None,
 ) -> AccountEmail:
-    """Invite an email without an account into the project; a second invitation replaces the first. `admit` is called
-    when everything else is valid, and may raise (a rate limit that refused calls must not use up). Raises
-    NoSuchProject, NoSuchAccount if the operator does not allow invitations, ValidationFailed (no email),
-    MembersQuotaReached."""
+    """Invite an email without an account, replacing an earlier invitation. `admit` runs when all else is valid, and may
+    raise (a rate limit). Raises NoSuchProject, NoSuchAccount, ValidationFailed, MembersQuotaReached."""
     with transaction.atomic():
         project = locked(project_id)
         if not invitations.are_taken():
@@ -46,7 +44,7 @@ def invite_member(
 
 
 def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | Actor) -> None:
-    """End an invitation into the project; its link works no longer. Raises NoSuchProject, NoSuchInvitation."""
+    """Withdraw an invitation. Raises NoSuchProject, NoSuchInvitation."""
     with transaction.atomic():
         locked(project_id)
         found = invitations.pending(project_id).select_for_update().filter(pk=invitation_id).first()
@@ -63,11 +61,9 @@ def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | 
 
 
 def accept_invitation(token: str, *, password: str | None = None, name: str = "") -> Member:
-    """Make the invited person a member, with the role of the invitation. `password` and `name` are for an email without
-    an account, which is created as verified. Existing members keep their role. Raises InvalidGrant
-    (`invitations.find`), ProjectSuspended, ValidationFailed (a password that is not needed, or a missing or weak one),
-    Forbidden (the operator does not allow invitations any more), RateLimited, MembersQuotaReached; each leaves the link
-    valid."""
+    """Make the invited person a member; `password` and `name` create an account if the email has none. Members keep
+    their role. Raises InvalidGrant, ProjectSuspended, ValidationFailed, Forbidden, RateLimited, MembersQuotaReached;
+    each leaves the link valid."""
     found = invitations.find(token)
     password_hash = None
     if _is_without_account(found, password):
@@ -107,8 +103,8 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
 
 
 def _is_without_account(found: AccountEmail, password: str | None) -> bool:
-    """Whether the invited email has no account. Raises ValidationFailed if it has one and a password was sent, which
-    would not become its password. InvalidGrant if the account is disabled."""
+    """Whether the invited email has no account. Raises ValidationFailed for a password that would not become its
+    password, and InvalidGrant if it is disabled."""
     if invitations.account_of(found) is None:
         return True
     if password is not None:

@@ -14,8 +14,8 @@ from projects.services.locking import locked
 
 
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
-    """Give the platform account with this email a role in the project. An open invitation of this email ends. Raises
-    NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached."""
+    """Give the account with this email a role; ends its open invitation. Raises NoSuchProject, NoSuchAccount,
+    AlreadyMember, MembersQuotaReached."""
     with transaction.atomic():
         project = locked(project_id)
         user = User.objects.with_email(None, email).filter(disabled_at=None).first()
@@ -30,21 +30,21 @@ def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller 
 
 
 def create_membership(project: Project, user: User, role: ProjectRole) -> Member:
-    """A new membership, under the project's lock. Raises MembersQuotaReached."""
+    """A new membership, with the project locked. Raises MembersQuotaReached."""
     check_quota(project)
     environment_cache.evict_members(project.pk, [user.pk])
     return Member.objects.create(project=project, user=user, role=role)
 
 
 def check_quota(project: Project) -> None:
-    """Raise MembersQuotaReached if members and those invited are as many as the plan allows."""
+    """Raise MembersQuotaReached if members and invited persons are as many as the plan allows."""
     limit = plan_limits(project.plan).members_per_project
     if project.memberships.count() + invitations.pending(project.pk).count() >= limit:
         raise MembersQuotaReached(limit)
 
 
 def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, actor: Caller | Actor) -> Member:
-    """Give a member another role; None leaves it. Raises NoSuchProject, NoSuchMember, LastOwner."""
+    """Change a member's role. Raises NoSuchProject, NoSuchMember, LastOwner."""
     with transaction.atomic():
         member = _member(project_id, user_id)
         if role is not None and role != member.role:
@@ -58,8 +58,7 @@ def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, ac
 
 
 def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> None:
-    """End a membership. Keys that the member made stay: they are the project's. Raises NoSuchProject, NoSuchMember,
-    LastOwner."""
+    """End a membership. Keys that the member made stay. Raises NoSuchProject, NoSuchMember, LastOwner."""
     with transaction.atomic():
         member = _member(project_id, user_id)
         _keep_an_owner(member)
@@ -70,7 +69,7 @@ def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> No
 
 
 def _member(project_id: str, user_id: str) -> Member:
-    """The membership, under the project's lock, so that two owners cannot remove each other at once."""
+    """The membership, with the project locked: two owners cannot remove each other."""
     locked(project_id)
     member = Member.objects.select_related("user").filter(project_id=project_id, user_id=user_id).first()
     if member is None:
@@ -79,7 +78,6 @@ def _member(project_id: str, user_id: str) -> Member:
 
 
 def _end_invitations(member: Member) -> None:
-    """End the invitations of a member that is no longer an owner."""
     if member.role == Member.Role.OWNER:
         invitations.of_inviter(member.user_id).filter(project_id=member.project_id).delete()
 

@@ -30,11 +30,9 @@ FIRST_ENVIRONMENTS: Final = (DEVELOPMENT, "production")
 def create_project(
     *, account_id: str, name: str, region: str, plan: str, actor: Caller | Actor, cluster: str | None = None
 ) -> Project:
-    """Create a project with its `development` and `production` environments and their schemas, owned by the account.
-    Development admits pages of the developer's own machine and open sign-up; production neither until configured.
-    Everything exists when this returns and its transaction commits, and nothing if anything fails. `name` is 1-64
-    characters, not blank. `cluster` is the database alias that stores it, by default the region's own. Raises
-    ProjectsQuotaReached, NoSuchAccount, and DatabaseError if the region is unavailable. Contract section 4.1."""
+    """Create a project with `development` (open to localhost and sign-up) and `production`, their schemas, and the
+    account as owner. `cluster` defaults to the region's database. Raises ProjectsQuotaReached, NoSuchAccount,
+    DatabaseError. Contract section 4.1."""
     with transaction.atomic():
         # The account's row is the lock under which its projects are counted: parallel creations queue here.
         owner = (
@@ -70,7 +68,7 @@ def create_project(
 
 
 def _check_quota(account_id: str, plan: str) -> None:
-    """Raise ProjectsQuotaReached if the account has as many live projects on this plan as it may have."""
+    """Raise ProjectsQuotaReached at the limit of live projects on this plan."""
     limit = plan_limits(plan).projects_per_account
     if Project.objects.live().filter(created_by_id=account_id, plan=plan).count() >= limit:
         raise ProjectsQuotaReached(limit)
@@ -79,8 +77,7 @@ def _check_quota(account_id: str, plan: str) -> None:
 def change_project(
     project_id: str, *, actor: Caller | Actor, name: str | None = None, plan: str | None = None
 ) -> Project:
-    """Rename a live project or change its plan; None leaves it. Nothing is written if nothing differs. Raises
-    NoSuchProject if it was deleted meanwhile, ProjectsQuotaReached if its creator has too many on that plan."""
+    """Rename a live project or change its plan; None leaves it. Raises NoSuchProject, ProjectsQuotaReached."""
     with transaction.atomic():
         if plan is not None:
             _lock_creator(project_id)
@@ -103,14 +100,13 @@ def change_project(
 
 
 def _lock_creator(project_id: str) -> None:
-    """Take the lock under which the creator's projects are counted; before the project's own, as a creation does."""
+    """Lock the count of the creator's projects; before the project's own lock, as in a creation."""
     User.objects.select_for_update(no_key=True, of=("self",)).filter(created_projects=project_id).first()
 
 
 def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
-    """Delete a project with its environments, schemas, users and keys. It is unreachable when this returns. A small one
-    is removed at once, a large one by a worker; after a crash a periodic job continues (`projects.tasks`). Raises
-    NoSuchProject, also for the second of two parallel deletions. Contract section 4.3."""
+    """Delete a project with everything in it; unreachable when this returns. A worker removes large ones
+    (`projects.tasks`). Raises NoSuchProject. Contract section 4.3."""
     with transaction.atomic():
         project = locked(project_id)
         environments = list(project.environments.order_by("pk"))
@@ -129,11 +125,9 @@ def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
 
 
 def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> Project:
-    """Keep everything of a live project from happening until it is resumed; nothing of it is lost. For operators. Calls
-    are refused from the next request on (`Place.is_suspended`); deliveries, queued runs and e-mails wait
-    (`projects.provisioning.suspension`); what is under way ends by itself. `reason` is shown to the project's members:
-    1-500 printable characters, and e-mailed to its owners. Of a project that is suspended the reason changes, if it
-    differs, and nothing else. Raises NoSuchProject, ValidationFailed on the field `reason`."""
+    """Suspend a live project until it is resumed, or change the reason; for operators. Calls are refused from the next
+    request on; deliveries, queued runs and emails wait (`projects.provisioning.suspension`). Owners get an email with
+    `reason` (1-500 printable characters). Raises NoSuchProject, ValidationFailed on the field `reason`."""
     reason = reason.strip()
     if not reason or len(reason) > SUSPENSION_REASON_LENGTH or not reason.isprintable():
         raise ValidationFailed.of(
@@ -156,8 +150,7 @@ def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> P
 
 
 def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
-    """Lift a suspension: calls are answered from the next request on, what waited goes on, its owners get an e-mail.
-    False, with nothing written, if there is none. For operators. Raises NoSuchProject."""
+    """Resume a project, and email its owners; for operators. False if it is not suspended. Raises NoSuchProject."""
     with transaction.atomic():
         project = locked(project_id)
         since, reason = project.suspended_at, project.suspension_reason
@@ -186,8 +179,8 @@ _OF_SUSPENSIONS: Final = (AccountEmail.Kind.PROJECT_SUSPENDED, AccountEmail.Kind
 
 
 def _notify_owners(project: Project, kind: AccountEmail.Kind, **details: str) -> None:
-    """Email the owners with verified emails, in the current transaction. Unsent emails of an earlier suspension are
-    withdrawn."""
+    """Email the owners with verified emails, in the current transaction. Withdraws unsent emails of an earlier
+    suspension."""
     for owner in User.objects.filter(
         memberships__project=project, memberships__role=Member.Role.OWNER, disabled_at__isnull=True
     ).order_by("pk"):

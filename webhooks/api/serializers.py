@@ -22,11 +22,11 @@ from webhooks.models import Attempt, Delivery, Webhook
 NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
 MAX_FILTER_BYTES = 8 * 1024
 MAX_COLUMNS = 500
-"""Names of columns of one table, more than a table has."""
+"""More names than one table has columns."""
 
 
 class UrlField(fields.CharField):
-    """Where deliveries go. Whether the host may be called is asked by the view, which may wait for a name server."""
+    """The URL for deliveries. The view checks the host, which may wait for a name server."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(max_length=2000, **options)
@@ -40,8 +40,6 @@ class UrlField(fields.CharField):
 
 
 class NameField(fields.CharField):
-    """A slug; nothing that could be taken for an id."""
-
     def __init__(self) -> None:
         message = "Must be 1 to 48 of a-z, 0-9, _ and -, beginning with a letter, and no id."
         pattern = RegexValidator(rf"\A{NAME}\Z", message, "invalid_name")
@@ -85,9 +83,9 @@ def check_against_schema(
     filter: dict[str, Any] | None,
     columns: dict[str, Any] | None,
 ) -> None:
-    """Raise ValidationFailed for a filter or columns that name what role `server` cannot read. A filter has to be
-    understood by every table that `patterns` name and `server` can read, or, where they name only wildcards, by one
-    table at least. `columns` is `{"table": ["column", …]}`."""
+    """Raise ValidationFailed for a filter or columns that role `server` cannot read. A filter must be valid for every
+    readable table that `patterns` name; with only wildcards, for at least one. `columns` is `{"table": ["column",
+    …]}`."""
     errors: list[FieldError] = []
     resolver = environment.rules.resolver(SERVER)
     tables = environment.schema.tables
@@ -219,7 +217,7 @@ def webhook_detail(webhook: Webhook) -> dict[str, Any]:
 
 
 def delivery_detail(delivery: Delivery, tries: Iterable[Attempt]) -> dict[str, Any]:
-    """`tries` are its last attempts, the latest first."""
+    """`tries` are its last attempts, latest first."""
     due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
     return {
         "id": delivery.pk,

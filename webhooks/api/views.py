@@ -23,14 +23,14 @@ from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
 TRIES_SHOWN: Final = 20
-"""Attempts of one delivery in an answer: one that was sent again and again has up to a thousand."""
+"""A delivery may have up to a thousand attempts."""
 
 Action = TypeVar("Action", bound=Callable[..., HttpResponseBase])
 
 
 def _resolved_before(action: Action) -> Action:
-    """Asks the name server for the body's `url` before the transaction of an idempotent action begins. A body or URL of
-    the wrong form passes: the action itself says what is wrong with it."""
+    """Resolves the body's `url` before the transaction of an idempotent action begins. The action reports malformed
+    ones."""
 
     @wraps(action)
     def checked(view: ApiViewSet, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -49,8 +49,6 @@ def _resolved_before(action: Action) -> Action:
 
 
 class WebhookViewSet(ApiViewSet):
-    """`/v1/webhooks` and `/v1/webhooks/{webhook_id}`."""
-
     required_scopes = {
         "list": "webhooks:read",
         "create": "webhooks:write",
@@ -136,11 +134,11 @@ class WebhookViewSet(ApiViewSet):
         return respond({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
 
     def _may_carry_rows(self) -> None:
-        """Who makes deliveries carry rows must be allowed to read rows."""
+        """Deliveries may carry rows only if the caller may read rows."""
         self.caller.need("rows:read")
 
     def _may_tell_of(self, patterns: Sequence[str]) -> None:
-        """The event of a run carries what its code threw, which is for those who may read functions."""
+        """Events of runs carry thrown errors, which need permission to read functions."""
         if not self.caller.may("functions:read") and any(
             event_types.matches(patterns, each) for each in event_types.OF_RUNS
         ):
@@ -161,8 +159,6 @@ class WebhookViewSet(ApiViewSet):
 
 
 class DeliveryViewSet(ApiViewSet):
-    """`/v1/webhooks/{webhook_id}/deliveries`."""
-
     required_scopes = {"list": "webhooks:read", "redeliver": "webhooks:write"}
     query_parameters = {"list": frozenset({"limit", "cursor", "event_id", "status"})}
 
@@ -201,7 +197,6 @@ class DeliveryViewSet(ApiViewSet):
 
 
 def _last_tries(using: str, **of: Any) -> "QuerySet[Attempt]":
-    """The last attempts of each delivery, the latest first, without what the receiver said."""
     return (
         Attempt.objects.using(using)
         .filter(**of)

@@ -1,4 +1,4 @@
-"""One delivery attempt: signs, sends through the guarded client, and classifies the outcome. No database."""
+"""One delivery attempt: signs, sends through the guarded client, classifies the outcome. No database."""
 
 import json
 import random
@@ -24,25 +24,22 @@ SECRET_PURPOSE: Final = "webhooks.secret"  # noqa: S105 - a purpose, not a secre
 
 @dataclass(frozen=True, slots=True)
 class PreviousSecret:
-    """A previous signing secret, which signs beside the current one until it expires."""
-
     text: str
     until: datetime
 
 
 def unsealed(sealed: bytes | memoryview) -> str:
-    """The text of a signing secret. Raises KeyringError."""
     return keyring.unseal(bytes(sealed), purpose=SECRET_PURPOSE).decode()
 
 
 def sealed_previous(secrets: Sequence[PreviousSecret]) -> bytes:
-    """One sealed value for all of them, the newest first."""
+    """One sealed value for all, newest first."""
     listed = [[secret.text, secret.until.isoformat()] for secret in secrets]
     return keyring.seal(json.dumps(listed).encode(), purpose=SECRET_PURPOSE)
 
 
 def previous_secrets(sealed: bytes | memoryview | None, until: datetime | None, now: datetime) -> list[PreviousSecret]:
-    """The ones that still sign at `now`, the newest first. `until` is the newest one's end. Raises KeyringError."""
+    """The secrets that still sign at `now`, newest first. `until` is the newest one's end. Raises KeyringError."""
     if sealed is None or until is None or until <= now:
         return []
     listed = [PreviousSecret(each, datetime.fromisoformat(end)) for each, end in json.loads(unsealed(sealed))]
@@ -50,8 +47,7 @@ def previous_secrets(sealed: bytes | memoryview | None, until: datetime | None, 
 
 
 def attempt(claimed: ClaimedDelivery, client: outbound.Client | None = None) -> AttemptOutcome:
-    """Make one attempt, by the process's guarded client or one of another policy. Never raises: whatever happens is an
-    outcome; else the delivery would hang for its lease."""
+    """Make one attempt. Never raises: the delivery would wait for the end of its lease."""
     at, started = claimed.now(), time.monotonic()
     try:
         answer = (client or outbound.client()).request(
@@ -126,7 +122,7 @@ def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
 
 
 def _kept_headers(headers: "outbound.Headers") -> dict[str, str]:
-    """Enough to find a receiver's fault; bounded, so that recording cannot fail on what a receiver sends."""
+    """For debugging; bounded, so that recording cannot fail."""
     kept = {}
     for name, value in list(headers.items())[:STORED_HEADERS]:
         kept[name[:100].replace("\0", "")] = value[:500].replace("\0", "")

@@ -1,9 +1,6 @@
-"""A circuit breaker per receiver, in one worker: limits attempts in flight and pauses receivers that hang. A receiver
-(a host and port) starts with little concurrency, doubles it by quick answers, and falls back to one attempt at a time
-when it hangs. After some timeouts in a row its circuit opens: nothing is claimed for it during a cooldown, then one
-attempt probes it. So hanging receivers occupy a few threads each, and all receivers without earned concurrency together
-a bounded number; other receivers are not delayed. Deliveries that wait for a circuit use up no attempts. Pure
-computation; the clock is an argument."""
+"""A circuit breaker per receiver (host and port), in one worker. Concurrency starts low, doubles by quick responses,
+and falls to one after a hang; after several timeouts nothing is claimed during a cooldown, then one attempt probes.
+Receivers without earned concurrency share a bound, so hanging ones delay no others. Pure; the clock is an argument."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -13,14 +10,12 @@ from urllib.parse import urlsplit
 INITIAL_CONCURRENCY: Final = 2
 MAX_CONCURRENCY: Final = 20
 PREFETCH_FACTOR: Final = 4
-"""A receiver with MAX_CONCURRENCY may have this many times its concurrency claimed, so that its senders do not wait
-while outcomes are recorded."""
+"""A receiver with MAX_CONCURRENCY may have this multiple of it claimed, so that senders need not wait for recording."""
 MAX_IN_FLIGHT_UNPROVEN: Final = 64
-"""Maximum attempts in flight, over all receivers without earned concurrency. The last claim may exceed it; a quarter of
-the threads is left to receivers that answer quickly."""
+"""Maximum attempts in flight over all receivers without earned concurrency; a quarter of the threads is left to
+others."""
 PREFETCH_SECONDS: Final = 0.2
-"""A receiver that responds more slowly gets no prefetched deliveries: they would start too late
-(`queue.START_WITHIN`)."""
+"""Slower receivers get no prefetched deliveries, which would start too late (`queue.START_WITHIN`)."""
 FAST_SECONDS: Final = 1.0
 FAILURE_THRESHOLD: Final = 3
 INITIAL_COOLDOWN: Final = 5.0
@@ -39,9 +34,9 @@ def host_of(url: str) -> str:
 class Receiver:
     concurrency: int = INITIAL_CONCURRENCY
     in_flight: int = 0
-    """Attempts claimed by this worker, started or not."""
+    """Claimed attempts, started or not."""
     hangs: int = 0
-    """Attempts in a row without any response."""
+    """Attempts in a row without a response."""
     open_until: float = 0.0
     latest_seconds: float = 0.0
 
@@ -53,8 +48,6 @@ class Receiver:
 
 
 class Receivers:
-    """The receivers that this worker used recently. For one thread."""
-
     def __init__(self) -> None:
         self._known: OrderedDict[str, Receiver] = OrderedDict()
 
@@ -75,7 +68,7 @@ class Receivers:
                 return
 
     def limits(self, now: float) -> tuple[list[str], list[int], int]:
-        """The receivers whose concurrency limit differs from the default, their limits (0: paused), and the default."""
+        """The receivers with a special limit, these limits (0: paused), and the default."""
         unproven = sum(r.in_flight for r in self._known.values() if r.concurrency <= INITIAL_CONCURRENCY)
         first = INITIAL_CONCURRENCY if unproven < MAX_IN_FLIGHT_UNPROVEN else 0
         limits = {
@@ -93,16 +86,15 @@ class Receivers:
         receiver.in_flight = max(0, receiver.in_flight - 1)
 
     def forget_claims(self) -> None:
-        """The dispatcher that counted the claims has ended. They would occupy concurrency for ever."""
+        """Called when the dispatcher that counted the claims has ended."""
         for receiver in self._known.values():
             receiver.in_flight = 0
 
     def limit_of(self, host: str) -> int:
-        """How many attempts may run at the same time."""
         return self._of(host).concurrency
 
     def ended(self, host: str, *, answered: bool, seconds: float, now: float) -> None:
-        """Record one attempt: `answered` with any status, or failed by a timeout or a connection error."""
+        """Record an attempt: `answered` with any status, or failed by a timeout or connection error."""
         receiver = self._of(host)
         receiver.in_flight = max(0, receiver.in_flight - 1)
         if answered:

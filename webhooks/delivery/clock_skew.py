@@ -1,6 +1,5 @@
-"""Repairs due times and leases after the database clock was set back. All due times and leases use the database's
-clock. If it was three days ahead, retries and the leases of dead workers now lie three days in the future. A delivery
-that was created or attempted in the future, or a lease longer than any real one, proves that this happened."""
+"""Repairs due times and leases after the database clock was set back. A delivery created or attempted in the future, or
+a lease longer than possible, proves that this happened."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -11,9 +10,9 @@ from platform_site.background.skip_scan import first_of_each
 from webhooks.delivery.queue import LEASE
 
 LONGEST_LEASE: Final = timedelta(hours=2)
-"""Beyond what WEBHOOK_LEASE_SECONDS may be, in any process."""
+"""Longer than any WEBHOOK_LEASE_SECONDS."""
 PAGE: Final = 2000
-"""Deliveries that one statement looks at, and those that are due at the same moment as the last of them."""
+"""Deliveries that one statement examines."""
 
 _WAITING = f"WITH RECURSIVE {first_of_each('waiting', 'pending', 'next_attempt_at')} SELECT webhook_id FROM waiting"  # noqa: S608
 _REPAIR_PAGE = """
@@ -37,8 +36,8 @@ SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SE
 
 
 def repair_future_times(using: str, *, lease: timedelta = LEASE) -> int:
-    """Let retries be due now, and leases last for `lease` more, since their workers may be alive. Returns how many.
-    Looks at all that is pending, webhook by webhook, a page at a time."""
+    """Make retries due now and let leases last for `lease`. Returns how many. Scans everything pending, a page at a
+    time."""
     with connections[using].cursor() as cursor:
         cursor.execute(_WAITING)
         waiting = [webhook_id for (webhook_id,) in cursor.fetchall()]

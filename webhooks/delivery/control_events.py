@@ -1,7 +1,5 @@
-"""Moves events of the control database into the outbox of their environment's region. There is no transaction across
-both databases: the region commits first, then the control database marks the event. After a crash in between, the event
-is moved again and the region ignores the duplicate id. Events for an unavailable region wait, without delaying other
-regions."""
+"""Moves events of the control database to the outbox of their region. The region commits first; after a crash the event
+is moved again, and the region ignores the duplicate id. Events for an unavailable region wait."""
 
 from datetime import timedelta
 from typing import Final
@@ -16,7 +14,6 @@ from projects.models import Environment
 
 BATCH: Final = 200
 PURGE_BATCH: Final = 1000
-"""Events that one statement deletes."""
 RETENTION: Final = timedelta(days=7)
 
 _MOVE = """
@@ -33,8 +30,8 @@ SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id
 
 
 def move_to_region(using: str) -> int:
-    """Move the events due for the region `using` into its outbox. Returns how many were examined, at most BATCH. Raises
-    DatabaseError, with nothing marked, if the region is unavailable."""
+    """Move the events due for the region `using`. Returns how many were examined, at most BATCH. Raises
+    DatabaseError."""
     with transaction.atomic(using=DEFAULT_DB_ALIAS):
         # A range of one in the order of both, which one index alone offers, and no sorting: whatever the statistics of
         # a moment say, what waits for others is not read.
@@ -66,7 +63,7 @@ def move_to_region(using: str) -> int:
 
 
 def purge_old() -> int:
-    """Forget events that were carried over, and those whose environment is gone, in batches. Returns how many."""
+    """Delete moved events, and those of deleted environments, in batches. Returns how many."""
     waiting = Q(relayed_at__isnull=True, environment_id__in=Environment.objects.values("pk"))
     old = ControlEvent.objects.filter(created_at__lt=Now() - RETENTION).exclude(waiting)
     forgotten = 0

@@ -1,8 +1,7 @@
-"""The dispatcher: relays, claims, sends in threads and records, until the region's queue is empty. Each worker process
-runs one dispatcher per region. Only its own thread uses PostgreSQL; the sender threads only use HTTP, so a receiver
-that hangs holds a socket but never a connection or a transaction. The loop ends when nothing is due or in flight, or
-when the worker stops: then unstarted claims are released and attempts in flight get `GRACE` to finish. While PostgreSQL
-is unavailable, outcomes stay in memory until their leases end, so that a delivery that arrived is not sent twice."""
+"""The dispatcher: relays, claims, sends in threads and records, until the region's queue is empty; one per region and
+worker process. Only its own thread uses PostgreSQL, so a hanging receiver holds no connection. At the end unstarted
+claims are released and attempts in flight get `GRACE`. During an outage of PostgreSQL outcomes stay in memory until
+their leases end."""
 
 import contextlib
 import logging
@@ -27,26 +26,24 @@ from webhooks.delivery.relay import relay_batch
 logger = logging.getLogger(__name__)
 
 MAX_THREADS: Final = 256
-"""Attempts in flight at the same time. Most of them wait for a receiver, which costs a thread some 100 KB."""
+"""Maximum attempts in flight; a waiting thread costs about 100 KB."""
 CLAIM_AT_ONCE: Final = 128
 TICK: Final = 0.2
-"""How long the loop waits for an outcome, or to be asked, before it looks at the queue again."""
+"""Seconds to wait for an outcome or notification before checking the queue again."""
 LINGER: Final = 0.25
-"""Seconds that the loop waits for more work before it ends, so that a burst does not start it again each time."""
+"""Seconds to wait for more work before ending, so that a burst does not restart the loop."""
 GRACE: Final = 8.0
 RECONNECT: Final = 0.2
-"""Seconds between attempts to reconnect to PostgreSQL."""
+"""Seconds between attempts to reconnect."""
 PACE: Final = 0.01
 SMALL: Final = 8
-"""After a pass with fewer than SMALL events, the next pass starts PACE seconds after the start of the last one. Rows
-written one by one would otherwise cost four statements and three commits per event, on the same CPUs that serve the
-writers. The first event after a pause is relayed at once, and a backlog fills whole passes."""
+"""After a pass with fewer than SMALL events, the next one starts PACE seconds after its start: single writes would
+otherwise cost four statements and three commits per event, on the CPUs of the writers."""
 
 
 class SenderThreads:
-    """Threads that make attempts: as many as needed, up to MAX_THREADS, for as long as there is work. `limit` at
-    `submit` limits the concurrent attempts per receiver. Further attempts wait here, so that a thread that finishes
-    takes the next one without asking the dispatcher."""
+    """Threads that make attempts: as many as needed, up to MAX_THREADS. `limit` at `submit` limits attempts per
+    receiver; further ones wait here, so that a thread takes the next one without the dispatcher."""
 
     def __init__(self, outcomes: "queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None]") -> None:
         self._work: queue.SimpleQueue[ClaimedDelivery | None] = queue.SimpleQueue()
@@ -57,7 +54,7 @@ class SenderThreads:
         self._limits: dict[str, int] = {}
         self._lines: defaultdict[str, deque[ClaimedDelivery]] = defaultdict(deque)
         self.busy = 0
-        """Claims submitted whose outcome was not collected yet. Only the dispatcher's thread counts."""
+        """Submitted claims without a collected outcome. Used by the dispatcher's thread only."""
 
     def submit(self, claimed: ClaimedDelivery, limit: int) -> None:
         self.busy += 1
@@ -90,7 +87,7 @@ class SenderThreads:
             return None
 
     def recall(self, host: str, limit: int) -> list[ClaimedDelivery]:
-        """The receiver's concurrency limit was lowered: take back its waiting attempts."""
+        """Take back waiting attempts of a receiver whose limit was lowered."""
         with self._lock:
             self._limits[host] = limit
             left = list(self._lines.pop(host, ()))
@@ -98,7 +95,7 @@ class SenderThreads:
         return left
 
     def unstarted(self) -> list[ClaimedDelivery]:
-        """Take back what no thread has begun."""
+        """Take back what no thread has started."""
         with self._lock:
             left = [claimed for line in self._lines.values() for claimed in line]
             self._lines.clear()
@@ -115,12 +112,12 @@ class SenderThreads:
 
 
 def _is_stale(claimed: ClaimedDelivery) -> bool:
-    """Too old to begin: its webhook may have been switched off, or its lease end before the attempt does."""
+    """Too old to start: its webhook may have been disabled, or its lease may end too early."""
     return claimed.age() > min(START_WITHIN, settings.WEBHOOK_LEASE / 2)
 
 
 class Dispatcher:
-    """One region's loop in this process. `run` may be called by one thread at a time; others leave at once."""
+    """One region's loop in this process. One thread runs it; others return at once."""
 
     def __init__(self, using: str) -> None:
         self.using = using
@@ -130,7 +127,7 @@ class Dispatcher:
         self._outcomes: queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None] = queue.SimpleQueue()
 
     def ask(self) -> None:
-        """Look at the queue: now if `run` is at it, else as soon as it is called."""
+        """Check the queue: now if it is running, else when it starts."""
         self._asked.set()
         self._outcomes.put(None)
 
@@ -138,9 +135,8 @@ class Dispatcher:
         return self._asked.wait(seconds)
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False, linger: float = LINGER) -> int:
-        """Work until the queue is empty. Returns the number of attempts made; 0 if another thread is already working,
-        which is notified to check the queue again. Raises DatabaseError if PostgreSQL is unavailable and no outcome is
-        left to record."""
+        """Work until the queue is empty. Returns the number of attempts; 0 if another thread is running, which is
+        notified. Raises DatabaseError if PostgreSQL is unavailable and no outcome is left to record."""
         self.ask()  # first, so that a thread that is about to stop sees the request
         made = 0
         while self._asked.is_set() and self._running.acquire(blocking=False):
@@ -203,7 +199,7 @@ class Dispatcher:
         )  # fmt: skip
 
     def _collect(self, senders: SenderThreads, wait: float) -> list[AttemptOutcome]:
-        """The finished outcomes. Waits up to `wait` seconds for the first one or for a notification of new work."""
+        """The finished outcomes. Waits up to `wait` seconds for the first one or a notification."""
         results: list[AttemptOutcome] = []
         stale: list[ClaimedDelivery] = []
         with contextlib.suppress(queue.Empty):
@@ -228,14 +224,14 @@ class Dispatcher:
         return results
 
     def _give_back(self, claims: list[ClaimedDelivery]) -> None:
-        """Best effort: what cannot be given back waits for the end of its lease."""
+        """Best effort: otherwise the lease ends."""
         for claimed in claims:
             self.receivers.returned(claimed.host)
         with contextlib.suppress(DatabaseError, InterfaceError):
             release(self.using, claims)
 
     def _record_all(self, results: list[AttemptOutcome], should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Recording twice is harmless, so a connection that broke in between is no reason to give up."""
+        """Recording twice is harmless, so it is retried after a broken connection."""
         begun = time.monotonic()
         while results:
             try:

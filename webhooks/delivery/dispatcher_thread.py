@@ -1,6 +1,5 @@
-"""One dispatcher thread per region in each worker process. It sleeps until it is notified. It keeps its database
-connection, so that a notification costs neither a new connection nor a Celery thread. Only `wake` and `stop` are called
-from outside (`webhooks.tasks`)."""
+"""One dispatcher thread per region in each worker process. It sleeps until notified and keeps its database connection.
+`webhooks.tasks` calls `wake` and `stop`."""
 
 import logging
 import threading
@@ -14,7 +13,7 @@ from webhooks.delivery.dispatcher import GRACE, Dispatcher
 logger = logging.getLogger("platform.webhooks")
 
 MAX_RESTARTS: Final = 3
-"""How often the thread retries an unavailable database, with growing pauses. After that a periodic job wakes it."""
+"""Retries of an unavailable database, with growing pauses; then a periodic job wakes the thread."""
 
 _threads: dict[str, "DispatcherThread"] = {}
 _making: Final = threading.Lock()
@@ -56,7 +55,7 @@ class DispatcherThread(threading.Thread):
 
 
 def wake(using: str) -> None:
-    """Let the region's queue be emptied, by a thread of this process. Returns at once."""
+    """Notify this process's thread of the region. Returns at once."""
     with _making:
         loop = _threads.get(using)
         if loop is None or not loop.is_alive():
@@ -66,14 +65,14 @@ def wake(using: str) -> None:
 
 
 def ask_to_stop() -> None:
-    """Begin nothing any more; attempts in flight may end."""
+    """Start nothing any more; attempts in flight may end."""
     _stopping.set()
     for loop in list(_threads.values()):
         loop.wake()
 
 
 def stop() -> None:
-    """Wait until the threads have ended, claims given back and outcomes recorded."""
+    """Wait until the threads have ended, with claims released and outcomes recorded."""
     ask_to_stop()
     deadline = time.monotonic() + GRACE + 1
     for loop in list(_threads.values()):

@@ -1,4 +1,4 @@
-"""Disables a webhook whose receiver is gone or has only failed for days. Called after an attempt was recorded."""
+"""Disables a webhook whose receiver is gone or has only failed for days."""
 
 from django.db import transaction
 from django.db.models.functions import Now
@@ -9,9 +9,8 @@ from webhooks.models import Webhook
 
 
 def disable(using: str, webhook_id: str, reason: str, *, depth: int = 0) -> bool:
-    """Disable a webhook whose receiver is gone (410) or has failed for days, and record a `webhook.disabled` event.
-    `depth` is the event's call depth. A periodic job updates its deliveries and a worker writes its audit entry,
-    because the caller serves a whole region. False if the webhook was already disabled or deleted."""
+    """Disable a webhook and record a `webhook.disabled` event with this call depth. A periodic job updates its
+    deliveries, because the caller serves a whole region. False if it was disabled or deleted before."""
     with transaction.atomic(using=using):
         webhook = Webhook.objects.using(using).select_for_update().filter(pk=webhook_id).first()
         if webhook is None or not webhook.enabled or webhook.deleted_at is not None:

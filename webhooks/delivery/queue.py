@@ -1,11 +1,7 @@
-"""The queue of due deliveries, kept in PostgreSQL: claim, then send with no transaction open, then record. A claim is a
-lease: `claimed_until` in the database's own time, and `attempts` as the fencing token. Whoever records an outcome names
-the attempt that it claimed; if another worker has claimed since, the delivery is left alone, unless the receiver had
-taken the event: then it is not sent a third time. So a worker that stalls beyond its lease costs a duplicate at most
-(same `webhook-id`, same body), never a lost attempt. A claim and a switch of its webhook have an order, by a lock on
-the webhook: what is claimed was claimed before the switch. And an attempt begins within START_WITHIN of its claim or
-not at all, so whoever has switched a webhook off only waits a little longer than that (`wait_for_claims`), and can
-promise that nothing starts any more."""
+"""The queue of due deliveries: claim, send without a transaction, record. A claim is a lease (`claimed_until`, database
+time) with `attempts` as the fencing token: a stalled worker costs at most a duplicate. Claims lock the webhook and
+start within START_WITHIN or not at all, so that `wait_for_claims` can guarantee that nothing starts after a webhook is
+disabled."""
 
 import time
 from collections.abc import Sequence
@@ -25,18 +21,17 @@ from projects.provisioning.suspension import suspended_in
 LEASE: Final = timedelta(seconds=30)
 """Twice the longest attempt."""
 START_WITHIN: Final = timedelta(seconds=1)
-"""A claim whose attempt has not begun so long after it came is given back."""
+"""A claim that has not started by then is released."""
 CLAIM_LATENCY_ALLOWANCE: Final = timedelta(seconds=0.25)
-"""What it may have taken from the commit of a claim until it came, and an attempt from its beginning to the socket."""
+"""For the time from a claim's commit to its arrival, and from an attempt's start to the socket."""
 POLL_INTERVAL: Final = 0.05
 CANDIDATE_LIMIT: Final = 500
-"""Deliveries that are due for longest, when claims are looked for."""
+"""The longest-due deliveries that a claim examines."""
 ORDERED_CANDIDATE_LIMIT: Final = 2000
-"""How many due deliveries of a webhook with `ordering: "row"` a claim looks at, to find the rows that have something
-due: those of one row may lie before all others'."""
+"""Due deliveries of a webhook with `ordering: "row"` that a claim examines, to find other rows behind those of one."""
 
 MAX_CLAIM_BYTES: Final = 8 * 2**20
-"""Of the bodies that one claim brings; the last one may reach beyond. They are in memory until they have arrived."""
+"""Bytes of bodies of one claim, which are in memory until delivered; the last one may exceed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,7 @@ class ClaimedDelivery:
     delivery_id: str
     attempt: int
     attempts_of_schedule: int
-    """Attempts since the schedule began, this one included: `retry.delay_after` counts these."""
+    """Attempts of the current schedule, this one included, for `retry.delay_after`."""
     webhook_id: str
     environment_id: str
     host: str
@@ -58,23 +53,22 @@ class ClaimedDelivery:
     sealed_secret: bytes
     sealed_previous_secret: bytes | None
     previous_secret_until: datetime | None
-    """Until when the newest of them signs (`webhooks.delivery.attempts.previous_secrets`)."""
+    """When the newest of them ends (`webhooks.delivery.attempts.previous_secrets`)."""
     claimed_at: datetime
-    """In the database's own time, as all else that is compared: a worker's clock may be wrong."""
+    """In the database's time."""
     stopwatch: float
-    """`time.monotonic()` at that moment."""
 
     def age(self) -> timedelta:
         return timedelta(seconds=time.monotonic() - self.stopwatch)
 
     def now(self) -> datetime:
-        """The time of the database, as far as this process can tell."""
+        """The estimated time of the database."""
         return self.claimed_at + self.age()
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """How one attempt ended. `status` is what the delivery becomes; `wait` only where it stays pending."""
+    """The result of one attempt. `status` is the delivery's; `wait` only if it stays pending."""
 
     claimed: ClaimedDelivery
     at: datetime
@@ -98,7 +92,6 @@ LONGEST_WAIT: Final = _SQL["longest_wait"]
 
 
 def longest_wait(using: str) -> timedelta | None:
-    """For how long something has been waiting for a worker; None if nothing is."""
     suspended = suspended_in(using)
     with connections[using].cursor() as cursor:
         cursor.execute(LONGEST_WAIT, {"suspended": suspended})
@@ -116,9 +109,9 @@ def claim(
     lease: timedelta = LEASE,
     only: str | None = None,
 ) -> list[ClaimedDelivery]:
-    """Up to `limit` due attempts: at most `host_limits` of each of `hosts`, `initial_concurrency` of any other one.
-    With `only`, those of this webhook; otherwise all but those of `webhooks listen`. One statement. With `ordering:
-    "row"`, the deliveries of a row are claimed one after the other. Deliveries of suspended projects stay pending."""
+    """Claim up to `limit` due attempts in one statement: at most `host_limits` per host, `initial_concurrency` for
+    others. With `only`, those of this webhook; else all but those of `webhooks listen`. With `ordering: "row"`, one
+    delivery of a row at a time. Skips suspended projects."""
     parameters: dict[str, Any] = {
         "window": ORDERED_CANDIDATE_LIMIT,
         "hosts": list(hosts),
@@ -140,9 +133,9 @@ _CLAIMS_OF_THE_FIRST: Final = _SQL["claims_of_the_first"]
 
 
 def wait_for_claims(using: str, *webhook_ids: str) -> None:
-    """Return when no attempt of these webhooks starts any more that was claimed before now: as soon as nothing is
-    claimed, where so little is due that all of it can be looked at, and after START_WITHIN and UNDER_WAY in any case.
-    Call it after the commit that has switched them off. Raises what the database does, when as long has passed."""
+    """Return when no attempt of these webhooks that was claimed before can start: once nothing is claimed (if that can
+    be checked), else after START_WITHIN and UNDER_WAY. Call it after the commit that disabled them. Raises
+    DatabaseError if that takes as long."""
     server_hints.will_block()
     end = time.monotonic() + (START_WITHIN + CLAIM_LATENCY_ALLOWANCE).total_seconds()
     try:
@@ -171,19 +164,17 @@ HEALTH: Final = _SQL["health"]
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A webhook to be disabled: its receiver answered 410, or has done nothing but fail for long."""
+    """A webhook to be disabled: its receiver answered 410, or has only failed for long."""
 
     webhook_id: str
     reason: str
     depth: int
-    """The call depth: the shortest one among the deliveries that failed now, so that the owner is notified in any
-    case."""
+    """The lowest call depth of the failed deliveries, so that the owner is notified in any case."""
 
 
 def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: timedelta) -> list[Failing]:
-    """Record the outcomes of attempts, all in one statement. Returns the webhooks to be disabled, those that have done
-    nothing but fail for `disable_after` among them. An outcome whose claim was lost to another worker leaves its
-    attempt in the history and the delivery alone, except that a delivery which has arrived is delivered."""
+    """Record outcomes in one statement. Returns the webhooks to be disabled, those that have only failed for
+    `disable_after` included. An outcome of a lost claim only adds its attempt, except that a delivered one counts."""
     rows: list[dict[str, Any]] = [
         {
             "delivery_id": result.claimed.delivery_id,
@@ -222,7 +213,6 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
 
 
 def _depth_of(webhook_id: str, results: Sequence[AttemptOutcome]) -> int:
-    """Of what comes of these attempts at the webhook's deliveries."""
     return 1 + min(result.claimed.depth for result in results if result.claimed.webhook_id == webhook_id)
 
 
@@ -230,7 +220,7 @@ RELEASE: Final = _SQL["release"]
 
 
 def release(using: str, claims: Sequence[ClaimedDelivery]) -> None:
-    """Return claims whose attempt never started, so that another worker takes them at once."""
+    """Return unstarted claims, so that other workers can take them."""
     if claims:
         with connections[using].cursor() as cursor:
             ids, attempts = [c.delivery_id for c in claims], [c.attempt for c in claims]

@@ -24,12 +24,11 @@ from platform_site.postgres import sql_files
 
 BATCH: Final = 1000
 FIRST: Final = 200
-"""Deliveries that the changing request updates itself: enough for nearly all webhooks, and about 20 ms."""
+"""Deliveries that the request itself updates: about 20 ms."""
 SECONDS: Final = 5.0
-"""A periodic run stops after this many seconds and leaves the rest to the next run."""
+"""A periodic run stops after this time."""
 MAX_ATTEMPTS: Final = 1000
-"""Of one delivery, over all schedules that were begun for it; then it is not sent again, whoever asks. Its attempts are
-numbered by a column that ends at 32,767, and a claim that met that number would fail for all of the region."""
+"""Of one delivery, over all schedules. The number is a smallint: an overflow would fail all claims of the region."""
 
 _SQL: Final = sql_files.load(
     __file__,
@@ -55,12 +54,12 @@ class Step:
 
     changed: int
     is_last: bool
-    """As far as could be seen the webhook has nothing more to be done."""
+    """Nothing was left to do."""
 
 
 def settle(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
-    """Bring deliveries in line with their webhooks, a batch of each in turn, until nothing is left to do or the time is
-    over. Returns how many were changed."""
+    """Update the deliveries of changed webhooks, a batch of each in turn, until done or out of time. Returns how
+    many."""
     with connections[using].cursor() as cursor:
         cursor.execute(NOT_QUEUED)
         waiting = deque(webhook_id for (webhook_id,) in cursor.fetchall())
@@ -75,8 +74,7 @@ def settle(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
 
 
 def settle_one(using: str, webhook_id: str, *, batch: int) -> Step:
-    """One batch of one webhook's deliveries, in a transaction. Does nothing if the webhook is being changed or is
-    deleted."""
+    """One batch of one webhook, in a transaction. Does nothing if the webhook is locked or deleted."""
     facts: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(_STATE, facts)

@@ -1,8 +1,7 @@
-"""Turns committed outbox events into deliveries: one per event and subscribed webhook. Several relays work side by
-side: they claim events by state with SKIP LOCKED, and (webhook, event) is unique. A relay pass is one transaction of
-the region's database, without network calls. An event that no webhook wants is marked as relayed; an event that a
-filter rejects leaves a delivery with that status; an event about a row that role `server` may not read leaves none.
-Other consumers of events (`rows.outbox.subscriptions`) write in the same transaction."""
+"""Turns committed outbox events into deliveries, one per event and subscribed webhook. Relays run concurrently (SKIP
+LOCKED; (webhook, event) is unique); a pass is one transaction of the region. A filtered event leaves a delivery with
+that status; one about a row that role `server` may not read leaves none. Other consumers (`rows.outbox.subscriptions`)
+write in the same transaction."""
 
 import json
 import logging
@@ -32,18 +31,17 @@ logger = logging.getLogger(__name__)
 
 BATCH: Final = 200
 AT_ONCE: Final = 4 * 2**20
-"""Characters of bodies that one statement writes: all of a batch of large ones, for many webhooks, would run into the
-statement's time limit, at every turn again, and nothing of the region would be delivered any more."""
+"""Characters of bodies per statement: more could exceed the statement timeout at every pass and block the region."""
 EVENTS_PER_PASS: Final = 4 * AT_ONCE
-"""After so many a turn takes up no further event."""
+"""A pass takes no further event after this many characters."""
 MAX_EVENTS_PER_PASS: Final = 5_000
-"""After so much that others made of events, too."""
+"""As well as after this many events made by other consumers."""
 EXPENSIVE_BATCH: Final = 50
-"""Events of an environment whose events take long, of which its share of a turn leaves most."""
+"""Events per pass of an environment with expensive events."""
 LARGE_PAYLOAD_BYTES: Final = 64 * 1024
-"""Bytes of an event that is read by itself, when its turn has come."""
+"""Larger events are read one by one."""
 MAX_PAYLOAD_BYTES: Final = 8 * 2**20
-"""Bytes of an event that is still sent: of an update it has the row twice, and a row may have as much."""
+"""Bytes of an event that is still sent: an update has the row twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +53,12 @@ class RelayResult:
 _expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
 """By region."""
 _last: Final[dict[str, str]] = {}
-"""By region the environment whose event a turn of all was the last to take up."""
+"""By region, the environment of the last event."""
 
 
 def relay_batch(using: str, *, batch: int = BATCH) -> RelayResult:
-    """Relay up to `batch` committed events of the region `using`. Zero events: there was nothing to do. Environments
-    with expensive events are processed after all others, one per pass, until they have no events left. Each part needs
-    four statements for any number of events and webhooks, unless they are large."""
+    """Relay up to `batch` events of the region. Zero: nothing to do. Environments with expensive events come after all
+    others, one per pass. Four statements per part, unless events are large."""
     relayed = _settle(using, batch)
     for environment_id in _expensive[using]:
         further = _settle(using, min(batch, EXPENSIVE_BATCH), only=environment_id)
@@ -72,9 +69,8 @@ def relay_batch(using: str, *, batch: int = BATCH) -> RelayResult:
 
 
 def _settle(using: str, batch: int, *, only: str | None = None) -> RelayResult:
-    """Up to `batch` events of the environment `only`, or of all that are not costly. An event that cannot be relayed (a
-    payload that is no JSON, a delivery that PostgreSQL does not take) is logged and leaves deliveries that say so; the
-    queue moves on (F26)."""
+    """Relay events of the environment `only`, or of all that are not expensive. An event that cannot be relayed
+    (invalid JSON) is logged and leaves failed deliveries."""
     try:
         return _relay(using, batch, only)
     except (OperationalError, InterfaceError):
@@ -91,7 +87,7 @@ def _settle(using: str, batch: int, *, only: str | None = None) -> RelayResult:
 
 
 def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> RelayResult:
-    """One batch, in one transaction. `why`: nothing can be made of the events in it."""
+    """One batch, in one transaction. `why`: its events cannot be relayed."""
     with transaction.atomic(using=using):
         due = _due(using, batch, only)
         if not due:
@@ -140,10 +136,8 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
 
 
 def _due(using: str, batch: int, only: str | None) -> list[Any]:
-    """The events of one pass, locked, in order per environment: OutboxEvents with the `size` of their data and, unless
-    that is LARGE_PAYLOAD_BYTES, with the data as `text`. Without expensive environments all events are in one order.
-    Otherwise they are read per environment in index ranges that skip the expensive ones, so that their backlog is not
-    scanned."""
+    """The events of one pass, locked, in order per environment, with `size` and, below LARGE_PAYLOAD_BYTES, `text`. If
+    there are expensive environments, others are read by index ranges that skip their backlog."""
     waiting = (
         OutboxEvent.objects.using(using)
         .filter(relayed_at__isnull=True)
@@ -166,7 +160,7 @@ def _due(using: str, batch: int, only: str | None) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Environments whose ids lie between these, None for no bound; or the one that both name."""
+    """Environments with ids in between; None for no bound; or the one that both name."""
 
     low: str | None
     high: str | None
@@ -181,8 +175,8 @@ class _Range:
 
 
 def _between(costly: Collection[str], last: str | None) -> Iterator[_Range]:
-    """All environments except the expensive ones, starting after `last` and wrapping around, so that a large backlog of
-    one environment is not always ahead of the same others."""
+    """All environments except the expensive ones, starting after `last`, so that a large backlog does not always come
+    first."""
     begin = last or next(iter(costly))
     borders = sorted({*costly, begin})
     first = borders.index(begin)
@@ -235,7 +229,7 @@ SELECT id, environment_id, webhook_id, event_id, event_type, subject, sequence, 
 
 
 class _Created:
-    """The deliveries of one turn, written AT_ONCE by AT_ONCE. Of two for one webhook and event the first stays."""
+    """The deliveries of one pass, written AT_ONCE characters at a time. Existing ones stay."""
 
     def __init__(self, using: str) -> None:
         self._using = using
@@ -261,7 +255,7 @@ class _Created:
 
 
 def _decisions_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
-    """A delivery of the event for each webhook; where one cannot be made, its failure. None where the row is hidden."""
+    """A delivery of the event per webhook, or its failure. None if the row is hidden."""
     data: dict[str, Any] | None = None
     for webhook in interested:
         try:
@@ -296,7 +290,7 @@ def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, 
 
 
 def _failure_of(event: OutboxEvent, webhook: Webhook, outcome: str) -> NewDelivery:
-    """The fate of an event that no payload can be made of: visible in the history, nothing to send."""
+    """A failed delivery, for the history."""
     delivery = _delivery(event, webhook)
     delivery.status, delivery.outcome = Delivery.Status.EXHAUSTED.value, outcome
     return delivery

@@ -1,5 +1,5 @@
-"""Deletes expired data in bounded batches: held events after 7 days, deliveries and relayed events after their time.
-Time counts neither for what a suspended project holds, nor for the record of what was sent late because of it."""
+"""Deletes expired data in batches: held events after 7 days, deliveries and relayed events. Times of suspended projects
+do not count."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -23,13 +23,12 @@ _REMOVE_DELETED: Final = _SQL["remove_deleted"]
 
 
 def expire_held(using: str, *, older_than: timedelta) -> int:
-    """Drop, visibly, what a disabled webhook has held for too long. Returns how many. Who was suspended has that time
-    anew."""
+    """Drop, visibly, what a disabled webhook has held for too long. Returns how many."""
     return _repeat(using, _EXPIRE, {"age": older_than, "spared": not_suspended(using, older_than)})
 
 
 def purge(using: str, *, older_than: timedelta) -> int:
-    """Forget deliveries that have ended and events that are relayed. Returns how many rows went."""
+    """Delete ended deliveries and relayed events. Returns the number of rows."""
     # Ids begin with their time, so the oldest deliveries are found by the primary key; whether they are old is for the
     # database's clock to say, since both who made an id and we may have a wrong one.
     oldest = ids.earliest("dlv", datetime.now(UTC) - older_than)
@@ -48,7 +47,7 @@ def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
 
 
 def remove_deleted(using: str) -> int:
-    """Remove webhooks marked as deleted, with their deliveries, once nothing of them can be in flight."""
+    """Remove deleted webhooks with their deliveries, once nothing is in flight."""
     _repeat(using, _EMPTY_DELETED, {})
     with connections[using].cursor() as cursor:
         cursor.execute(_REMOVE_DELETED)
@@ -56,7 +55,7 @@ def remove_deleted(using: str) -> int:
 
 
 def _repeat(using: str, statement: str, parameters: dict[str, Any]) -> int:
-    """Run the statement, batch after batch, until it finds nothing more."""
+    """Run the statement until it finds nothing more."""
     total = 0
     while True:
         with connections[using].cursor() as cursor:

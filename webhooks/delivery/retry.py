@@ -1,4 +1,4 @@
-"""When a delivery is tried again. Pure computation: no ORM, no settings, no clock of its own."""
+"""The retry schedule of deliveries. Pure."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -19,9 +19,8 @@ def delay_after(
     retry_after: timedelta | None = None,
     schedule: tuple[timedelta, ...] = SCHEDULE,
 ) -> timedelta | None:
-    """How long to wait after the `attempts`th attempt (from 1) failed, or None when the schedule is exhausted. `draw`
-    is uniform in [0, 1) and spreads the wait by ±20 %. A receiver's `retry_after` is honoured within [d, 2d] of the
-    scheduled d: it can slow us down, never hurry us and never park a delivery for a year."""
+    """The wait after the `attempts`th failed attempt (from 1); None if exhausted. `draw`, uniform in [0, 1), spreads it
+    by ±20 %. `retry_after` is honoured within [d, 2d] of the scheduled d."""
     if attempts >= len(schedule):
         return None
     scheduled = schedule[attempts]
@@ -32,7 +31,7 @@ def delay_after(
 
 
 def parse_retry_after(header: str | None, now: datetime) -> timedelta | None:
-    """The wait that a `Retry-After` header asks for (seconds or an HTTP date, RFC 9110 10.2.3), None for nonsense."""
+    """The wait of a `Retry-After` header (seconds or an HTTP date, RFC 9110 10.2.3), None for nonsense."""
     if header is None:
         return None
     text = header.strip()

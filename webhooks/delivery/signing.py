@@ -1,5 +1,5 @@
-"""Signatures of deliveries, after the Standard Webhooks specification (https://www.standardwebhooks.com). Pure
-computation. The reference library verifies every signature made here in `tests/webhooks/test_signing.py`."""
+"""Signatures after the Standard Webhooks specification (https://www.standardwebhooks.com). Pure; checked with the
+reference library in `tests/webhooks/test_signing.py`."""
 
 import base64
 import binascii
@@ -18,7 +18,6 @@ class InvalidSecret(ValueError):
 
 
 def new_secret() -> str:
-    """A fresh signing secret: `whsec_` and base64 of 32 random bytes."""
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
@@ -34,9 +33,8 @@ def decode_secret(text: str) -> bytes:
 
 
 def sign(secret: bytes, message_id: str, sent_at: int, body: bytes) -> str:
-    """One `v1,<base64>` signature: HMAC-SHA256 over `message_id.sent_at.body`. `secret` is decoded (24-64 bytes, no
-    `whsec_` prefix); `sent_at` is whole Unix seconds of this attempt, not of the event; `body` is the exact bytes sent.
-    Raises InvalidSecret for another length. Standard Webhooks, "Signature scheme"."""
+    """One `v1,<base64>` signature: HMAC-SHA256 over `message_id.sent_at.body`. `secret` is decoded (24-64 bytes);
+    `sent_at` is Unix seconds of this attempt; `body` the bytes sent. Raises InvalidSecret."""
     if not 24 <= len(secret) <= 64:
         raise InvalidSecret("a signing secret has 24 to 64 bytes")
     digest = hmac.new(secret, f"{message_id}.{sent_at}.".encode() + body, hashlib.sha256).digest()
@@ -44,7 +42,7 @@ def sign(secret: bytes, message_id: str, sent_at: int, body: bytes) -> str:
 
 
 def headers(keys: Sequence[bytes], message_id: str, sent_at: int, body: bytes) -> dict[str, str]:
-    """The three headers of one attempt. Several keys, the newest first, while a secret rotates."""
+    """The three headers of one attempt. `keys`: the newest first."""
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(sent_at),

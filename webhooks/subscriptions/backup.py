@@ -1,5 +1,5 @@
-"""The webhooks' part of a backup (`rows.transfer.backup`): subscriptions without their secrets and deliveries. Restored
-webhooks are disabled and get a new secret, as in a preview branch: a copy must not call receivers by itself."""
+"""The webhooks' part of a backup (`rows.transfer.backup`): subscriptions without secrets. Restored ones are disabled
+and get a new secret."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -14,8 +14,6 @@ _FIELDS: Final = ("url", "events", "filter", "columns", "ordering", "description
 
 
 class Subscriptions:
-    """Implements `rows.transfer.backup_content.Part`."""
-
     def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
         return {"webhooks": self._records(place)}
 
@@ -45,5 +43,5 @@ class Subscriptions:
             yield {field: getattr(webhook, field) for field in ("name", *_FIELDS)}
 
     def _live(self, place: EnvironmentRef) -> Any:
-        """Without those of terminals, which end with them."""
+        """Without subscriptions of terminals."""
         return Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)

@@ -1,8 +1,6 @@
-"""Services of webhooks. Each makes one change in one transaction of the environment's region. Called by the API, the
-console and the commands alike. What is asked of the outbox is kept equal to the subscriptions in the transaction that
-changes them, under one lock per environment (`rows.outbox.subscriptions`). No verb costs more the more deliveries wait:
-a switch changes the webhook, and a first batch of its deliveries, so that a backlog of the usual size says at once what
-became of it; a longer one follows by itself (`webhooks.delivery.reconciler`)."""
+"""Services of webhooks: one change per transaction of the region. Subscriptions of the outbox change with them, under
+one lock per environment (`rows.outbox.subscriptions`). A change updates at most one batch of deliveries;
+`webhooks.delivery.reconciler` does the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,24 +39,21 @@ from webhooks.errors import (
 from webhooks.models import Delivery, Webhook
 
 SECRET_OVERLAP: Final = timedelta(hours=24)
-"""How long the previous signing secret still signs beside the new one."""
+"""How long the previous secret still signs."""
 MAX_PREVIOUS_SECRETS: Final = 4
-"""That sign beside the current one, each until its own overlap ends."""
+"""Each signs until its own overlap ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What is sent again."""
-
     count: int
-    """As many as were made ready at once."""
+    """Made ready at once; the rest follows unless `is_all`."""
     is_all: bool
-    """False: there are more, which follow."""
 
 
 def create_webhook(place: EnvironmentRef, values: Mapping[str, Any], *, actor: Caller | Actor) -> tuple[Webhook, str]:
-    """Subscribe. `values` are checked already (`webhooks.api.serializers`). Returns the webhook and its signing secret,
-    which is shown now and never again. Raises WebhooksQuotaReached, NameTaken."""
+    """Subscribe with valid `values` (`webhooks.api.serializers`). Returns the webhook and its signing secret. Raises
+    WebhooksQuotaReached, NameTaken."""
     using = place.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
@@ -77,8 +72,8 @@ def create_webhook(place: EnvironmentRef, values: Mapping[str, Any], *, actor: C
 
 
 def check_webhook_quota(place: EnvironmentRef, count: int) -> None:
-    """Serialise subscribing in the environment until the current transaction ends. Raises WebhooksQuotaReached unless
-    its plan allows `count` more webhooks, NoSuchEnvironment if it was deleted meanwhile."""
+    """Serialize subscribing until the transaction ends. Raises WebhooksQuotaReached for `count` more webhooks,
+    NoSuchEnvironment."""
     environment_locks.lock_shared_in_region(place.environment_id, place.cluster)
     subscriptions.lock(place.environment_id, place.cluster)
     limit = plan_limits(place.plan).webhooks_per_environment
@@ -87,15 +82,15 @@ def check_webhook_quota(place: EnvironmentRef, count: int) -> None:
 
 
 def count_webhooks(place: EnvironmentRef) -> int:
-    """How many the environment has. One query."""
+    """One query."""
     return Webhook.objects.using(place.cluster).live(place.environment_id).count()
 
 
 def change_webhook(
     place: EnvironmentRef, webhook_id: str, values: Mapping[str, Any], *, held: str = "release", actor: Caller | Actor
 ) -> Webhook:
-    """Change what `values` name. Enabling releases the held events, or drops them with `held="drop"`; disabling holds
-    what waits. Raises NoSuchWebhook, NameTaken."""
+    """Change `values`. Enabling releases held events, or drops them with `held="drop"`. Raises NoSuchWebhook,
+    NameTaken."""
     using = place.cluster
     with transaction.atomic(using=using):
         subscriptions.lock(place.environment_id, using)
@@ -127,14 +122,14 @@ def change_webhook(
 
 
 def _require_free_name(place: EnvironmentRef, name: str | None) -> None:
-    """In a transaction that has the lock of the environment's subscriptions."""
+    """Needs the lock of the environment's subscriptions."""
     live = Webhook.objects.using(place.cluster).live(place.environment_id)
     if name is not None and live.filter(name=name).exists():
         raise NameTaken.of("name", "taken", "Another webhook of the environment has this name.")
 
 
 def delete_webhook(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> None:
-    """No attempt starts from now on; those in flight complete and are recorded. Raises NoSuchWebhook. Contract 4.10."""
+    """No attempt starts from now on; those in flight complete. Raises NoSuchWebhook. Contract 4.10."""
     using = place.cluster
     with transaction.atomic(using=using):
         subscriptions.lock(place.environment_id, using)
@@ -147,8 +142,7 @@ def delete_webhook(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Ac
 
 
 def rotate_secret(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> tuple[Webhook, str]:
-    """A new signing secret, returned once. The old one signs beside it for SECRET_OVERLAP, and so does each older one
-    until its own overlap ends. Raises NoSuchWebhook, TooManySecrets."""
+    """A new signing secret; old ones sign until their SECRET_OVERLAP ends. Raises NoSuchWebhook, TooManySecrets."""
     using = place.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
@@ -167,8 +161,7 @@ def rotate_secret(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Act
 
 
 def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts.PreviousSecret]:
-    """The current secret, until then, and the previous ones that still sign; none where they cannot be opened, since a
-    new secret is what helps then. Raises TooManySecrets."""
+    """The previous secrets that sign after a rotation; none if they cannot be decrypted. Raises TooManySecrets."""
     try:
         now = until - SECRET_OVERLAP
         older = attempts.previous_secrets(webhook.sealed_previous_secret, webhook.previous_secret_until, now)
@@ -181,7 +174,7 @@ def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts
 
 
 def send_test(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
-    """Put a `webhook.test` event for this webhook alone into the outbox. Returns its `evt_…`. Raises NoSuchWebhook."""
+    """Put a `webhook.test` event for this webhook into the outbox. Returns its `evt_…`. Raises NoSuchWebhook."""
     using = place.cluster
     with transaction.atomic(using=using):
         # a deletion marks the webhook first, then deletes its events
@@ -196,8 +189,8 @@ def send_test(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) 
 
 
 def redeliver(place: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
-    """Send one delivery again, now, with its old id and body and a fresh schedule; as the next link of the chain that
-    asks for it, if one does. Raises NoSuchWebhook, NoSuchDelivery, NothingToRedeliver."""
+    """Send one delivery again now, with its id and body and a new schedule. Raises NoSuchWebhook, NoSuchDelivery,
+    NothingToRedeliver."""
     using, depth = place.cluster, call_depth.depth_here(place.environment_id)
     if depth >= call_depth.MAX_DEPTH:
         raise NothingToRedeliver(f"A chain of {depth} functions and webhooks asks for it; it was cut.")
@@ -227,14 +220,13 @@ def redeliver(place: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor
 
 
 def _is_due(delivery: Delivery, using: str) -> bool:
-    """Whether its next attempt is due by now. By the time of the statement: the lock was waited for, and the time of
-    the transaction may lie before that of the request which made the delivery due."""
+    """By the statement's time: the transaction's may lie before that of the request that made the delivery due."""
     return delivery.next_attempt_at is not None and delivery.next_attempt_at <= clock.now(using)
 
 
 def recover(place: EnvironmentRef, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
-    """Send again whatever did not arrive since then (exhausted or dropped), but what was attempted MOST_ATTEMPTS times.
-    Raises NoSuchWebhook, NothingToRedeliver for a disabled webhook."""
+    """Resend deliveries since then that are exhausted or dropped, except after MAX_ATTEMPTS attempts. Raises
+    NoSuchWebhook, NothingToRedeliver for a disabled webhook."""
     using = place.cluster
     with transaction.atomic(using=using):
         webhook = webhook_of(place, webhook_id, lock=True)
@@ -255,7 +247,7 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
 
 
 def webhook_of(place: EnvironmentRef, webhook_id: str, *, lock: bool = False) -> Webhook:
-    """The environment's live webhook of that id. Raises NoSuchWebhook."""
+    """The live webhook of that id. Raises NoSuchWebhook."""
     found = Webhook.objects.using(place.cluster).live(place.environment_id).filter(pk=webhook_id)
     webhook = (found.select_for_update() if lock else found).first()
     if webhook is None:
@@ -264,7 +256,7 @@ def webhook_of(place: EnvironmentRef, webhook_id: str, *, lock: bool = False) ->
 
 
 def copy_webhooks(source: EnvironmentRef, target: EnvironmentRef) -> None:
-    """Subscriptions come along to a preview branch, disabled, with secrets of their own; in the transaction at hand."""
+    """Copy subscriptions to a preview branch, disabled and with new secrets, in the current transaction."""
     using = target.cluster
     copies = []
     live = Webhook.objects.using(source.cluster).live(source.environment_id).filter(listens_until=None)
@@ -290,7 +282,7 @@ def copy_webhooks(source: EnvironmentRef, target: EnvironmentRef) -> None:
 
 
 def secret_of_its_own() -> bytes:
-    """A new sealed secret for a copy of a webhook. It is unknown to everyone until it is rotated."""
+    """A new sealed secret, unknown to everyone until it is rotated."""
     return _sealed(signing.new_secret())
 
 
@@ -299,7 +291,7 @@ def _sealed(secret: str) -> bytes:
 
 
 def _wait_until_no_attempt_starts(webhook_id: str, using: str) -> None:
-    """Once the transaction at hand has committed, wait until no attempt starts that was claimed before."""
+    """After the commit, wait until no earlier claim can start."""
     # The change is committed: an unavailable region while claims run out does not undo it.
     after_commit(f"claims of {webhook_id}", wait_for_claims, using, webhook_id, using=using, committed=using)
 

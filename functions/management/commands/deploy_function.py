@@ -1,6 +1,5 @@
-"""`manage.py deploy_function ENV NAME [FILE]`: a version of a function, or its settings alone, from a terminal or a
-deployment script. Standard output carries what a program reads (JSON with `--json`), everything for people goes to
-standard error. Exit codes: 0 done, 1 refused and nothing changed."""
+"""`manage.py deploy_function ENV NAME [FILE]`: deploys a version of a function, or changes its settings. Results go to
+standard output (JSON with `--json`), messages to standard error. Exit codes: 0 done, 1 refused."""
 
 import json
 import os
@@ -44,7 +43,7 @@ _ANYBODY: Final = "users, server keys and members"
 
 
 def _secret(text: str) -> tuple[str, str]:
-    """`NAME`, whose value is read from the variable of that name, so that no process list shows it."""
+    """`NAME`, whose value comes from the environment: a process list would show it."""
     value = os.environ.get(text)
     if value is None:
         raise ArgumentTypeError(f"the environment has no variable {text}, from which the value would be read")
@@ -158,7 +157,6 @@ class Command(CommandWithExamples):
 
 
 def _runs_as(options: dict[str, Any], place: EnvironmentRef) -> Caller | None:
-    """Whom `--as` names. Raises CommandError."""
     if options["caller"] is None:
         if options["schedule"] is not None or options["on"]:
             raise CommandError("By its schedule and on events a function runs as a key or member: say which with --as.")
@@ -172,7 +170,7 @@ def _runs_as(options: dict[str, Any], place: EnvironmentRef) -> Caller | None:
 
 
 def _body(options: dict[str, Any]) -> dict[str, Any]:
-    """What the API's `PUT`, or without a file its `PATCH`, would be sent. Raises CommandError."""
+    """The body of the API's `PUT`, or without a file its `PATCH`. Raises CommandError."""
     body: dict[str, Any] = {} if options["file"] is None else {"source": _source(options["file"])}
     for setting in ("timeout_ms", "memory_mb", "attempts"):
         if options[setting] is not None:

@@ -1,6 +1,5 @@
-"""`manage.py inbound_address ENV NAME`: create, list or revoke the inbound endpoints of a function. Standard output is
-for programs: the URL of a new endpoint, or a line of JSON for each existing one. Messages go to standard error. Exit
-codes: 0 done, 1 refused and nothing changed."""
+"""`manage.py inbound_address ENV NAME`: creates, lists or revokes inbound endpoints of a function. Standard output has
+the new URL, or a line of JSON per endpoint; messages go to standard error. Exit codes: 0 done, 1 refused."""
 
 from argparse import ArgumentParser
 from typing import Any, Final

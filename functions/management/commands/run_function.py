@@ -1,6 +1,6 @@
-"""`manage.py run_function ENV NAME`: invoke a function as any caller that may invoke it. Standard output has the
-function's output as JSON (with `--json` the whole run); the log and messages go to standard error. Exit codes: 0 it
-succeeded or was queued, 1 refused, 3 it failed or timed out."""
+"""`manage.py run_function ENV NAME`: invokes a function as a caller. Standard output has its output as JSON (with
+`--json` the run); log and messages go to standard error. Exit codes: 0 succeeded or queued, 1 refused, 3 failed or
+timed out."""
 
 import json
 import sys
@@ -106,7 +106,6 @@ def _given(text: str) -> bytes:
 
 
 def _caller(caller_id: str | None, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
-    """Who it runs as, and the place as they see it. Raises CommandError."""
     if caller_id is None:
         scopes = roles.of_key(ENVIRONMENT_SCOPES - {"rows:bypass_rules"}, bound_to_environment=True)
         return Caller("key", "terminal", scopes, plan=place.plan, place=place, name="terminal"), place

@@ -1,5 +1,4 @@
-"""`manage.py list_projects`: what is there, one line a project and under it one for each environment, the newest
-first."""
+"""`manage.py list_projects`: projects and their environments, newest first."""
 
 from argparse import ArgumentParser
 from typing import Any

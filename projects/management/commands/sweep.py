@@ -1,6 +1,5 @@
-"""`manage.py sweep`: runs the cleanup jobs now: finish deletions, drop orphaned schemas and rows. `--check` only lists
-what would be dropped and what is missing, for example before a restored database gets workers. `--drop` drops a schema
-that no job drops: one whose environment the control database no longer knows."""
+"""`manage.py sweep`: runs the cleanup jobs now. `--check` only lists what would be dropped and what is missing, for
+example after a restore. `--drop` drops an orphaned schema."""
 
 from argparse import ArgumentParser
 from typing import Any

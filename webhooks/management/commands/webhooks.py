@@ -1,4 +1,4 @@
-"""`manage.py webhooks`: list an environment's webhooks, send again what did not arrive, listen from a terminal."""
+"""`manage.py webhooks`: lists webhooks, resends failed deliveries, listens from a terminal."""
 
 import re
 import signal
@@ -31,11 +31,11 @@ examples:
 """
 POLL_SECONDS: Final = 0.25
 _CONTROL: Final = re.compile(r"[\x7f-\x9f]")
-"""What JSON lets stand and a terminal obeys."""
+"""Control characters that JSON does not escape."""
 
 
 def _moment(text: str) -> datetime:
-    """An ISO 8601 date and time; UTC where it names no zone."""
+    """An ISO 8601 date and time; UTC by default."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
