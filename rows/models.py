@@ -1,6 +1,5 @@
-"""Tables of `rows` in the schema `platform` of each region: which schema version an environment has, and how it came.
-The tenant's own tables are not here: they are made from documents (`rows.migrate.apply`) and read through models that
-live outside Django's registry (`rows.query.tables.dynamic_models`)."""
+"""Tables of `rows` in the schema `platform` of each region. Tenants' tables are made from documents
+(`rows.migrate.apply`), with models outside Django's registry (`rows.query.tables.dynamic_models`)."""
 
 import json
 from typing import Any, ClassVar
@@ -24,15 +23,13 @@ __all__ = [
 
 
 class CurrentVersion(models.Model):
-    """The version each environment has now, moved in the transaction of its DDL. No row: version 0, no tables.
-    Statements compiled for a version test it here, in the same round trip, so none answers from a stale schema or
-    rule."""
+    """The current version of an environment, changed in the transaction of its DDL; no row: version 0. Compiled
+    statements test it in their round trip."""
 
     environment_id = models.CharField(primary_key=True, max_length=30)
     version = models.PositiveIntegerField()
     indexes_due = models.BooleanField(default=False)
-    """Indexes of large tables are declared and not built yet; `rows.migrate.concurrent_indexes` builds them while rows
-    are served."""
+    """Declared indexes of large tables are not built yet (`rows.migrate.concurrent_indexes`)."""
 
     class Meta:
         indexes: ClassVar = [
@@ -48,23 +45,23 @@ class CurrentVersion(models.Model):
 
 
 class SchemaVersion(models.Model):
-    """One applied document, for ever: a trigger refuses updates, and rows go only with their environment."""
+    """One applied document; immutable by a trigger."""
 
     environment_id = models.CharField(max_length=30)
     version = models.PositiveIntegerField()
     document_text = models.TextField()
-    """JSON as text: `jsonb` would forget the order in which the developer wrote the columns."""
+    """Text, because `jsonb` loses the order of columns."""
     source_digest = models.CharField(max_length=64)
-    """Of the document as sent, `renamed_from` and `backfill` included: sending it twice changes nothing twice."""
+    """Of the sent document, `renamed_from` and `backfill` included: a repetition changes nothing."""
     renames = models.JSONField(default=dict)
-    """`{"tables": {new: old}, "columns": {table: {new: old}}}`: what kept its rows, so that a revert keeps them too."""
+    """`{"tables": {new: old}, "columns": {table: {new: old}}}`, for reverts."""
     operations = models.JSONField(default=list)
-    """`[{"operation", "sql": [...], "destructive"}]` as they ran."""
+    """`[{"operation", "sql": [...], "destructive"}]`."""
     author_kind = models.CharField(max_length=10)
-    """`account`, `user`, `key`, `staff` or `system`, as in the audit log."""
+    """`account`, `user`, `key`, `staff` or `system`."""
     author_id = models.CharField(max_length=30, null=True)
     reverts_to = models.PositiveIntegerField(null=True)
-    """The earlier version whose document this one brought back."""
+    """The earlier version whose document this is."""
     request_id = models.CharField(max_length=64, null=True)
     applied_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -79,35 +76,32 @@ class SchemaVersion(models.Model):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document as applied, keys in the developer's order."""
+        """With keys in the author's order."""
         document: dict[str, Any] = json.loads(self.document_text)
         return document
 
     @property
     def applied_by(self) -> str:
-        """The id of the author; `system` for commands and periodic jobs, which have none."""
         return self.author_id or self.author_kind
 
 
 class PendingUserReferences(models.Model):
-    """Imported rows were committed while users may have been deleted: their user columns must be checked
-    (`rows.write.references.deleted_users`)."""
+    """Imported rows whose user columns must be checked for deleted users (`rows.write.references.deleted_users`)."""
 
     environment_id = models.CharField(max_length=30)
     since = models.DateTimeField()
-    """Who was deleted at this moment of the control database, or later, may still be named."""
+    """Users deleted since (by the control database) may be named."""
 
     def __str__(self) -> str:
         return f"{self.environment_id} since {self.since:%Y-%m-%d %H:%M:%S}"
 
 
 class PendingUserDeletion(models.Model):
-    """A pending user deletion: the user's rows are deleted or detached, and the control database has not committed yet
-    (`rows.write.references.user_deletion`). It has the actor and the request for the audit log."""
+    """The user's rows are deleted or detached, and the control database has not committed yet
+    (`rows.write.references.user_deletion`)."""
 
     user_id = models.CharField(primary_key=True, max_length=30)
     environment_id = models.CharField(max_length=30)
-    """The pool."""
     actor_kind = models.CharField(max_length=10)
     actor_id = models.CharField(max_length=30, null=True)
     request_id = models.CharField(max_length=64, null=True)
@@ -117,8 +111,8 @@ class PendingUserDeletion(models.Model):
 
 
 class AuditOutboxEntry(models.Model):
-    """An audit entry on its way to the control database (`rows.outbox.audit`), with the columns of
-    `accounts.AuditEntry`. It outlives its environment and is deleted when it has arrived."""
+    """An audit entry to be moved to the control database (`rows.outbox.audit`), with the columns of
+    `accounts.AuditEntry`."""
 
     id = public_id("aud")
     """Its id there, too."""

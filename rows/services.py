@@ -1,5 +1,4 @@
-"""Operations on rows, for the API, the console, commands and functions. Each takes an `EnvironmentRef`, a `Principal`
-and plain values, and knows nothing of HTTP."""
+"""Operations on rows, for the API, the console, commands and functions."""
 
 from rows.query.aggregates.service import aggregate_rows
 from rows.query.explain import explain_row

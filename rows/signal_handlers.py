@@ -1,4 +1,4 @@
-"""Receivers of signals from lower layers: an environment branches or is deleted, a user is deleted."""
+"""Receivers of signals about branches, environments and users."""
 
 from datetime import datetime
 from typing import Any
@@ -30,8 +30,7 @@ def connect() -> None:
 
 
 def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Remove what is known of a schema that is gone. May run twice. Its events, which may be millions, go in the
-    batches of `webhooks.signal_handlers`."""
+    """Delete versions, idempotently; events go in batches (`webhooks.signal_handlers`)."""
     CurrentVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
     SchemaVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
     EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
@@ -41,14 +40,13 @@ def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
 
 
 def read_nothing_older(*, place: EnvironmentRef, **_: Any) -> None:
-    """No replica answers by the schema and the rules before this change, once it is acknowledged."""
+    """Replicas must have this change before they answer."""
     replicas.written(place.cluster, place.environment_id)
 
 
 def delete_user_references(*, user_id: str, pool_id: str | None, actor: Caller | Actor, **_: Any) -> None:
-    """Apply the policies of user columns in every environment where this user could sign in: a preview branch has the
-    users of its parent. In the transaction that deletes the user, so that the deletion fails if a region is
-    unavailable."""
+    """Apply the policies of user columns in all environments of the pool, in the transaction that deletes the user,
+    which fails if a region is unavailable."""
     if pool_id is None:
         return
     branching_of_projects.block_new_branches(pool_id)
@@ -58,6 +56,6 @@ def delete_user_references(*, user_id: str, pool_id: str | None, actor: Caller |
 
 
 def apply_user_deletions_since(*, place: EnvironmentRef, since: datetime | None, **_: Any) -> None:
-    """The same for users that were deleted while a branch was filled, before the branch becomes reachable."""
+    """As above for users deleted while a branch was filled, before it becomes reachable."""
     if since is not None:
         deleted_users.delete_references(place, since)

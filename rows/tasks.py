@@ -1,5 +1,4 @@
-"""Celery tasks and periodic jobs of `rows`: indexes of large tables, cleanup after crashed schema changes, audit
-outbox."""
+"""Celery tasks and periodic jobs of `rows`."""
 
 import logging
 import time
@@ -26,13 +25,13 @@ log = logging.getLogger("platform.rows")
 
 _HOPELESS_SECONDS: Final = 3600.0
 _hopeless: Final[dict[str, float]] = {}
-"""Until when the periodic jobs of this process skip an environment, because a value is too long for its index. To find
-that out PostgreSQL reads the whole table, for which all other environments would wait at each run."""
+"""Until when an environment is skipped because a value is too long for its index: each attempt reads the whole
+table."""
 
 
 @shared_task
 def make_indexes(environment_id: str) -> None:
-    """Build the indexes that the environment's schema still lacks. After an error the periodic job tries again."""
+    """Build missing indexes; after an error the periodic job continues."""
     place = place_of(environment_id)
     if place is not None:
         _make_indexes(place)
@@ -52,7 +51,7 @@ def _make_indexes(place: EnvironmentRef) -> None:
 
 @periodic_job(every=settings.JOB_SECONDS)
 def settle() -> None:
-    """Make all indexes that are due, and call environments ready whose schema change is over."""
+    """Build due indexes, and reset the status of environments after schema changes."""
     for cluster in settings.REGION_DATABASES:
         with log_failures(f"indexes in {cluster}", using=cluster):
             due = CurrentVersion.objects.using(cluster).filter(indexes_due=True)
@@ -71,14 +70,14 @@ def settle() -> None:
 
 @periodic_job_per_region(every=settings.JOB_SECONDS)
 def clear_new_uniques(cluster: str) -> None:
-    """Drop the indexes of unique constraints whose schema change died, because PostgreSQL enforces them. A separate
-    job, since building indexes may take hours."""
+    """Drop leftover unique indexes, which PostgreSQL enforces. A separate job, since building indexes may take
+    hours."""
     concurrent_unique_indexes.clear_all(cluster)
 
 
 @periodic_job(every=settings.JOB_SECONDS)
 def apply_pending_user_deletions() -> None:
-    """Let go of users whom rows of a file still name: an import or a restore died before it looked who had gone."""
+    """Apply `on_delete` for imports and restores that died before."""
     for cluster in settings.REGION_DATABASES:
         with log_failures(f"users who are gone, in {cluster}", using=cluster):
             for due in PendingUserReferences.objects.using(cluster).order_by("pk"):
@@ -92,7 +91,7 @@ def apply_pending_user_deletions() -> None:
 
 @periodic_job(every=settings.JOB_SECONDS)
 def finish_user_deletions() -> None:
-    """Complete user deletions that were interrupted before the commit of the control database."""
+    """Complete user deletions that were interrupted before the control database's commit."""
     for cluster in settings.REGION_DATABASES:
         with log_failures(f"users who are leaving, in {cluster}", using=cluster):
             for each in PendingUserDeletion.objects.using(cluster).order_by("pk"):
@@ -102,7 +101,6 @@ def finish_user_deletions() -> None:
 
 @shared_task
 def flush_audit_outbox(using: str) -> None:
-    """Move the audit entries of a region to the audit log. After an error the periodic job continues."""
     if using in settings.REGION_DATABASES:
         with log_failures(f"audit entries in {using}", using=using):
             while audit_outbox.flush_oldest(using) > 0:
@@ -111,20 +109,18 @@ def flush_audit_outbox(using: str) -> None:
 
 @periodic_job_per_region(every=60)
 def expire_watched_tables(cluster: str) -> None:
-    """Stop recording events for live changes of tables without streams."""
     watched_tables.expire(cluster)
 
 
 @periodic_job(every=30)
 def flush_remaining_audit_outbox() -> None:
-    """Move the audit entries that the process of the change could not move."""
+    """Audit entries that the process of the change could not move."""
     for using in settings.REGION_DATABASES:
         flush_audit_outbox(using)
 
 
 def _is_quiet(environment_id: str, cluster: str) -> bool:
-    """Whether no schema change is running: a change locks the row of the version, and before that may be building
-    unique indexes."""
+    """Whether no schema change (row lock) or unique index build is running."""
     rows = CurrentVersion.objects.using(cluster).filter(pk=environment_id)
     with transaction.atomic(using=cluster):
         if concurrent_unique_indexes.are_being_made(cluster, environment_id):

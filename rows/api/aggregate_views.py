@@ -63,8 +63,6 @@ class GroupPage(Described):
 
 
 class AggregateViewSet(RowViewSet):
-    """Aggregates of a table's rows."""
-
     safe_posts = frozenset({"aggregate"})
     required_scopes = {**RowViewSet.required_scopes, "aggregate": "rows:read"}
     query_parameters = {**RowViewSet.query_parameters, "aggregate": frozenset[str]()}

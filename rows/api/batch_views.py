@@ -18,8 +18,6 @@ _IF_MATCH = "A tag belongs to one row: put it into the operation as `if_match`."
 
 
 class BatchViewSet(ApiViewSet):
-    """`/v1/batch`."""
-
     required_scopes = {"create": "rows:write"}
     query_parameters = {"create": frozenset[str]()}
     also_raises = {"create": (Conflict, NotFound, PreconditionFailed, Unavailable)}

@@ -28,7 +28,7 @@ _LAST_EVENT_ID: Final = OpenApiParameter(
 
 
 _CREDENTIAL: Final = ("HTTP_AUTHORIZATION", "HTTP_X_ENVIRONMENT", "HTTP_HOST", "REMOTE_ADDR")
-"""The parts of a request that decide who its caller is."""
+"""The parts of a request that identify its caller."""
 
 
 class ChangesRequest(fields.Serializer):
@@ -39,8 +39,6 @@ class ChangesRequest(fields.Serializer):
 
 
 class ChangesViewSet(ApiViewSet):
-    """Live changes."""
-
     required_scopes = {"create": "rows:read"}
     query_parameters = {"create": frozenset[str]()}
     safe_posts = frozenset({"create"})
@@ -79,7 +77,7 @@ class ChangesViewSet(ApiViewSet):
 
 
 def _authenticate_again(meta: tuple[tuple[str, str], ...], grant_id: str | None) -> Caller:
-    """Who the caller of an earlier request is by now. It is not counted again."""
+    """The current caller for an earlier request. Does not count against the rate limit."""
     request = HttpRequest()
     request.method = "POST"
     request.META = dict(meta)

@@ -1,4 +1,4 @@
-"""The principal that a member names to see rows as: a user of the environment, or a role."""
+"""The principal, a user or a role, that a member views rows as."""
 
 from accounts.models import User
 from platform_site.http.errors import ValidationFailed

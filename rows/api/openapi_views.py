@@ -21,8 +21,6 @@ PARAMETER = "environment"
 
 
 class EnvironmentDescriptionViewSet(ApiViewSet):
-    """The description of one environment."""
-
     required_scopes = {"retrieve": "schema:read"}
     query_parameters = {"retrieve": frozenset({PARAMETER, "role"})}
 
@@ -41,7 +39,7 @@ _environment_description = EnvironmentDescriptionViewSet.as_view({"get": "retrie
 
 
 def openapi(request: HttpRequest) -> HttpResponseBase:
-    """Public without `environment`. With it, the caller needs the scope `schema:read` there."""
+    """Public without `environment`; with it, the caller needs `schema:read` there."""
     if PARAMETER not in request.GET:
         return platform_openapi.openapi(request)
     named = request.GET[PARAMETER]

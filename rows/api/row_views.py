@@ -1,6 +1,4 @@
-"""REST endpoints of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8. A table's columns belong to the
-tenant, so bodies and responses are described as objects. `rows.schema.column_values` reads input; PostgreSQL renders
-output."""
+"""REST endpoints of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -58,8 +56,6 @@ _BULK_PARAMETERS = [
 
 
 class RowViewSet(ApiViewSet):
-    """`/v1/rows/{table}` and `/v1/rows/{table}/{id}`."""
-
     safe_posts = frozenset({"search", "explain"})
     required_scopes = {
         "list": "rows:read",
@@ -263,16 +259,14 @@ class RowViewSet(ApiViewSet):
         return Principal.of(self.caller)
 
     def _users_version(self) -> bytes | None:
-        """What authentication has read (`projects.api.users_version`)."""
         found: bytes | None = self.request._request.__dict__.get("users_version")
         return found
 
     def _depth(self) -> int:
-        """The call depth of this write: the number of webhooks and functions that led to it."""
         return call_depth.depth_of(self.request._request.META, self.place.environment_id)
 
     def _refuse_tags(self, advice: str) -> None:
-        """Raise ValidationFailed for an `If-Match` that names a tag where no single row is meant."""
+        """Raise ValidationFailed for an `If-Match` with a tag where no single row is meant."""
         if self._if_match() is not None:
             etags.refuse(self.request._request.META, ("If-Match",), advice)
 

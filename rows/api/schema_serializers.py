@@ -127,5 +127,5 @@ def impact_response(impact: Impact) -> dict[str, Any]:
 
 
 def _with_path(found: FieldError) -> FieldError:
-    """A warning with its path in the request body. Warnings about webhooks and functions have paths of their own."""
+    """Adds the path in the request body, unless the warning is about a webhook or function."""
     return of_document(found) if found.field.startswith(("tables.", "users.")) else found

@@ -1,4 +1,4 @@
-"""What rows look like from outside, for the API's description, and the bodies that no schema document decides."""
+"""Schemas of rows for the API's description, and bodies that do not depend on a schema document."""
 
 from typing import Any, ClassVar
 

@@ -1,10 +1,6 @@
-"""The OpenAPI description of one environment: `GET /v1/openapi.json?environment=env_…`. It is the platform's own
-description, in which each operation under `/v1/rows/{table}` is replaced by one per table that the role may use, with
-the columns of that table. All tables share the components of parameters and errors.
-
-    /v1/rows/{table}      listRows, body NewRows, …
-    /v1/rows/tasks        tasks_list, body tasks_new, …
-"""
+"""The OpenAPI description of one environment: the platform's, in which each operation under `/v1/rows/{table}` is
+replaced by one per table of the role, such as `tasks_list` with the body `tasks_new`. Parameters and errors are shared
+components."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -30,8 +26,8 @@ _OPERATIONS: Final[Mapping[str, tuple[str, Callable[[RoleTable], bool]]]] = {
     "deleteRow": ("delete", lambda table: table.may_delete),
     "deleteRows": ("delete_rows", lambda table: table.may_delete),
 }
-"""Generic operation id → suffix of the table's own id, and whether a role has the operation. No suffix may end with an
-underscore and another suffix: the ids of two tables could then be equal."""
+"""Generic operation id → suffix of the table's id, and whether a role has it. No suffix may end with `_` and another
+suffix: ids of two tables could be equal."""
 _COMPONENTS: Final = {
     "Row": "row",
     "RowPage": "page",
@@ -39,7 +35,7 @@ _COMPONENTS: Final = {
     "CreatedRows": "created",
     "PatchedCells": "changes",
 }
-"""Generic component of a body or response → suffix of the table's own."""
+"""Generic component → suffix of the table's own."""
 _TYPES: Final[Mapping[ColumnType, Json]] = {
     "text": {"type": "string"},
     "integer": {"type": "integer", "format": "int64"},
@@ -58,7 +54,7 @@ _TYPES: Final[Mapping[ColumnType, Json]] = {
 
 
 def environment_description(platform: Mapping[str, Any], described: RoleTables) -> Json:
-    """The description of one environment, made of the platform's own."""
+    """Made from the platform's description."""
     paths: Json = {path: item for path, item in platform["paths"].items() if not path.startswith(_GENERIC)}
     generic = {path: item for path, item in platform["paths"].items() if path.startswith(_GENERIC)}
     components: dict[str, Json] = {kind: dict(of) for kind, of in platform["components"].items()}
@@ -90,7 +86,7 @@ def _info(info: Mapping[str, Any], described: RoleTables) -> Json:
 
 
 def _share(operation: Mapping[str, Any], components: dict[str, Json]) -> Json:
-    """A generic operation without `table` and without examples, its parameters and errors put into `components`."""
+    """A generic operation without `table` and examples; parameters and errors move into `components`."""
     name = operation["operationId"]
     parameters = {each["name"]: {**each} for each in operation["parameters"] if each["name"] != "table"}
     for parameter in parameters.values():
@@ -107,7 +103,7 @@ def _share(operation: Mapping[str, Any], components: dict[str, Json]) -> Json:
 
 
 def _of_table(operation: Mapping[str, Any], table: RoleTable) -> Json:
-    """The operation of one table: its own id, and its own components in body and responses."""
+    """The operation of one table, with its own components."""
     found: Json = {
         **operation,
         "operationId": f"{table.name}_{_OPERATIONS[operation['operationId']][0]}",
@@ -195,7 +191,6 @@ def _user(fields: Iterable[str]) -> Json:
 
 
 def _sent(table: RoleTable, columns: Mapping[str, Column], *, is_insert: bool) -> Json:
-    """The body of an insert or update. The server refuses names that are not in it."""
     found: Json = {
         "type": "object",
         "properties": {name: _written(column, name in table.columns) for name, column in columns.items()},
@@ -214,7 +209,6 @@ def _read(column: Column) -> Json:
 
 
 def _written(column: Column, may_compute: bool) -> Json:
-    """What a write may send for a cell. An operator needs a cell that the role may read."""
     cell = _read(column)
     if column is ID:
         cell["pattern"] = f"^{ROW_ID.pattern}$"

@@ -1,5 +1,4 @@
-"""The tables of an environment as one role may use them: what every generated description is made of. A table or column
-that no rule grants to the role is not in here, so that no description can mention it."""
+"""The tables of an environment as one role may use them, for generated descriptions. What no rule grants is missing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from rows.schema.model import ID, Column, Table
 
 @dataclass(frozen=True, slots=True)
 class RoleRelation:
-    """A relation that `with` can embed. `null` says whether a to-one relation may be null in a response."""
+    """`null`: a to-one relation may be null."""
 
     target: str
     many: bool
@@ -27,10 +26,8 @@ class RoleRelation:
 
 @dataclass(frozen=True, slots=True)
 class RoleTable:
-    """One table. `columns` are the readable ones, with `null` where the role may read null; empty without a read rule.
-    `insert` and `update` are the columns that may be sent; None where the role may not insert or update. `users` are
-    the users that `with` can embed, each with its fields. `conditions` are the named conditions that the role's filters
-    may use."""
+    """One table. `columns` are readable (`null` as the role sees them); `insert` and `update` can be sent, None if not
+    allowed; `users` can be embedded, with their fields; `conditions` can be used in filters."""
 
     name: str
     columns: Mapping[str, Column]
@@ -44,7 +41,7 @@ class RoleTable:
 
 @dataclass(frozen=True, slots=True)
 class RoleTables:
-    """All tables that a role may use at one version of the schema. `role` is a role as rules name it."""
+    """All tables of a role at one schema version."""
 
     environment_id: str
     version: int
@@ -53,8 +50,8 @@ class RoleTables:
 
 
 def role_tables(place: EnvironmentRef, principal: Principal, role: str | None = None) -> RoleTables:
-    """The tables of the current schema as `role` sees them; without it, as `principal` does. One query. Raises
-    ValidationFailed on the field `role`."""
+    """The current tables as `role` sees them, or `principal` without one. One query. Raises ValidationFailed on the
+    field `role`."""
     known = schema_cache.current(place)
     rules = known.rules
     role_key = rules.role_key(principal) if role is None else _key_of(rules, role)
@@ -63,7 +60,6 @@ def role_tables(place: EnvironmentRef, principal: Principal, role: str | None = 
 
 
 def tables_for(rules: Ruleset, role_key: RoleKey) -> dict[str, RoleTable]:
-    """The tables that a role_key may read or insert into, in the order of the document."""
     tables = (_of(rules, role_key, table) for table in rules.schema.tables.values())
     return {table.name: table for table in tables if table.columns or table.insert is not None}
 

@@ -1,8 +1,6 @@
-"""TypeScript types of an environment's tables as one role may use them: `GET /v1/schema/types.ts`. The types that do
-not depend on the tables are in `platform_site/client/table_types.ts`. What is generated here is the interface `Tables`,
-which they are applied to. The result is one module without imports. Tenants' text cannot become code: names of tables,
-columns, relations and conditions match `identifiers.PATTERN`, and the values of enums are written as ASCII string
-literals."""
+"""TypeScript types of an environment's tables for one role: the interface `Tables`, used by
+`platform_site/client/table_types.ts`. One module without imports. Tenants' text cannot become code: names match
+`identifiers.PATTERN`, enum values are ASCII string literals."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +16,9 @@ from rows.schema.model import ID, Column, ColumnType
 from rows.write.update_operators import OPERATORS
 
 MAX_PATHS: Final = 10_000
-"""Paths over relations that are listed as types for one table. More would make the compiler slow, or stop it."""
+"""Listed relation paths of one table: more would slow or stop the compiler."""
 MAX_DEPTH: Final = 3
-"""Relations in one path, as in `rows.rules.grammar` and `rows.query.params`."""
+"""Relations in one path, as in `rows.query.params`."""
 
 _TYPES: Final[Mapping[ColumnType, str]] = {
     "text": "string",
@@ -99,7 +97,7 @@ def _table(table: RoleTable, depth: int) -> Iterator[str]:
 
 
 def _object(name: str, properties: list[tuple[str, str, str]] | None, empty: str = "{}") -> Iterator[str]:
-    """A property whose type is an object. `properties` are name, `?` or nothing, and type; None is `never`."""
+    """A property with an object type. `properties` are name, `?` or nothing, and type; None is `never`."""
     if not properties:
         yield f"    {name}: {'never' if properties is None else empty};"
         return
@@ -112,7 +110,6 @@ def _object(name: str, properties: list[tuple[str, str, str]] | None, empty: str
 def _sent(
     table: RoleTable, columns: Mapping[str, Column] | None, *, is_insert: bool
 ) -> list[tuple[str, str, str]] | None:
-    """The properties of the body of an insert or update; None if the role may not send one."""
     if columns is None:
         return None
     return [
@@ -130,7 +127,6 @@ def _read(column: Column) -> str:
 
 
 def _written(column: Column, *, may_compute: bool) -> str:
-    """What a write may send for a cell. An operator needs a cell that the role may read."""
     accepted = "string | number" if column.type == "decimal" else _value(column)
     parts = ["readonly string[]" if column.type == "text[]" else accepted]
     if may_compute:
@@ -145,7 +141,7 @@ def _value(column: Column) -> str:
 
 
 def _user(fields: Iterable[str]) -> str:
-    """An embedded user; null if there is none, or not any more."""
+    """Null if there is no such user."""
     return f"{{ {' '.join(f'{_property(field)}: string;' for field in fields)} }} | null"
 
 
@@ -154,7 +150,7 @@ def _union(texts: Iterable[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """A string literal: ASCII, every other character escaped. JSON's escapes are TypeScript's."""
+    """An ASCII string literal: JSON's escapes are TypeScript's."""
     return json.dumps(text)
 
 
@@ -170,8 +166,7 @@ def _boolean(value: bool) -> str:
 
 
 def _depths(tables: Mapping[str, RoleTable]) -> dict[str, int]:
-    """For each table how many relations long the paths are that its types list: MAX_DEPTH, or fewer where those would
-    be more than MAX_PATHS."""
+    """By table, the length of listed paths: MAX_DEPTH, or less to stay below MAX_PATHS."""
     cells = {name: len(table.columns) + len(table.relations) for name, table in tables.items()}
     relations = {name: 0 for name in tables}
     found = dict.fromkeys(tables, 0)

@@ -1,6 +1,5 @@
-"""Event payloads: what a subscriber receives of an event. At most what role `server` may read, only the columns that
-the subscription names, and nothing if its filter rejects the event. The current rules apply, not those at the time of
-the write, so that a revoked column is never sent."""
+"""Event payloads: what role `server` may read by the current rules, only the columns of the subscription, and nothing
+if its filter rejects the event."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,29 +27,27 @@ from rows.rules.principal import SERVER, Principal, resolve
 from rows.schema.column_values import LONG_TYPES
 
 RELATED_ROWS: Final = 1000
-"""How many far rows a rule's relation is followed to; a rule that leads to more is not met."""
+"""Maximum related rows of a rule; a rule that needs more is not met."""
 MOST_EFFORT: Final = 3_000_000
-"""Steps that all rules and filters of one event may take: about a second. Others stand in line behind it."""
+"""Steps of all rules and filters of one event: about a second."""
 _QUERY: Final = 3_000
-"""Steps for asking PostgreSQL where a relation leads, about a millisecond."""
+"""Steps per query for a relation: about a millisecond."""
 _KNOWN: Final = 2
-"""Steps for what was asked before."""
+"""Steps for a cached relation."""
 _ROW: Final = 30
-"""Steps for each far row that is read; of all of them 50 MB are kept at most."""
+"""Steps per related row."""
 _BYTES: Final = 4
-"""Bytes of far rows' long cells that cost a step: 12 MB of one event's, however many rows have them."""
+"""Bytes of related rows' long cells per step: 12 MB per event."""
 _SIZE: Final = "_size"
-"""An annotation; no column begins like that."""
+"""An annotation; no column begins with `_`."""
 _NOBODY: Final = Principal("key")
-"""As whom rules of role `server` are asked: a key, and none in particular."""
+"""Role `server`: a key, and none in particular."""
 _LIMIT: Final = "SELECT set_config('statement_timeout', %s, true)"
 _PATIENCE_MS: Final = 1000
-"""For the question how long cells are: JSON and arrays have to be unpacked for it, gigabytes at the worst."""
+"""For measuring cells: JSON and arrays have to be unpacked."""
 
 
 class Subscriber(Protocol):
-    """A webhook, or a function that runs on events."""
-
     @property
     def id(self) -> str: ...
 
@@ -62,19 +59,18 @@ class Subscriber(Protocol):
 
 
 class Hidden(Exception):
-    """Role `server` may read neither the new nor the old row, so the event is not sent."""
+    """Role `server` may read neither version of the row."""
 
 
 class _TooManyRelated(Exception):
-    """A rule leads to more rows than are looked at."""
+    """A rule needs more rows than RELATED_ROWS."""
 
 
 _Rows = Sequence[Mapping[str, Any]]
 
 
 class _Deciding:
-    """What one event has left to spend, and where relations led that were followed for it: by the hop and the row's key
-    the far rows, None where they are too many."""
+    """The remaining steps of one event, and its related rows by hop and key (None: too many)."""
 
     def __init__(self, event: int | None = None) -> None:
         self.event = event
@@ -83,13 +79,12 @@ class _Deciding:
 
 
 def region_place(environment_id: str, using: str) -> EnvironmentRef:
-    """What a worker in a region knows of an environment's place: where its rows are. The rest lives in control."""
+    """A place with what a region's worker knows."""
     return EnvironmentRef(environment_id, "", "", region=using, cluster=using, plan="free", pool_id=environment_id)
 
 
 class Payloads:
-    """The payloads of one relay batch in the region `using`; what it reads of an environment it reads once. `viewer` is
-    who reads them: for webhooks role `server`."""
+    """The payloads of one relay batch in the region `using`. `viewer` reads them: role `server` for webhooks."""
 
     def __init__(self, using: str, viewer: Principal = _NOBODY) -> None:
         self._using = using
@@ -101,7 +96,7 @@ class Payloads:
         self._now: datetime | None = None
 
     def carried(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
-        """The `data` of a delivery, or None where the subscriber's filter refuses it. Raises Hidden, TooCostly."""
+        """The `data` of a delivery; None if the filter rejects it. Raises Hidden, TooCostly."""
         table = data.get("table")
         if event.subject is None or not isinstance(table, str):
             return dict(data)
@@ -138,8 +133,7 @@ class Payloads:
     def visible_cells(
         self, environment: schema_cache.CompiledSchema, table: str, record: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """`record` as the viewer's list shows it: null where a cell cannot be read; None where the row cannot be.
-        Raises TooCostly, also where a relation leads to too many rows to say."""
+        """`record` as the viewer sees it: unreadable cells null; None if the row is hidden. Raises TooCostly."""
         rule = environment.rules.access(table, environment.rules.role_key(self._viewer)).read
         if rule is None:
             return None
@@ -162,7 +156,7 @@ class Payloads:
         *,
         is_exact: bool = False,
     ) -> dict[str, Any] | None:
-        """The cells of `record` that the viewer may read; None where it may not read the row."""
+        """The readable cells of `record`; None if the row is hidden."""
         if record is None:
             return None
         key = environment.id, table
@@ -188,8 +182,7 @@ class Payloads:
         return {name: value for name, value in record.items() if name in granted} if matched else None
 
     def _resolved(self, variable: Variable) -> Any:
-        """The value of a rule's variable: `$now` is the region's time when the batch first asks. For webhooks all other
-        variables are missing, because a subscription has no caller."""
+        """The value of a rule's variable: `$now` is fixed per batch. Webhooks have no other variables."""
         if variable.name == "now" and self._now is None:
             self._now = clock.now(self._using)
         return resolve(variable, self._viewer, self._now)
@@ -197,9 +190,8 @@ class Payloads:
     def _related(
         self, environment: schema_cache.CompiledSchema, hop: Hop, row: Mapping[str, Any], named: Mapping[str, set[str]]
     ) -> _Rows:
-        """The rows that a relation in a rule leads to, whoever may read them: paths inside a rule are its author's.
-        Each is asked for once in an event: a rule that goes back and forth would ask for the same ones at every row.
-        Raises _TooManyRelated, TooCostly."""
+        """The rows of a relation in a rule, visible or not, queried once per event. Raises _TooManyRelated,
+        TooCostly."""
         key = row.get("id") if hop.many else row.get(hop.column)
         if key is None:
             return []
@@ -240,7 +232,7 @@ class Payloads:
 
 
 def columns_by_table(conditions: Iterable[Condition], table: str) -> Mapping[str, set[str]]:
-    """The columns that conditions on a row of `table` ask about, by the table that has them."""
+    """The columns that conditions on a row of `table` use, by table."""
     named: dict[str, set[str]] = defaultdict(set)
     for condition in conditions:
         _name(condition, table, named)
@@ -268,8 +260,8 @@ def _name_hop(hop: Hop, table: str, named: dict[str, set[str]]) -> str:
 def _read(
     environment: schema_cache.CompiledSchema, hop: Hop, key: Any, named: set[str], effort: Effort
 ) -> _Rows | None:
-    """Of the far rows the columns that are asked about, None where there are too many rows. How long the cells are is
-    known, and paid for, before they are read. Raises TooCostly."""
+    """The used columns of related rows; None for too many rows. Their size is charged before they are read. Raises
+    TooCostly."""
     effort.spend(_QUERY)
     rows = environment.models[hop.table].unruled.using(environment.alias)
     rows = rows.filter((hop.column if hop.many else "id", key))
@@ -293,7 +285,7 @@ def _read(
 
 @contextmanager
 def _hurry(using: str) -> Iterator[None]:
-    """No statement in here takes longer than _PATIENCE_MS. Within a savepoint, which undoes the setting on failure."""
+    """A statement timeout of _PATIENCE_MS, in a savepoint that undoes it on failure."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT current_setting('statement_timeout')")
         [before] = cursor.fetchone()

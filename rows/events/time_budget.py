@@ -1,7 +1,5 @@
-"""A time budget for processing events in one transaction, with a share for each environment. Step limits bound one
-event (`rows.events.payloads`), but not a hundred of them. PostgreSQL ends a transaction that is idle for too long, and
-events of other environments wait behind expensive ones. So a budget ends by the clock, and each environment has a share
-of it: what is decided by then is stored, the rest waits for the next budget."""
+"""A time budget for processing events in one transaction, with a share for each environment, so that expensive events
+do not delay others. What is over budget waits for the next one."""
 
 import time
 from collections import defaultdict
@@ -11,11 +9,11 @@ from typing import Final
 SECONDS: Final = 1.0
 """A budget takes no more events after this time."""
 SHARE: Final = 0.25
-"""Seconds of a budget after which it takes no more events of the same environment."""
+"""Seconds after which it takes no more events of one environment."""
 
 
 class TimeBudget:
-    """One budget, which begins now. Each event is charged to its environment once it is decided."""
+    """One budget. Each processed event is charged to its environment."""
 
     def __init__(self) -> None:
         self._begun = self._charged_at = time.monotonic()
@@ -27,23 +25,21 @@ class TimeBudget:
         return self._charged_at - self._begun > SECONDS
 
     def charge(self, environment_id: str) -> None:
-        """Charge the time since the last call to this environment."""
+        """Charge the time since the last call."""
         now = time.monotonic()
         self._spent[environment_id] += now - self._charged_at
         self._charged_at = now
 
     def has_had(self, environment_id: str) -> bool:
-        """Whether the environment has used up its share."""
         return self._spent.get(environment_id, 0.0) > SHARE
 
     @property
     def costly(self) -> Collection[str]:
-        """The environments that have used up their shares."""
         return [environment_id for environment_id in self._spent if self.has_had(environment_id)]
 
 
 class ExpensiveEnvironments:
-    """The environments whose events took long in this process, ordered by their last budget."""
+    """Environments with expensive events, ordered by their last budget."""
 
     def __init__(self) -> None:
         self._known: dict[str, None] = {}
@@ -52,12 +48,10 @@ class ExpensiveEnvironments:
         return iter(list(self._known))
 
     def one_of(self, environment_ids: Collection[str]) -> list[str]:
-        """These environments, but only one expensive one: the next in turn, at the end."""
         known = [each for each in self if each in environment_ids]
         return [each for each in environment_ids if each not in known] + known[:1]
 
     def add(self, environment_id: str) -> None:
-        """Move the environment to the end of the queue."""
         self._known.pop(environment_id, None)
         self._known[environment_id] = None
 

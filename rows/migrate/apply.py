@@ -1,7 +1,5 @@
-"""Runs a plan inside one environment's PostgreSQL schema: all of it in the caller's transaction, or none. `apply` does
-it to the living tables, `rehearse` to an empty twin that is rolled back, so that a dry run lists what would run without
-touching a lock. Locks are asked for first and waited for briefly, so that readers never queue behind a change that
-cannot start. docs/adr/0002-schema-changes.md."""
+"""Runs a plan in one environment's PostgreSQL schema, in the caller's transaction. `apply` changes the live tables,
+`rehearse` an empty copy that is rolled back, without locks on live tables. docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,16 +29,16 @@ from rows.schema.model import InvalidDocument, Schema
 
 
 class LockNotWon(Exception):
-    """The tables were busy for longer than a change may wait. Nothing was changed; trying again may succeed."""
+    """The tables were busy for too long. Nothing was changed; retry."""
 
 
 class TookTooLong(Exception):
-    """A statement of the change ran into its time limit. Nothing was changed."""
+    """A statement exceeded its time limit. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing a change does. `name` is what a confirmation repeats; `sql` is empty for what is not PostgreSQL's."""
+    """One operation of a change. `name` confirms it; `sql` is empty for what is not in PostgreSQL."""
 
     name: str
     sql: tuple[str, ...]
@@ -54,7 +52,7 @@ class Operation:
 class Applied:
     operations: tuple[Operation, ...]
     indexes_due: bool
-    """Whether indexes of large tables still have to be made (`rows.migrate.concurrent_indexes`)."""
+    """Indexes of large tables still have to be built (`rows.migrate.concurrent_indexes`)."""
 
 
 _MISFITS: Final = {
@@ -72,8 +70,8 @@ _MISFITS: Final = {
 
 @contextmanager
 def inside(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True) -> Generator[None]:
-    """Unqualified names mean the tables of `schema` within. Needs a transaction; leaves its settings as they were.
-    `limited`: with the time limits of schema changes, else with those of the transaction."""
+    """Unqualified names mean tables of `schema` in the block, in a transaction. `limited`: with the time limits of
+    schema changes."""
     before = (
         "SELECT current_setting('search_path'), current_setting('lock_timeout'), current_setting('statement_timeout')"
     )
@@ -97,8 +95,7 @@ def _set(connection: BaseDatabaseWrapper, search_path: str, lock_timeout: str, s
 
 
 def large_tables(connection: BaseDatabaseWrapper, schema: str) -> frozenset[str]:
-    """The tables of `schema` on which an index takes long enough to be made while rows are served. Rows are estimated,
-    from whichever of PostgreSQL's two counts has seen more: their exact size would cost a lock."""
+    """Tables whose indexes are built concurrently, by PostgreSQL's estimates of rows: exact sizes would need locks."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
@@ -110,11 +107,10 @@ def large_tables(connection: BaseDatabaseWrapper, schema: str) -> frozenset[str]
 
 
 NEW_UNIQUE_NAMES: Final = (identifiers.prefix("nu"), identifiers.prefix("nu")[:-1] + chr(ord("_") + 1))
-"""What the names of these indexes lie between: from the first, below the second."""
+"""Names of these indexes lie from the first to below the second."""
 
 
 def new_unique_sql(unique: NewUnique, *, concurrently: bool = True) -> sql.Composed:
-    """Makes the index of `unique`, where its table has its old name."""
     return sql.SQL("CREATE UNIQUE INDEX {}{} ON {} ({})").format(
         sql.SQL("CONCURRENTLY " if concurrently else ""),
         sql.Identifier(unique.index),
@@ -124,7 +120,7 @@ def new_unique_sql(unique: NewUnique, *, concurrently: bool = True) -> sql.Compo
 
 
 def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str, bool]:
-    """Such indexes where unqualified names lead, of all or of these tables, and whether each is whole."""
+    """Such indexes of all or these tables, and whether each is valid."""
     cursor.execute(
         "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
         " JOIN pg_catalog.pg_class t ON t.oid = x.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace"
@@ -136,8 +132,8 @@ def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str,
 
 
 def _take_over(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUnique]) -> None:
-    """Check the indexes that were created beforehand on the tables of the plan: each is complete, or is dropped if it
-    is not in `made` (left by a crash or a concurrent change). Raises LockNotWon if one of `made` is gone."""
+    """Check the prebuilt indexes on the plan's tables: each is valid, or dropped if not in `made`. Raises LockNotWon if
+    one of `made` is missing."""
     if not plan.exclusive:
         return
     with connection.cursor() as cursor:
@@ -149,9 +145,8 @@ def _take_over(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUn
 
 
 def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
-    """Run `plan` on the tables of the PostgreSQL schema `schema`, in the transaction at hand. `made` are the uniques
-    whose indexes were made beforehand (`rows.migrate.concurrent_unique_indexes`). Raises LockNotWon, TookTooLong, or
-    InvalidDocument where existing rows do not fit; the transaction must then be rolled back."""
+    """Run `plan` on the tables of `schema`, in the current transaction. `made` are uniques with prebuilt indexes.
+    Raises LockNotWon, TookTooLong, and InvalidDocument (existing rows do not fit); then roll back."""
     connection = connections[alias]
     with inside(connection, schema):
         _lock(connection, plan)
@@ -161,9 +156,8 @@ def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -
 
 
 def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
-    """What `apply` would do, found out on an empty twin of the schema, which is rolled back. Only the question which
-    existing rows would be in the way is asked of the living tables, without a lock. Raises InvalidDocument for that,
-    and TookTooLong."""
+    """What `apply` would do, on an empty copy that is rolled back; existing rows are checked without locks. Raises
+    InvalidDocument and TookTooLong."""
     connection = connections[alias]
     with transaction.atomic(using=alias):
         with inside(connection, schema):
@@ -184,23 +178,22 @@ def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
 
 
 def refuse_misfits(alias: str, schema: str, plan: Plan) -> None:
-    """Ask the living tables, without a lock, which existing rows `plan` does not fit. Raises as `rehearse`."""
+    """Check existing rows against `plan`, without locks. Raises as `rehearse`."""
     connection = connections[alias]
     with transaction.atomic(using=alias), inside(connection, schema):
         _refuse_misfits(connection, plan)
 
 
 def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
-    """Create all tables of `schema` in the schema chosen by `inside`, which must be empty. `fill` is called after the
-    tables exist and before their indexes and foreign keys."""
+    """Create all tables of `schema` in the empty schema of `inside`. `fill` runs before indexes and foreign keys."""
     with RowSchemaEditor(connection) as editor:
         editor.build(table_models.state_of(schema).apps.get_models(), fill)
     return Applied(tuple(Operation(name, (text,), False) for name, text in editor.recorded), editor.postponed)
 
 
 def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: str, new: Schema) -> None:
-    """Put the tables of the PostgreSQL schema `beside` in the place of those of `schema`, in the transaction at hand.
-    Raises LockNotWon while the old ones are in use; the transaction must then be rolled back."""
+    """Replace the tables of `schema` by those of the PostgreSQL schema `beside`, in the current transaction. Raises
+    LockNotWon; then roll back."""
     with connection.cursor() as cursor, locks_or_not():
         if old.tables:
             tables = sql.SQL(", ").join(sql.Identifier(schema, name) for name in sorted(old.tables))
@@ -215,7 +208,7 @@ def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: 
 
 
 def _lock(connection: BaseDatabaseWrapper, plan: Plan) -> None:
-    """All locks at once and in one order, so that no half of them is held while waiting for the other."""
+    """All locks at once and in one order."""
     limit = str(settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2)
     with connection.cursor() as cursor, locks_or_not():
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
@@ -240,7 +233,7 @@ def locks_or_not() -> Generator[None]:
 
 
 def _refuse_misfits(connection: BaseDatabaseWrapper, plan: Plan) -> None:
-    """Raise InvalidDocument for rows that the change would not fit, as far as they tell before it."""
+    """Raise InvalidDocument for rows that do not fit."""
     try:
         existing_rows.refuse_misfits(connection, plan)
     except DatabaseError as error:
@@ -287,17 +280,16 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
 
 
 def _together(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """The steps, those in a row that make tables as one group: a state with new tables, once its models were made, has
-    those of all tables that hang together made anew for each, which for a hundred tables takes many seconds. A table
-    is made as it is at the end of its group, since nothing else happens in there."""
+    """Groups consecutive steps that create tables: Django rebuilds the models of related tables at each step, which
+    takes seconds for a hundred tables."""
     for makes_tables, group in groupby(steps, lambda step: isinstance(step.django, migrations.CreateModel)):
         found = list(group)
         yield from [found] if makes_tables else [[step] for step in found]
 
 
 def meaning(step: Step, error: DatabaseError) -> Exception | None:
-    """What a failed statement says about the document; None where it says nothing of that, so that the error itself is
-    the answer. PostgreSQL's own text carries values and stays behind."""
+    """A failed statement's error about the document, without PostgreSQL's text, which has values; None if there is
+    none."""
     state = sqlstates.sqlstate(error)
     if state in sqlstates.INTERFERED:
         return LockNotWon()
@@ -317,7 +309,7 @@ def meaning(step: Step, error: DatabaseError) -> Exception | None:
 
 
 def _operations(plan: Plan, recorded: Iterable[tuple[str, str]]) -> tuple[Operation, ...]:
-    """The statements by operation, in the order in which operations begin."""
+    """The statements by operation, in order."""
     found: dict[str, list[str]] = {}
     for name, text in recorded:
         found.setdefault(name, []).append(text)

@@ -1,7 +1,6 @@
-"""Indexes of large tables: made after the schema change that declared them, while rows are read and written. `CREATE
-INDEX CONCURRENTLY` takes as long as the table is large, runs in no transaction, and leaves an invalid index when it is
-cut off. So nothing here remembers what was begun: the document says which indexes there should be, the catalog which
-there are, and `make_due` closes the gap, whoever calls it and however often."""
+"""Builds indexes of large tables concurrently, after the schema change that declared them. `make_due` compares the
+document with the catalog, so it can be interrupted (`CREATE INDEX CONCURRENTLY` leaves an invalid index) and
+repeated."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +17,12 @@ from rows.query.tables import table_models
 from rows.schema.model import IndexSpec
 
 Progress = Callable[[str], None]
-"""Told the name of each index before it is made, such as `tasks (owner_id, -created_at, -id)`."""
+"""Called with each index, such as `tasks (owner_id, -created_at, -id)`."""
 
 
 def make_due(place: EnvironmentRef, progress: Progress = lambda name: None) -> bool:
-    """Make every index that the environment's schema declares and PostgreSQL does not have; True once all are there.
-    False if another process is at it. Takes as long as it takes: call it from a worker or a command, outside of
-    transactions."""
+    """Build all missing indexes; True once none is missing, False if another process is at it. Without time limit: call
+    it from a worker or command, outside transactions."""
     with without_timeouts(place.cluster) as connection:
         cursor = connection.cursor()
         if not advisory_locks.try_lock_session(cursor, LockSpace.INDEXES, place.environment_id):
@@ -46,7 +44,7 @@ def make_due(place: EnvironmentRef, progress: Progress = lambda name: None) -> b
 
 
 def _present(cursor: Any, schema: str) -> dict[str, bool]:
-    """The indexes of a schema by name, and whether each is whole."""
+    """The indexes of a schema by name, and whether each is valid."""
     cursor.execute(
         "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
         " JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace WHERE n.nspname = %s",

@@ -1,11 +1,7 @@
-"""Unique constraints of large tables: their indexes are built concurrently before the schema change, while rows are
-served. A unique constraint cannot be declared before it holds, so unlike a plain index
-(`rows.migrate.concurrent_indexes`) it cannot be built afterwards. `CREATE UNIQUE INDEX CONCURRENTLY` runs first, on its
-own connection and under its own name (`_nu_…`); the short transaction that changes the version then runs `ADD
-CONSTRAINT … USING INDEX`. From its second scan of the table on, PostgreSQL enforces such an index, even an incomplete
-one. So a change that gives up drops it, and the next change of the table (`rows.migrate.apply`) or the next periodic
-job drops what a crash left. Writers that meet one are asked to retry (`rows.write.errors`). A session-level advisory
-lock marks a build that is running. docs/adr/0002-schema-changes.md."""
+"""Builds unique indexes of large tables concurrently, before the schema change that turns them into constraints (`ADD
+CONSTRAINT … USING INDEX`). PostgreSQL enforces even an incomplete one, so failed changes, the next change or a periodic
+job drop leftovers; writers that meet one retry. A session-level advisory lock marks a running build.
+docs/adr/0002-schema-changes.md."""
 
 import logging
 import time
@@ -31,14 +27,14 @@ from rows.migrate.planning.plan import NewUnique, Plan
 log = logging.getLogger("platform.rows")
 
 Progress = Callable[[str], None]
-"""Told the operation, such as `add unique tasks (title)`, before its index is made."""
+"""Called with each operation, such as `add unique tasks (title)`."""
 
 _CLEARING_MS: Final = 2_000
-"""How long dropping an index may wait for transactions that use its table. The periodic job tries again."""
+"""How long dropping an index may wait for transactions."""
 
 
 def wanted(place: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
-    """The uniques of `plan` whose indexes are to be made beforehand: those of large tables. At most one query."""
+    """The uniques of `plan` on large tables. At most one query."""
     if not plan.new_uniques:
         return ()
     large = apply.large_tables(connections[place.cluster], place.environment_id)
@@ -46,16 +42,15 @@ def wanted(place: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
 
 
 class _Occupied(LockNotWon):
-    """Somebody else is at it in this environment, or what was left over there cannot go yet. Nothing was begun."""
+    """Another build is running here, or leftovers cannot be dropped yet."""
 
 
 @contextmanager
 def made(
     place: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
 ) -> Generator[None]:
-    """Make the indexes of `uniques`, for a change that is carried out inside the block; if it fails they go again.
-    `limit_ms` is for all of them together, 0 for as long as it takes. Raises LockNotWon while another change makes some
-    in this environment, TookTooLong, and InvalidDocument where existing rows are not unique."""
+    """Build the indexes of `uniques` for a change in the block; dropped if it fails. `limit_ms` is for all, 0 for no
+    limit. Raises LockNotWon, TookTooLong, and InvalidDocument (not unique)."""
     server_hints.will_block()
     try:
         with _in_charge(place.cluster, place.environment_id) as cursor:
@@ -71,14 +66,14 @@ def made(
 
 
 def clear(cluster: str, environment_id: str) -> None:
-    """Drop the unfinished unique indexes of an environment, unless a build is running. Waits at most two seconds for
-    each: raises DatabaseError if transactions use the table for longer."""
+    """Drop leftover indexes of an environment, unless a build is running. Raises DatabaseError after two seconds of
+    waiting."""
     with suppress(_Occupied), _in_charge(cluster, environment_id) as cursor:
         _clear(cursor)
 
 
 def clear_all(cluster: str) -> None:
-    """`clear` for every environment of a region's database where something was left. One query where nothing was."""
+    """`clear` for every environment of the database with leftovers."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(
             "SELECT DISTINCT n.nspname FROM pg_catalog.pg_class i JOIN pg_catalog.pg_namespace n"
@@ -100,15 +95,14 @@ def _clear_or_warn(cluster: str, environment_id: str) -> None:
 
 
 def are_being_made(cluster: str, environment_id: str) -> bool:
-    """Whether a build is running. In a transaction, this keeps others from starting one until its end."""
+    """Whether a build is running; in a transaction, prevents a new one."""
     with connections[cluster].cursor() as cursor:
         return not advisory_locks.try_lock(cursor, LockSpace.UNIQUE_INDEXES, environment_id)
 
 
 @contextmanager
 def _in_charge(cluster: str, environment_id: str) -> Generator[Any]:
-    """A cursor in the environment's schema, with the right to create and drop such indexes there. Raises _Occupied if
-    another process has it."""
+    """A cursor in the environment's schema with the lock for builds. Raises _Occupied."""
     with without_timeouts(cluster) as connection, connection.cursor() as cursor:
         if not advisory_locks.try_lock_session(cursor, LockSpace.UNIQUE_INDEXES, environment_id):
             raise _Occupied
@@ -154,8 +148,7 @@ def _limit(cursor: Any, milliseconds: int) -> None:
 
 @contextmanager
 def _transaction_kept(alias: str) -> Generator[None]:
-    """A transaction around the change (that of an Idempotency-Key) is idle meanwhile, and must neither be ended for it
-    nor waited for."""
+    """The surrounding transaction (of an Idempotency-Key) is idle meanwhile: its timeout is lifted."""
     if not connections[alias].in_atomic_block:
         yield
         return

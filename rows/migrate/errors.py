@@ -9,7 +9,7 @@ from rows.migrate import service as schema_service
 from rows.schema.model import InvalidDocument
 
 DOCUMENT: Final = "document"
-"""The body field with the document: its errors are named `document.tables.…`."""
+"""Errors of the document are named `document.tables.…`."""
 
 
 def register() -> None:

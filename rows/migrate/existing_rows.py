@@ -1,5 +1,4 @@
-"""Finds existing rows that do not fit a schema change, before it runs and in a dry run. All questions are about the
-tables as they are, by their old names, in the schema chosen by `rows.migrate.apply.inside`."""
+"""Finds existing rows that do not fit a schema change, in the current tables (`rows.migrate.apply.inside`)."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,7 +15,6 @@ from rows.schema.model import Column, InvalidDocument, Table
 
 
 def refuse_misfits(connection: BaseDatabaseWrapper, plan: Plan) -> None:
-    """Raise InvalidDocument with every column and constraint that existing rows do not fit."""
     with connection.cursor() as cursor:
         errors = [*_gaps(cursor, plan), *_violations(connection, cursor, plan)]
     if errors:
@@ -24,7 +22,7 @@ def refuse_misfits(connection: BaseDatabaseWrapper, plan: Plan) -> None:
 
 
 def _gaps(cursor: CursorWrapper, plan: Plan) -> Iterator[FieldError]:
-    """Columns that become or are not null while rows have nothing to put there."""
+    """Columns that become not null without a value for existing rows."""
     for gap in plan.gaps:
         question = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(
             sql.Identifier(gap.table),
@@ -37,7 +35,7 @@ def _gaps(cursor: CursorWrapper, plan: Plan) -> Iterator[FieldError]:
 
 
 def _violations(connection: BaseDatabaseWrapper, cursor: CursorWrapper, plan: Plan) -> Iterator[FieldError]:
-    """New constraints that existing rows violate, with the number of these rows and the first ids."""
+    """New constraints that existing rows violate, with their number and first ids."""
     for check in plan.new_checks:
         condition = _condition_of(connection, plan.old.tables[check.table], check.check)
         cursor.execute(_VIOLATING.format(table=sql.Identifier(check.table), condition=condition))

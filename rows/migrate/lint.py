@@ -1,5 +1,5 @@
-"""Lint: warnings about a valid document that its author probably did not intend. The plan shows them; they do not
-block. Pure, over a schema whose rules `rules.validate` accepted. docs/reference/schema.md has the list."""
+"""Lint: warnings about a valid document that its author probably did not intend. Pure. docs/reference/schema.md has the
+list."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -14,11 +14,10 @@ from rows.rules.rules import Ruleset
 from rows.schema.model import MAX_ERRORS, Action, RuleSpec, Schema, Table
 
 _COLUMNS_NAMED: Final = 10
-"""In one caution."""
 
 
 def of(schema: Schema) -> tuple[FieldError, ...]:
-    """The first MAX_ERRORS of them, each with its path such as `tables.staff.rules.user.update`."""
+    """A check depends on all columns, so the success of an update reveals hidden ones."""
     return tuple(islice(_all(schema), MAX_ERRORS))
 
 
@@ -62,8 +61,7 @@ def _hidden_but_writable(table: Table, role: str, access: Access, at: str) -> It
 def _hidden_in_checks(
     table: Table, role: str, access: Access, found: Mapping[str, Condition], at: str
 ) -> Iterator[FieldError]:
-    """Whether an update meets a check depends on all of its columns, so a role that may write some of them finds out
-    about the others."""
+    """A variable in a pattern matches literally; another operator is clearer."""
     if access.read is None or access.update is None:
         return
     shown = frozenset(access.read.columns).difference(access.read.partial)
@@ -77,7 +75,7 @@ def _hidden_in_checks(
 
 
 def _variables_in_patterns(specs: Mapping[Action, tuple[RuleSpec, ...]], at: str) -> Iterator[FieldError]:
-    """A variable in a pattern matches literally, so another operator says what is meant."""
+    """A check that wants some row of the same table finds the row being written."""
     for action, written in specs.items():
         for spec in written:
             for operator, variable in _patterns_with_variables((spec.where, spec.check)):
@@ -110,8 +108,7 @@ def _patterns_with_variables(document: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Iterator[FieldError]:
-    """A check is asked when the row is there. One that wants some row of the same table, the caller's membership say,
-    finds the row that is being written among them."""
+    """The relation through which the written row itself may be found."""
     said = _together(rule.check) | {
         Compare(Path((), name), "eq", operand) for name, operand in rule.set.items() if operand is not None
     }
@@ -127,7 +124,7 @@ def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Itera
 
 
 def _way_back(part: Condition, table: str, said: set[Condition]) -> str | None:
-    """The relation through which some row of `table` is wanted that may be the one with all that is `said`."""
+    """Whether a row like `said` cannot be like `wanted`."""
     if not isinstance(part, Quantified) or part.kind != "some":
         return None
     if part.hop.many and part.hop.table == table:

@@ -1,6 +1,5 @@
-"""The locks of a schema change, and how long it works on existing tables: roughly, from PostgreSQL's statistics. A
-change takes all its locks at once and keeps them until its commit (`rows.migrate.apply`), so each is kept for the sum
-of all work under locks. Indexes of large tables are made while rows are served."""
+"""Estimates, from PostgreSQL's statistics, which locks a schema change takes and for how long: all from its start to
+its commit, for the sum of all work under locks."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ Mode = Literal["ACCESS EXCLUSIVE", "SHARE ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIV
 
 _US_PER_ROW: Final[dict[Work, float]] = {"rewrite": 2.5, "scan": 0.4, "index": 3.0}
 _US_PER_KB: Final[dict[Work, float]] = {"rewrite": 10.0, "scan": 2.0, "index": 5.0}
-"""Of two cores with an SSD; an index of texts takes longest."""
+"""On two cores with an SSD."""
 
 _TABLE: Final = re.compile(
     r'(?:ALTER TABLE|UPDATE|CREATE (?:UNIQUE )?INDEX (?:CONCURRENTLY )?"[^"]+" ON) (?:ONLY )?"([^"]+)"'
@@ -34,7 +33,7 @@ _KINDS: Final[tuple[tuple[re.Pattern[str], Work], ...]] = (
     (re.compile(r'ALTER TABLE .* ALTER COLUMN "[^"]+" TYPE '), "rewrite"),
     (re.compile(r"ALTER TABLE .* ADD COLUMN .* GENERATED ALWAYS "), "rewrite"),
 )
-"""Everything else only changes the catalog."""
+"""Other statements only change the catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +43,12 @@ class TableLock:
     table: str
     mode: Mode
     rows: int
-    """As PostgreSQL estimates them."""
+    """By PostgreSQL's estimate."""
     bytes: int
     work: tuple[Work, ...] = ()
     """None: only the catalog changes."""
     estimated_ms: int = 0
-    """Of the work on this table."""
+    """For this table."""
 
     @property
     def blocks(self) -> str:
@@ -57,7 +56,7 @@ class TableLock:
 
 
 def of(place: EnvironmentRef, plan: Plan, operations: Iterable[Operation]) -> tuple[TableLock, ...]:
-    """The locks of a change, by table. One query, or none if it locks nothing."""
+    """The locks of a change, by table. At most one query."""
     locks: dict[tuple[str, bool], TableLock] = {}
     work = list(_work(plan, operations))
     modes: dict[str, Mode] = dict.fromkeys(plan.guarded, "SHARE ROW EXCLUSIVE")
@@ -78,12 +77,11 @@ def of(place: EnvironmentRef, plan: Plan, operations: Iterable[Operation]) -> tu
 
 
 def locked_ms(locks: Iterable[TableLock]) -> int:
-    """How long the change keeps its locks that block writes."""
     return sum(lock.estimated_ms for lock in locks if lock.mode != "SHARE UPDATE EXCLUSIVE")
 
 
 def _work(plan: Plan, operations: Iterable[Operation]) -> Iterable[tuple[str, Work, bool]]:
-    """Table, kind, and whether rows are served meanwhile, of each statement that takes time."""
+    """Table, kind, and whether it is concurrent, of each statement that takes time."""
     for statement in (each for operation in operations for each in operation.sql):
         named = _TABLE.match(statement)
         kind = next((kind for pattern, kind in _KINDS if pattern.match(statement)), None)
@@ -94,7 +92,7 @@ def _work(plan: Plan, operations: Iterable[Operation]) -> Iterable[tuple[str, Wo
 
 
 def _only_widens(plan: Plan, table: str, statement: str) -> bool:
-    """Whether a text column gets a greater length or none, for which PostgreSQL touches no row."""
+    """A text column that gets a greater length or none rewrites nothing."""
     wider = _COLUMN_TYPE.search(statement)
     if wider is None:
         return False
@@ -106,7 +104,7 @@ def _only_widens(plan: Plan, table: str, statement: str) -> bool:
 
 
 _LEAST_ROW_BYTES: Final = 100
-"""For a table that has no statistics of its pages yet."""
+"""For a table without statistics."""
 _SIZES: Final = """
 SELECT c.relname, greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))::bigint,
        (c.relpages + coalesce(t.relpages, 0)) * current_setting('block_size')::bigint
@@ -116,7 +114,6 @@ SELECT c.relname, greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))::bigint,
 
 
 def _sizes(place: EnvironmentRef, tables: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Rows and bytes by the statistics: functions such as pg_table_size would wait for the locks of other changes."""
     names = sorted(tables)
     if not names:
         return {}

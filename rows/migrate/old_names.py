@@ -1,4 +1,4 @@
-"""Finds uses of tables and columns that a change renames or drops: warnings of higher apps, by a signal."""
+"""Finds uses of renamed or dropped tables and columns in higher apps, by a signal."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,19 +16,18 @@ from rows.schema.model import MAX_ERRORS
 
 @dataclass(frozen=True, slots=True)
 class OldNames:
-    """Names that no table or column of the new document has, and their new ones: None for what is dropped."""
+    """Removed names with their new ones; None for dropped ones."""
 
     tables: Mapping[str, str | None]
     columns: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
-    """By the old name of the table. The columns of dropped tables are not listed."""
+    """By old table, without those of dropped tables."""
 
     def in_pattern(self, pattern: str) -> str | None:
-        """The old table that an event pattern such as `tasks.insert` names."""
         table = pattern.partition(".")[0]
         return table if table in self.tables else None
 
     def in_filter(self, document: Any, patterns: list[str]) -> Iterator[tuple[str, str]]:
-        """The old columns that a filter of these event patterns names, each with its table."""
+        """The old columns, each with its table, that a filter of these patterns names."""
         named = {pattern.partition(".")[0] for pattern in patterns}
         found = set(_columns_of(document))
         for table, columns in self.columns.items():
@@ -36,8 +35,8 @@ class OldNames:
                 yield from ((table, column) for column in columns if column in found)
 
     def in_source(self, source: str, patterns: list[str]) -> Iterator[tuple[str, str | None]]:
-        """The old tables (with None) and columns whose names are words of the source. A column counts only where
-        the table is a word, too, or sends its events."""
+        """The old tables (with None) and columns that are words of the source; a column only where its table is one, or
+        sends its events."""
         named = {pattern.partition(".")[0] for pattern in patterns}
         words = set(re.findall(r"\w+", source))
         yield from ((table, None) for table in self.tables if table in words)
@@ -56,7 +55,6 @@ class OldNames:
 
 
 def _columns_of(document: Any) -> Iterator[str]:
-    """The columns that a filter of events names, also by `$old.<column>` and `$column`."""
     if isinstance(document, list):
         for each in document:
             yield from _columns_of(each)
@@ -84,7 +82,7 @@ def _columns_of_value(value: Any) -> Iterator[str]:
 
 
 def warnings(place: EnvironmentRef, plan: Plan, actor: Caller | Actor | None) -> tuple[FieldError, ...]:
-    """What still has a name that `plan` removes, and `actor` may read (None: all of it)."""
+    """What still uses a name that `plan` removes, as far as `actor` may read it."""
     old_names = _old_names(plan)
     if not (old_names.tables or old_names.columns):
         return ()

@@ -1,8 +1,6 @@
-"""Impact of a rule change before it is applied: how many rows become visible or hidden, and to whom. The proposed rules
-are evaluated over the current tables and the same rows as the current rules, in one statement per table and subject, by
-the compiler that enforces rules. The cost is bounded by SAMPLES rows, a statement timeout and a total deadline; the
-result says what was not evaluated. Rules that use what the change itself creates cannot be evaluated before it. Called
-by the API (`impact` of a dry run) and the operators' console."""
+"""Impact of a rule change before it is applied: how many rows become visible or hidden, and to whom. Evaluates current
+and proposed rules over the same rows in one statement per table and subject, bounded by SAMPLES, a statement timeout
+and a deadline; the result says what was not evaluated."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,25 +26,23 @@ from rows.schema import model as schema_model
 from rows.schema.model import InvalidDocument
 
 SAMPLES: Final = (50_000, 2_000)
-"""Rows that are looked at; the smaller number where the larger takes too long."""
+"""Examined rows; the smaller number if the larger takes too long."""
 STATEMENT_MS: Final = 1_000
 TOTAL_SECONDS: Final = 6.0
-"""Seconds for all tables; the rest is not counted."""
+"""For all tables; the rest is not evaluated."""
 USERS_PER_ROLE: Final = 2
 _USERS_LOOKED_AT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ImpactSubject:
-    """Somebody through whose eyes a table is looked at."""
-
     label: str
     principal: Principal
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleRows:
-    """Counts of rows. `is_sample`: the table has more rows than were looked at, so each number is "at least"."""
+    """Counts of rows; with `is_sample` each means "at least"."""
 
     before: int
     after: int
@@ -58,8 +54,8 @@ class VisibleRows:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What changes in one table for one onlooker. `seen` is None where it was not found out; `why_not` says why.
-    Without a table, the columns are the fields of users that relations embed for a role (`users` of the document)."""
+    """The changes in one table for one subject. `seen` is None if not evaluated, for the reason `why_not`. Without a
+    table, columns are fields of users."""
 
     table: str | None
     label: str
@@ -70,9 +66,8 @@ class Impact:
 
 
 def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = (), name_users: bool = True) -> list[Impact]:
-    """The impact of making `raw` the schema, for every table whose rules it changes: on each role that they name, on
-    `users`, and with `name_users` on a few users of the roles of users. Also the roles that see other fields of users.
-    `raw` is a valid document (`schema_service.read` takes it). Empty where no rule changes."""
+    """The impact of making the valid document `raw` the schema: for each table with other rules, on each role that they
+    name, on `users`, and with `name_users` on some of its users. Also changes of users' visible fields."""
     state = schema_service.current(place)
     if state.record is None:
         return []
@@ -101,8 +96,7 @@ def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = (), na
 
 
 def _tables_with_other_rules(today: schema_model.Schema, proposed: schema_model.Schema) -> list[str]:
-    """Tables that stay what they are and get other rules, or rules with other named conditions. What is new, renamed or
-    dropped has no "before"."""
+    """Existing, unrenamed tables with other rules or named conditions."""
     return [
         name
         for name, table in today.tables.items()
@@ -116,7 +110,6 @@ def _tables_with_other_rules(today: schema_model.Schema, proposed: schema_model.
 
 
 def _conditions(schema: schema_model.Schema, table: schema_model.Table) -> dict[named.Name, Any]:
-    """The named conditions that the table's rules use, as written."""
     rules = [
         (spec.where, spec.check) for actions in table.rules.values() for specs in actions.values() for spec in specs
     ]
@@ -126,7 +119,7 @@ def _conditions(schema: schema_model.Schema, table: schema_model.Table) -> dict[
 def _rules_of(
     proposed: Mapping[str, Any], today: Mapping[str, Any], changed: Iterable[str]
 ) -> tuple[schema_model.Schema, dict[str, str]]:
-    """Today's tables under the proposed rules, and the tables whose proposed rules do not fit today's columns."""
+    """The current tables under the proposed rules, and those whose proposed rules do not fit them."""
     document = deepcopy(dict(today))
     for name, table in document["tables"].items():
         if name in proposed["tables"]:
@@ -149,8 +142,7 @@ def _rules_of(
 
 
 class _Pool:
-    """The newest users of the environment, by what role rules would call them. One query, at first use. No users
-    without a place."""
+    """The environment's newest users, by role. One query, at first use."""
 
     def __init__(self, place: EnvironmentRef | None) -> None:
         self._pool_id = place.pool_id if place else ""
@@ -213,7 +205,7 @@ def _columns(environment: CompiledSchema, table: str, onlooker: ImpactSubject) -
 def _counted(
     before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
 ) -> VisibleRows | None:
-    """The counts over the newest `sample` rows; None if PostgreSQL gave up."""
+    """Counts over the newest `sample` rows; None if it timed out."""
     statement = _statement(before, after, table, principal, sample)
     using = before.alias
     try:
@@ -232,7 +224,7 @@ def _counted(
 def _statement(
     before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
 ) -> Statement:
-    """Both rules asked of the same rows. Only the newest `sample` count; one more is read to know of more."""
+    """Both rules over the same rows; one more than `sample` is read to detect more."""
     role_views = [each.open_role_view(each.rules.role_key(principal)) for each in (before, after)]
     flags = {
         name: boolean("(", role_view.may_read(table), " IS TRUE)")

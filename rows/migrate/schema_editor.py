@@ -1,7 +1,6 @@
-"""Django's schema editor, restricted to the PostgreSQL schema of one environment. It runs in the caller's transaction,
-under a `search_path` that names the one schema (qualified names would make Django's introspection, and so every drop,
-miss its object without a word). It records each statement under the operation at hand. What it changes of Django, and
-why: docs/adr/0002-schema-changes.md."""
+"""Django's schema editor, restricted to one PostgreSQL schema by `search_path` (with qualified names, Django's
+introspection misses objects), in the caller's transaction. It records each statement by operation. Changes of Django:
+docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -20,13 +19,12 @@ from rows.query.tables import table_models
 
 
 class ForeignKey(Statement):
-    """The statement that adds a foreign key: the one thing about a table that may have to wait for another table."""
+    pass
 
 
 class RowSchemaEditor(DatabaseSchemaEditor):
-    """`recorded` grows by (operation, statement) as statements run. An index on one of the `large` tables is recorded
-    and left out: `rows.migrate.concurrent_indexes` makes it after the commit. A unique in `made` (constraint → its
-    index, and the statement that made it) takes over an index that is there already."""
+    """`recorded` gets (operation, statement). Indexes of `large` tables are only recorded
+    (`rows.migrate.concurrent_indexes`). A unique in `made` (constraint → index, statement) takes over its index."""
 
     # Our keys are immediate and their ON DELETE is the database's; Django's would be deferred and do nothing.
     sql_create_column_inline_fk: Any = None
@@ -49,7 +47,6 @@ class RowSchemaEditor(DatabaseSchemaEditor):
 
     @contextmanager
     def during(self, operation: str) -> Generator[None]:
-        """What runs inside is recorded under this operation, and nothing of it is left for later."""
         self._operation = operation
         yield
         deferred, self.deferred_sql = self.deferred_sql, []
@@ -57,10 +54,9 @@ class RowSchemaEditor(DatabaseSchemaEditor):
             self.execute(statement, None)
 
     def build(self, models_of_schema: Iterable[type[models.Model]], fill: Callable[[], None] | None = None) -> None:
-        """Create all tables of an empty schema at once, which is several times cheaper than one operation each. `fill`
-        puts rows into them before there are indexes and foreign keys: these are cheaper made of rows than kept up with
-        them, and without the latter the tables may be filled in any order. An index for which a row has a value too
-        long is postponed, as it was where the rows come from (`rows.migrate.concurrent_indexes`)."""
+        """Create all tables of an empty schema at once, several times faster than one by one. `fill` adds rows before
+        indexes and foreign keys, so in any order. An index that cannot hold a row's value is postponed
+        (`rows.migrate.concurrent_indexes`)."""
         waiting: list[tuple[str, Any]] = []
         for model in models_of_schema:
             self._operation = f"create table {model._meta.db_table}"
@@ -81,7 +77,7 @@ class RowSchemaEditor(DatabaseSchemaEditor):
                 self.postponed = True
 
     def _fits(self, statement: Any) -> bool:
-        """Make an index of rows that are there; False where PostgreSQL cannot hold one of their values in it."""
+        """Create an index; False if PostgreSQL cannot index a value."""
         try:
             with transaction.atomic(using=self.connection.alias):
                 self.execute(statement, None)
@@ -141,4 +137,4 @@ class RowSchemaEditor(DatabaseSchemaEditor):
         return self.quote_name(table_models.foreign_key_name(model._meta.db_table, field.column))
 
     def _create_like_index_sql(self, model: Any, field: Any) -> None:
-        """None: under our collation the ordinary index serves LIKE."""
+        """None: with our collation the ordinary index serves LIKE."""

@@ -1,7 +1,5 @@
-"""Service of an environment's schema: read, change, dry-run, revert. The API, `manage.py schema` and the console all
-call it, so that confirmation, audit and events are always the same. A change is one transaction of the region: the
-tables, the version record, the current version that compiled statements test, and what receivers of `schema_migrated`
-write."""
+"""Service of an environment's schema: read, change, dry-run, revert. A change is one transaction of the region: tables,
+version record, current version, and what receivers of `schema_migrated` write."""
 
 import random
 import time
@@ -79,11 +77,11 @@ __all__ = [
 T = TypeVar("T")
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 1.0
-"""Seconds between attempts to win the locks; they double from the first to the longest."""
+"""Seconds between attempts to lock; doubled from the first to the longest."""
 
 
 class Unconfirmed(SchemaError):
-    """The change would lose data and was not confirmed. `operations` are the names to confirm."""
+    """The change would lose data. `operations` must be confirmed."""
 
     def __init__(self, operations: Collection[str]) -> None:
         self.operations = sorted(operations)
@@ -91,41 +89,37 @@ class Unconfirmed(SchemaError):
 
 
 class VersionMoved(SchemaError):
-    """The schema is no longer at the version that the change was meant for. `version` is the one it is at."""
-
     def __init__(self, version: int) -> None:
         self.version = version
         super().__init__(f"the schema is at version {version}")
 
 
 class TablesQuotaReached(SchemaError):
-    """More tables than the plan allows, and more than there are. `limit` is the plan's."""
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         super().__init__(f"the plan allows {limit} tables")
 
 
 class TablesBusy(SchemaError):
-    """The tables were in use throughout all attempts. Nothing was changed."""
+    """The tables were in use in all attempts. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a change did, or would do. `version` is the one the environment is at now."""
+    """The result of a change. `version` is the current one."""
 
     version: int
     operations: tuple[Operation, ...]
     changed: bool
     indexes_due: bool = False
     warnings: tuple[FieldError, ...] = ()
-    """What the document allows and is seldom meant (`lint`)."""
+    """From `lint`."""
     locks: tuple[TableLock, ...] = ()
     """Of a rehearsed change."""
 
 
 def read(raw: object) -> Schema:
-    """The schema that a document describes, its rules included. Raises InvalidDocument with all that is wrong."""
+    """The schema of a document with its rules. Raises InvalidDocument."""
     schema = parser.parse(raw)
     if errors := rules.validate(schema):
         raise InvalidDocument(errors)
@@ -133,7 +127,7 @@ def read(raw: object) -> Schema:
 
 
 def _read_with_misfits(place: EnvironmentRef, raw: object) -> Schema:
-    """As `read`, but the errors of the rules come together with those of existing rows, so that one answer has all."""
+    """As `read`, with the errors of rules and existing rows together."""
     schema = parser.parse(raw)
     if errors := rules.validate(schema):
         raise InvalidDocument([*errors, *_misfits(place, schema)][:MAX_ERRORS])
@@ -141,7 +135,7 @@ def _read_with_misfits(place: EnvironmentRef, raw: object) -> Schema:
 
 
 def _misfits(place: EnvironmentRef, schema: Schema) -> list[FieldError]:
-    """Existing rows that the columns of `schema` do not fit. Its rules and checks are not read: they may be invalid."""
+    """Existing rows that do not fit `schema`, whose rules and checks may be invalid."""
     tables = {name: replace(table, rules={}, conditions={}, checks={}) for name, table in schema.tables.items()}
     try:
         plan = planner.plan(current(place).schema, replace(schema, tables=tables))
@@ -157,8 +151,8 @@ def _misfits(place: EnvironmentRef, schema: Schema) -> list[FieldError]:
 def rehearse(
     place: EnvironmentRef, raw: object, *, actor: Caller | Actor | None = None, expected: int | None = None
 ) -> Outcome:
-    """What `change` would do, statement by statement. Touches no living table and waits for no lock. The warnings are
-    about what `actor` may read; None may read everything. Raises as `change`, but never for want of confirmation."""
+    """What `change` would do, without locks on live tables. `actor` limits the warnings (None: all). Raises as
+    `change`, except Unconfirmed."""
     state, plan, warnings, is_same = _planned(place, raw, expected)
     if is_same:
         return Outcome(state.version, (), changed=False, warnings=warnings)
@@ -179,12 +173,10 @@ def change(
     unhurried: bool = False,
     progress: concurrent_unique_indexes.Progress = lambda name: None,
 ) -> Outcome:
-    """Make the document `raw` the environment's schema: completely or not at all. The same document changes nothing.
-    `expected` is the version that the author edited; None takes the current one. Of two concurrent changes one wins.
-    `confirm` names the operations that may lose data. New unique constraints take time in proportion to their tables
-    (`rows.migrate.concurrent_unique_indexes`): at most SCHEMA_STATEMENT_TIMEOUT_MS unless `unhurried`; `progress` is
-    called for each. Raises InvalidDocument, TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and
-    TookTooLong."""
+    """Make the document `raw` the schema, atomically; unchanged text changes nothing. `expected` is the edited version
+    (None: current). `confirm` names operations that may lose data. Building new unique indexes is limited to
+    SCHEMA_STATEMENT_TIMEOUT_MS unless `unhurried`; `progress` is called for each. Raises InvalidDocument,
+    TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and TookTooLong."""
     with prepared(
         place,
         raw,
@@ -210,9 +202,8 @@ def prepared(
     unhurried: bool = False,
     progress: concurrent_unique_indexes.Progress = lambda name: None,
 ) -> Generator[Callable[[], Outcome]]:
-    """`change` in two steps, for a change that is part of a larger transaction: it is checked and its unique indexes
-    are made; the block then calls what it gets, which changes the tables. That raises LockNotWon where others use them:
-    the whole transaction is then repeated (`with_retries`)."""
+    """`change` in two steps, for a larger transaction: checks and builds indexes, then the block calls the yielded
+    function to change the tables. That raises LockNotWon: repeat the whole transaction (`with_retries`)."""
     state, plan, warnings, is_same = _planned(place, raw, expected)
     if is_same:
         same = Outcome(state.version, (), changed=False, warnings=warnings)
@@ -245,7 +236,7 @@ def _at(place: EnvironmentRef, expected: int | None) -> State:
 
 
 def hold_to_plan(place: EnvironmentRef, old: Schema, new: Schema) -> None:
-    """A schema that grew under a larger plan may stay as it is, and shrink."""
+    """A schema that grew under a larger plan may stay, and shrink."""
     limit = plan_limits(place.plan).tables_per_environment
     if len(new.tables) > max(limit, len(old.tables)):
         raise TablesQuotaReached(limit)
@@ -254,8 +245,8 @@ def hold_to_plan(place: EnvironmentRef, old: Schema, new: Schema) -> None:
 def _planned(
     place: EnvironmentRef, raw: object, expected: int | None
 ) -> tuple[State, Plan, tuple[FieldError, ...], bool]:
-    """The state that `raw` would change, the plan, its warnings, and whether there is nothing to do. Raises
-    InvalidDocument, TablesQuotaReached, VersionMoved, SchemaLost."""
+    """The current state, the plan, its warnings, and whether nothing changes. Raises InvalidDocument,
+    TablesQuotaReached, VersionMoved, SchemaLost."""
     schema = _read_with_misfits(place, raw)
     state = _at(place, expected)
     hold_to_plan(place, state.schema, schema)
@@ -264,8 +255,8 @@ def _planned(
 
 
 def _is_same(state: State, raw: object, schema: Schema, plan: Plan) -> bool:
-    """Whether there is nothing to do. The very text that was applied last is the same, even where it says
-    `renamed_from`: a deployment that runs twice must not swap two names back."""
+    """Whether nothing changes. The last applied text is the same even with `renamed_from`: a repeated deployment must
+    not swap names back."""
     if state.record is not None and _source_digest(raw) == state.record.source_digest:
         return True
     return plan.is_empty and schema.digest == state.schema.digest
@@ -276,8 +267,7 @@ def _source_digest(raw: object) -> str:
 
 
 def with_retries(attempted: Callable[[], T]) -> T:
-    """A part of a change, tried again while it does not win its locks: between attempts readers pass. Raises
-    TablesBusy."""
+    """Retry while locks are not available, with pauses for readers. Raises TablesBusy."""
     wait = _FIRST_WAIT
     for attempt in range(1, settings.SCHEMA_LOCK_ATTEMPTS + 1):
         try:
@@ -291,7 +281,7 @@ def with_retries(attempted: Callable[[], T]) -> T:
 
 
 def _require_version(place: EnvironmentRef, number: int) -> None:
-    """Raises VersionMoved if the schema is not at this version, LockNotWon while another change holds it."""
+    """Raises VersionMoved, or LockNotWon during another change."""
     with transaction.atomic(using=place.cluster):
         row = locked_version(place)
         transaction.set_rollback(True, using=place.cluster)  # lets go of it, also within another transaction
@@ -342,9 +332,8 @@ def _change_once(
 
 
 def locked_version(place: EnvironmentRef) -> CurrentVersion:
-    """The environment's row, locked until the end of the transaction; made if this is its first change. Raises
-    LockNotWon while another change is under way, NoSuchEnvironment or SchemaLost where its PostgreSQL schema is
-    gone."""
+    """The environment's row, locked until the transaction ends; created for a first change. Raises LockNotWon,
+    NoSuchEnvironment, SchemaLost."""
     found = CurrentVersion.objects.using(place.cluster)
     with connections[place.cluster].cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(settings.SCHEMA_LOCK_TIMEOUT_MS)])
@@ -360,8 +349,7 @@ def locked_version(place: EnvironmentRef) -> CurrentVersion:
 
 @contextmanager
 def _migrating(place: EnvironmentRef) -> Generator[None]:
-    """Set the environment's status to `migrating` meanwhile. The status is for display; the lock keeps two changes
-    apart. If resetting it fails, a periodic job does it (`rows.tasks`), as after a crash."""
+    """Show the status `migrating` meanwhile. If resetting it fails, a periodic job does (`rows.tasks`)."""
     status = Environment.Status
     meant = Environment.objects.filter(pk=place.environment_id)
     meant.filter(status=status.READY).update(status=status.MIGRATING)

@@ -1,5 +1,5 @@
-"""Values that PostgreSQL stores and the API does not allow: found after a change of types, a copy or a restore. All
-questions are about the schema chosen by `rows.migrate.apply.inside`."""
+"""Finds values that PostgreSQL stores and the API does not allow, after a type change, copy or restore (in
+`rows.migrate.apply.inside`)."""
 
 import sys
 from collections.abc import Iterable
@@ -23,11 +23,11 @@ _UNREADABLE: Final = {
     # JSON's own null would be shown as null and met by no `$null`. Numbers and depth as in `values` and in bodies.
     "json": sql.SQL("jsonb_typeof({column}) = 'null' OR {column} @? {huge} OR {column} @? {deep}"),
 }
-"""What PostgreSQL reads from text and no row may hold."""
+"""What PostgreSQL accepts and rows may not hold."""
 _UNREACHABLE: Final = sql.SQL("id !~ {} OR id = ANY({})").format(
     sql.Literal(f"^{column_values.ROW_ID.pattern}$"), sql.Literal(sorted(column_values.RESERVED_IDS))
 )
-"""Whether no API path can name the row's id."""
+"""Ids that no API path can name."""
 _PATHS: Final = {
     "huge": sql.Literal(
         f'strict $.** ? (@.type() == "number" && (@.abs() > {sys.float_info.max!r} || @ != 0 && @.abs() < 4.9e-324))'
@@ -37,13 +37,11 @@ _PATHS: Final = {
 
 
 def _unreadable(column: Column) -> sql.Composed:
-    """Whether a cell of `column` holds such a value, as a condition."""
     return _UNREADABLE[column.type].format(column=sql.Identifier(column.name), **_PATHS)
 
 
 def unreadable_cell(connection: BaseDatabaseWrapper, table: Table) -> tuple[str, str] | None:
-    """The id of a row of `table` (in the schema chosen by `inside`) and a column of it with a value that PostgreSQL
-    accepts and the API cannot show; None if there is none. For rows copied from or to elsewhere. One query."""
+    """The id of a row and a column with a value that the API cannot show; None if there is none. One query."""
     tests = {ID.name: _UNREACHABLE}
     tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
     query = sql.SQL("SELECT id, ARRAY[{}] FROM {} WHERE {} LIMIT 1").format(
@@ -56,7 +54,6 @@ def unreadable_cell(connection: BaseDatabaseWrapper, table: Table) -> tuple[str,
 
 
 def _holds_any(connection: BaseDatabaseWrapper, table: str, test: sql.Composable) -> bool:
-    """Whether the test is true of any row of the table, in the schema chosen by `inside`."""
     with connection.cursor() as cursor:
         cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
         return bool(cursor.fetchone()[0])
@@ -74,8 +71,8 @@ def refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
 
 
 def refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
-    """Raise InvalidDocument where a text that became JSON makes a row larger than the API lets one become: PostgreSQL
-    writes the numbers of JSON without exponents."""
+    """Raise InvalidDocument if text that became JSON makes a row too large: PostgreSQL writes JSON numbers without
+    exponents."""
     for step in plan.steps:
         if not isinstance(step.django, migrations.AlterField) or step.column is None or step.column.type != "json":
             continue
@@ -88,7 +85,7 @@ def refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
 
 
 def is_row_too_large(columns: Iterable[Column]) -> sql.Composable:
-    """Whether a row has more in these columns than the API lets it have, as a condition."""
+    """As a condition: whether these columns exceed the API's maximum row."""
     sizes = [
         sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))
         for column in columns

@@ -1,4 +1,4 @@
-"""The versions of an environment's schema: the current one, its history, and the document to go back to one."""
+"""The versions of an environment's schema."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -20,16 +20,16 @@ from rows.schema.model import ACTIONS, EMPTY, Schema
 
 
 class SchemaError(Exception):
-    """Base of the errors below. Never raised itself."""
+    pass
 
 
 class NoSuchVersion(SchemaError):
-    """The environment never had this version."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an environment has at one version."""
+    """One version of an environment's schema."""
 
     version: int
     schema: Schema
@@ -39,7 +39,7 @@ class State:
 
 
 def current(place: EnvironmentRef) -> State:
-    """The schema as it is now. Two queries."""
+    """The current schema. Two queries."""
     row = CurrentVersion.objects.using(place.cluster).filter(environment_id=place.environment_id).first()
     if row is None or row.version == 0:
         return State(0, EMPTY, None)
@@ -48,7 +48,7 @@ def current(place: EnvironmentRef) -> State:
 
 
 def version(place: EnvironmentRef, number: int) -> SchemaVersion:
-    """One version. Raises NoSuchVersion."""
+    """Raises NoSuchVersion."""
     record = history(place).filter(version=number).first() if number < 2**31 else None
     if record is None:
         raise NoSuchVersion(number)
@@ -67,8 +67,8 @@ def add(
     renames: Mapping[str, Any] | None = None,
     reverts_to: int | None = None,
 ) -> int:
-    """Record the document as the version after that of `row`, which is locked; signal it, and return its number. Never
-    a number again that the environment had: processes know schemas by them. `actor` is None for the system."""
+    """Record the document as the version after that of the locked `row`, signal it, and return its number, which is
+    never reused: processes know schemas by it. `actor` is None for the system."""
     record = SchemaVersion.objects.using(place.cluster).create(
         environment_id=place.environment_id,
         version=row.version + 1,
@@ -101,29 +101,28 @@ def add_replacement(
     actor: Caller | Actor | None,
     indexes_due: bool,
 ) -> int:
-    """As `add`, for tables that were replaced as a whole, by the operation `name`."""
+    """As `add`, for tables that the operation `name` replaced."""
     operation = {"operation": name, "sql": [], "destructive": bool(old.tables)}
     return add(place, row, new.document, [operation], actor=actor, indexes_due=indexes_due)
 
 
 def history(place: EnvironmentRef) -> "QuerySet[SchemaVersion]":
-    """All versions, unordered."""
     return SchemaVersion.objects.using(place.cluster).filter(environment_id=place.environment_id)
 
 
 def current_versions(cluster: str, environment_ids: Collection[str]) -> dict[str, int]:
-    """The current version of each of these environments of one database that has one. One query."""
+    """The current versions of these environments of one database. One query."""
     found = CurrentVersion.objects.using(cluster).filter(environment_id__in=environment_ids)
     return dict(found.values_list("environment_id", "version"))
 
 
 def count_tables(place: EnvironmentRef) -> int:
-    """How many tables the environment has. Two queries."""
+    """Two queries."""
     return len(current(place).schema.tables)
 
 
 def open_to_anonymous(place: EnvironmentRef) -> OpenRows:
-    """The tables whose rules name role `anonymous`, and the fields of users that it sees. Two queries."""
+    """Tables whose rules name `anonymous`, and the fields of users that it sees. Two queries."""
     schema = current(place).schema
     named = {table.name: table.rules.get(principal.ANONYMOUS, ()) for table in schema.tables.values()}
     tables = {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}
@@ -131,9 +130,8 @@ def open_to_anonymous(place: EnvironmentRef) -> OpenRows:
 
 
 def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
-    """The document of version `number`, with `renamed_from` wherever a name has changed since, so that what was renamed
-    since is renamed back. Versions are read one by one: there may be thousands, of half a megabyte each. Version 0 is
-    the empty document. Raises NoSuchVersion."""
+    """The document of version `number`, with `renamed_from` for each name that changed since. Reads versions one by
+    one: there may be thousands. Raises NoSuchVersion."""
     if number == 0:
         return {"tables": {}}
     document = version(place, number).document
@@ -161,7 +159,7 @@ def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
 
 
 def moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
-    """Where each name is one version later; dropped names are left out. `renames` maps new names to old ones."""
+    """The names one version later, without dropped ones. `renames` maps new names to old ones."""
     moved = {old: new for new, old in renames.items()}
     found = {}
     for origin, name in names.items():

@@ -1,14 +1,6 @@
 """Audit outbox: entries about changes in a region, written in the transaction of the change and moved to the audit log
-in the control database after its commit.
-
-    with transaction.atomic(using=place.cluster):
-        …                                          # the change
-        audit_outbox.record(place, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.url)
-
-So an entry exists if and only if its change does, although the audit log is in another database (`accounts.audit`). The
-process that made the change moves its entry at once. If the control database is unavailable or the process dies,
-`flush_oldest` does it in a periodic job. An entry is deleted here only after its commit there; moving it twice has no
-effect, because its id is the same."""
+in the control database (`accounts.audit`) after its commit, by the same process or by `flush_oldest` in a periodic job.
+Moving an entry twice has no effect, because its id is the same."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -29,8 +21,7 @@ _WHAT: Final = "an audit entry"
 
 
 def record(place: EnvironmentRef, action: str, *, actor: Caller | Actor, target_id: str, **detail: Any) -> None:
-    """Write one entry, in the transaction at hand of the place's region. Two statements, and two after the commit,
-    which fail nothing. `detail` as of `audit.record`."""
+    """Write one entry, in the current transaction of the place's region. Two statements, and two after the commit."""
     if audit.is_part_of_one_change():
         return
     using = place.cluster
@@ -48,8 +39,7 @@ def record(place: EnvironmentRef, action: str, *, actor: Caller | Actor, target_
 
 
 def note(using: str, action: str, *, target_id: str, environment_id: str, **detail: Any) -> None:
-    """Write an entry of what the system does by itself, in the region's transaction at hand, and let a worker bring
-    it: for those who have a whole region waiting behind them. One statement."""
+    """Write an entry of the system in one statement; a worker moves it, so that a region need not wait."""
     _written(
         using, action, actor=audit.SYSTEM, target_id=target_id, project_id=None, environment_id=environment_id,
         detail=detail,
@@ -77,8 +67,8 @@ def _hand_over(using: str, entry: AuditOutboxEntry) -> None:
 
 
 def flush_oldest(using: str) -> int:
-    """Move the oldest entries of the region to the audit log, at most BATCH. Returns how many. Raises DatabaseError,
-    with no entry lost, if either database is unavailable. Must not be called in a transaction."""
+    """Move the region's oldest entries, at most BATCH. Returns how many. Raises DatabaseError, with no entry lost. Call
+    it outside transactions."""
     found = list(AuditOutboxEntry.objects.using(using).order_by("pk")[:BATCH])
     if found:
         _flush(found)

@@ -24,15 +24,14 @@ SYSTEM_EVENTS: Final = frozenset(
 )
 OF_RUNS: Final = ("function.run.failed", "function.run.succeeded")
 OF_ROWS: Final = ("*.insert", "*.update", "*.delete")
-"""Together what `*.*` is."""
+"""Together: `*.*`."""
 _ROW_PATTERN: Final = re.compile(r"(?P<table>[a-z][a-z0-9_]{0,47}|\*)\.(?P<action>insert|update|delete|\*)", re.ASCII)
 MAX_PATTERNS: Final = 50
 
 
 def problem_with(pattern: str) -> str | None:
-    """Why `pattern` is no event pattern, or None if it is one. Patterns are `<table>.<action>`, `*.<action>`,
-    `<table>.*`, `*`, or the name of a system event. The table need not exist yet: a subscription may be made before the
-    schema."""
+    """Why `pattern` is invalid, or None. Patterns are `<table>.<action>`, `*.<action>`, `<table>.*`, `*`, or a system
+    event. The table need not exist yet."""
     if pattern == "*" or pattern in SYSTEM_EVENTS or _ROW_PATTERN.fullmatch(pattern):
         return None
     return (
@@ -42,8 +41,8 @@ def problem_with(pattern: str) -> str | None:
 
 
 def matches(patterns: Iterable[str], event_type: str) -> bool:
-    """Whether one of `patterns` covers an event of this type. `*.insert` and `tasks.*` are of rows, and a system event
-    is named in full; `*` covers all but `webhook.test`, which is only sent to the webhook that asked for it."""
+    """Whether one of `patterns` covers an event of this type. `*` covers all but `webhook.test`; other wildcards only
+    cover events of rows."""
     table, _, action = event_type.rpartition(".")
     is_row = event_type not in SYSTEM_EVENTS
     for pattern in patterns:
@@ -57,9 +56,8 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
 
 
 def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:
-    """The (table, action) pairs, `*` for any, whose writes must record an event for these patterns. System events use
-    their own names, such as `("function.run", "*")`. A table may be called `schema` as well; its events then match no
-    subscription. `("*", "*")` is everything, `("*", "insert")` is rows only."""
+    """The (table, action) pairs, `*` for any, whose writes must record an event. System events use their names, such as
+    `("function.run", "*")`. `("*", "*")` is everything, `("*", "insert")` is rows only."""
     found = set()
     for pattern in patterns:
         if pattern == "*":
@@ -75,7 +73,7 @@ def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:
 
 
 def trimmed(record: Mapping[str, Any] | None, columns: Sequence[str] | None) -> dict[str, Any] | None:
-    """`record` with no other columns than `columns` (None: all of it) and always its `id`."""
+    """`record` with only `columns` (None: all) and its `id`."""
     if record is None:
         return None
     if columns is None:
@@ -85,7 +83,7 @@ def trimmed(record: Mapping[str, Any] | None, columns: Sequence[str] | None) -> 
 
 
 def body(event: "OutboxEvent", data: Mapping[str, Any]) -> str:
-    """The JSON text of a delivery, the same at every attempt; `data` is what of the event's own it carries."""
+    """The JSON text of a delivery, the same at every attempt."""
     told = {
         "id": event.event_id,
         "type": event.type,

@@ -1,4 +1,4 @@
-"""How a body names events: the field of webhooks and of functions that run on events."""
+"""The API field of event patterns."""
 
 from typing import Any
 
@@ -9,8 +9,6 @@ from rows.outbox import event_types
 
 
 class EventsField(fields.ListField):
-    """1 to 50 event patterns, each once."""
-
     child = fields.CharField(max_length=120)
 
     def __init__(self, **options: Any) -> None:
@@ -24,5 +22,5 @@ class EventsField(fields.ListField):
         return patterns
 
     def problem_with(self, pattern: str) -> str | None:
-        """Why `pattern` is not to be named here, or None."""
+        """Why `pattern` is not allowed here, or None."""
         return event_types.problem_with(pattern)

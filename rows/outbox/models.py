@@ -1,7 +1,6 @@
-"""The transactional outbox: one event for each row write that has subscribers, in the transaction of the write.
-`rows.write.statements` puts the insert into the statement that writes the row; system events (`schema.migrated`,
-`function.run.failed`) use `record`. `rows.outbox.subscriptions` maintains `EventInterest`. `webhooks` relays and purges
-the events. If an event cannot be inserted, the write fails as well."""
+"""The transactional outbox: `rows.write.statements` inserts an event in the statement that writes a row with
+subscribers; system events use `record`. `rows.outbox.subscriptions` maintains `EventInterest`, `webhooks` relays and
+purges events."""
 
 import json
 from collections.abc import Mapping
@@ -17,47 +16,41 @@ ANY = "*"
 
 
 class TransactionIdField(models.Field):  # type: ignore[type-arg]
-    """PostgreSQL's `xid8`: a transaction's id. After a crash, ids of uncommitted transactions are used again."""
+    """PostgreSQL's `xid8`. After a crash, ids of uncommitted transactions are reused."""
 
     def db_type(self, connection: Any) -> str:
         return "xid8"
 
 
 class CurrentTransaction(models.Func):
-    """The id of the transaction at hand."""
-
     function = "pg_current_xact_id"
     output_field = TransactionIdField()
 
 
 class OutboxEvent(models.Model):
-    """One fact that was committed. Written once; only `relayed_at` changes."""
+    """One committed event; only `relayed_at` changes."""
 
     sequence = models.BigAutoField(primary_key=True)
-    """Grows in the order of writing: for one row the order of its commits, since the writer holds the row's lock.
-    Across rows a lower number may commit later than a higher one, so a relay claims by `relayed_at`, never by the last
-    number it saw."""
+    """In writing order; for one row in commit order. Across rows a lower number may commit later, so relays claim by
+    `relayed_at`."""
     event_id = models.CharField(max_length=30)
-    """`evt_…`, the `webhook-id` of every delivery."""
     environment_id = models.CharField(max_length=30)
     type = models.CharField(max_length=120)
-    """`tasks.insert`, or a system event such as `schema.migrated`."""
+    """`tasks.insert`, or a system event."""
     subject = models.CharField(max_length=120, null=True)
-    """`tasks/tsk_…`: what deliveries may be ordered by; null for system events."""
+    """`tasks/tsk_…`, for ordered deliveries; null for system events."""
     data = models.TextField()
-    """The payload's `data` as JSON text: for a row `{"table", "id", "record", "old_record", "changed"}`, the records
-    whole (the relay cuts them down to what a webhook may carry), `record` null on delete and `old_record` null on
-    insert."""
+    """The payload's `data` as JSON: for a row `{"table", "id", "record", "old_record", "changed"}` with whole records,
+    which the relay trims; `record` null on delete, `old_record` on insert."""
     schema_version = models.PositiveIntegerField(null=True)
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
-    """How many webhooks and functions in a row led to this write; a chain is cut at 8."""
+    """Call depth; a chain ends at 8."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     relayed_at = models.DateTimeField(null=True)
-    """When every delivery of it existed; null is due."""
+    """When all deliveries existed; null is due."""
     transaction = TransactionIdField(null=True, db_default=CurrentTransaction(), editable=False)
-    """By which it was written. Sequences are not committed in their order; a snapshot tells by this which events a
-    reader has not seen (`rows.changes`). Null in events of releases before this column."""
+    """Its transaction: with a snapshot it tells which events a reader has not seen (`rows.changes`)."""
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["event_id"], name="outbox_event_once")]
@@ -86,17 +79,15 @@ class OutboxEvent(models.Model):
 
 
 class EventInterest(models.Model):
-    """Somebody in this environment wants these events. `table_name` and `action` may be `*`. Row writes test it inside
-    their statement; no row here, no event. `rows.outbox.subscriptions` keeps it equal to the subscriptions, in the
-    transaction that changes them; a disabled webhook whose events are held is interested, too."""
+    """Events that subscribers want; `table_name` and `action` may be `*`. Row writes test it in their statement.
+    `rows.outbox.subscriptions` maintains it in the transaction of each change."""
 
     environment_id = models.CharField(max_length=30)
     table_name = models.CharField(max_length=48)
     action = models.CharField(max_length=10)
-    """`insert`, `update`, `delete` or `*`."""
     is_for_relay = models.BooleanField(db_default=True)
-    """A webhook or an event trigger wants them. Otherwise only streams of live changes do, which read events by
-    themselves: such an event is inserted as relayed, and no worker is notified of it."""
+    """For a webhook or event trigger. Otherwise only live changes want them: inserted as relayed, without
+    notification."""
 
     class Meta:
         constraints: ClassVar = [
@@ -111,16 +102,15 @@ class EventInterest(models.Model):
 
 
 class WatchedTable(models.Model):
-    """A table to which a stream of live changes subscribes (`rows.changes`), or did until recently. The table is
-    unlogged, so a crash of PostgreSQL empties it and each stream sends a reset. After a crash, new transactions get the
-    ids of those that were aborted just before: a position that has seen these would skip them."""
+    """A table with live changes (`rows.changes`), now or recently. Unlogged: a crash of PostgreSQL empties it and each
+    stream sends a reset, because ids of aborted transactions are reused."""
 
     environment_id = models.CharField(max_length=30)
     table_name = models.CharField(max_length=48)
     generation = models.CharField(max_length=32)
     """Random. A stream that resumes with another one may have missed events."""
     transaction = TransactionIdField(db_default=CurrentTransaction(), editable=False)
-    """The one that registered it: writes that do not see it record no events."""
+    """The transaction that registered it: writes that do not see it record no events."""
     expires_at = models.DateTimeField()
 
     class Meta:
@@ -142,8 +132,7 @@ def record(
     schema_version: int | None = None,
     depth: int = 0,
 ) -> str:
-    """Write a system event into the outbox of the region `using`, in the transaction at hand. Returns its `evt_…`. Row
-    events are not made here: they come out of the statement that writes the row."""
+    """Write a system event, in the current transaction. Returns its `evt_…`."""
     event_id = ids.new("evt")
     OutboxEvent.objects.using(using).create(
         event_id=event_id,

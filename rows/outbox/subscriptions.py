@@ -1,8 +1,6 @@
-"""Which events of an environment have subscribers: higher apps register them here, and a write reads one table.
-`rows.outbox.models.EventInterest` is kept equal to what all of them want, in the transaction that changes a
-subscription and under one lock per environment: each app registers what its subscriptions are, and calls `refresh` when
-they change. The relay (`webhooks.delivery.relay`) settles each event once. Other apps that process events register a
-consumer, which is called in the same transaction: its writes are committed with the event, or not at all."""
+"""Which events of an environment have subscribers. Apps register their subscriptions and call `refresh` in the
+transaction of each change, under one lock per environment, which updates `rows.outbox.models.EventInterest`. Consumers
+of events run in the transaction of the relay (`webhooks.delivery.relay`)."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
@@ -20,43 +18,38 @@ PatternsOf = Callable[[str, str], Iterable[Sequence[str]]]
 
 
 class ConsumerInterest(Protocol):
-    """The events that one consumer takes in one batch of the relay."""
-
     count: int
-    """How many rows it will write: the relay ends a batch that becomes large."""
+    """Number of rows it will write: the relay ends a large batch."""
 
     def add(self, event: OutboxEvent) -> None:
-        """Take an event that the current transaction settles; its `data` may not be loaded."""
+        pass
 
     def write(self) -> None:
-        """Called once, at the end of the batch."""
+        pass
 
 
 Consumer = Callable[[Collection[str], str], ConsumerInterest]
-"""`(environment ids, using)`: called at the beginning of a batch with events of these environments."""
+"""`(environment ids, using)`: called at the start of a batch."""
 
 _sources: Final[list[tuple[PatternsOf, bool]]] = []
 _consumers: Final[list[Consumer]] = []
 
 
 def register(patterns_of: PatternsOf, *, is_for_relay: bool = True) -> None:
-    """Called once at start by an app that has subscriptions. Not `is_for_relay`: it reads the events by itself."""
     _sources.append((patterns_of, is_for_relay))
 
 
 def register_consumer(consumer: Consumer) -> None:
-    """Called once at start by an app that processes events."""
     _consumers.append(consumer)
 
 
 def interests_of_consumers(environment_ids: Collection[str], using: str) -> list[ConsumerInterest]:
-    """One for each consumer, for a batch that begins."""
     return [consumer(environment_ids, using) for consumer in _consumers]
 
 
 def refresh(environment_id: str, using: str) -> None:
-    """Make the table of event interests equal to the subscriptions, in the current transaction, which holds the `lock`
-    unless the environment is still being created."""
+    """Update the event interests, in the current transaction, which holds the `lock` unless the environment is being
+    created."""
     wanted: dict[tuple[str, str], bool] = {}
     for patterns_of, is_for_relay in _sources:
         for patterns in patterns_of(environment_id, using):
@@ -77,13 +70,13 @@ def refresh(environment_id: str, using: str) -> None:
 
 
 def is_wanted(event_type: str, environment_id: str, using: str) -> bool:
-    """Whether this system event has a subscriber, by its name or by `*`. One query."""
+    """Whether this system event has a subscriber. One query."""
     [(name, action)] = event_types.interests([event_type])
     by_name_or_all = Q(table_name=name, action=action) | Q(table_name=ANY, action=ANY)
     return EventInterest.objects.using(using).filter(by_name_or_all, environment_id=environment_id).exists()
 
 
 def lock(environment_id: str, using: str) -> None:
-    """One change of an environment's subscriptions at a time, until the transaction ends."""
+    """Serialize changes of subscriptions until the transaction ends."""
     with connections[using].cursor() as cursor:
         advisory_locks.lock(cursor, LockSpace.NAMED, f"webhooks:{environment_id}")

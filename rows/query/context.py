@@ -1,9 +1,6 @@
-"""Query context: one operation of one principal, against one version of the schema, with its compiled statements.
-
-**Never a stale schema.** Each statement tests the version that it was compiled for. If the version differs, if
-PostgreSQL reports a missing column or plan, or before an error is returned that depends on the schema in memory, the
-schema is loaded again and the operation runs once more (`run`).
-"""
+"""Query context: one operation of one principal, against one schema version. Each compiled statement tests its version;
+if that differs, PostgreSQL reports a missing column, or an error depends on the cached schema, the schema is reloaded
+and the operation runs once more (`run`)."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -34,23 +31,22 @@ T = TypeVar("T")
 
 MAX_RUNS: Final = 3
 _STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846", "0A000", "26000"})
-"""A column, table, schema, operator, type, plan or prepared statement is not what it was."""
+"""Errors of an outdated column, table, type, plan or prepared statement."""
 _NAME_GONE: Final = "26000"
 
 _statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
 
 
 def forget_statements() -> None:
-    """Compile everything anew from here on."""
     _statements.clear()
 
 
 class StaleVersion(Exception):
-    """The statement was compiled for a version that is no more."""
+    """The statement's schema version is outdated."""
 
 
 class QueryContext:
-    """A principal before one version of an environment's schema, for the length of one verb."""
+    """A principal and one schema version, for one operation."""
 
     __slots__ = (
         "connection", "environment", "freshness", "is_verified", "place", "principal", "resolver", "role_key",
@@ -70,17 +66,16 @@ class QueryContext:
         self.principal = principal
         self.environment = environment
         self.connection = connection
-        """This thread's, to the region's primary."""
         self.role_key = environment.rules.role_key(principal)
         self.resolver = environment.rules.resolver(self.role_key)
         self.freshness = freshness
-        """What a replica must show to answer what this verb reads; None where only the primary may."""
+        """What a replica needs to answer; None for the primary only."""
         self.users_version = users_version
         self.is_verified = False
-        """The version was confirmed as current, so conclusions from the schema are valid."""
+        """The version was confirmed as current, so errors are final."""
 
     def table(self, name: str) -> tuple[Table, Access]:
-        """The table, and what this principal may do with it. Raises NotFound where it may not know of the table."""
+        """The table and what the principal may do there. Raises NotFound."""
         table = self.environment.schema.tables.get(name)
         if table is None:
             raise self._no_table(name)
@@ -90,8 +85,8 @@ class QueryContext:
         return table, access
 
     def _no_table(self, name: str) -> NotFound:
-        """The same for a table that is not there and one that this principal may do nothing with. Names the
-        environment, since a table that is missed is most often in another one."""
+        """The same error for a missing and a forbidden table. Names the environment, since the table is usually in
+        another one."""
         rules = self.environment.rules
         accesses = {known: rules.access(known, self.role_key) for known in self.environment.schema.tables}
         open_ones = [known for known, access in accesses.items() if access.read or access.insert]
@@ -100,14 +95,14 @@ class QueryContext:
         return NotFound(f"There is {shown} that you can see in {self.environment.id}{slip}")
 
     def readable(self, name: str) -> Table:
-        """The table, if there can be a row in it that this principal may read. Raises NotFound."""
+        """The table, if the principal may read some row. Raises NotFound."""
         table, access = self.table(name)
         if access.read is None:  # it may insert: that the table is there it knows
             raise NotFound(f"The rows of {name} can be written and not read in {self.environment.id}.")
         return table
 
     def statement(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:
-        """The statement that `compile` makes of `shape` for this role_key and version; made once and remembered."""
+        """The compiled statement of `shape` for this role and version, cached."""
         key = (self.resolver.token, compile, shape)
         found = _statements.get(key)
         if found is None:
@@ -122,9 +117,8 @@ class QueryContext:
         wires: Sequence[bytes] = (),
         limit_ms: int | None = None,
     ) -> list[Row]:
-        """Run a statement that changes nothing; once more if the connection turns out to be dead. With `limit_ms` that
-        is its statement timeout. What a replica finds is an answer, that it finds nothing is none: it may have another
-        version of the schema. And a replica's clock is another one than that which stamped the rows."""
+        """Run a reading statement; again if the connection is dead. `limit_ms` is its timeout. A replica's result is
+        final, but not its absence: it may be at another schema version."""
         values = self._bound(statement, named, wires)
         if self.freshness is not None and CLOCK not in statement.sql:
             found = run_on_replica(self.environment.alias, self.freshness, statement.sql, values, limit_ms)
@@ -144,7 +138,7 @@ class QueryContext:
         return found
 
     def write_all(self, writes: Sequence[tuple[Statement, Mapping[Any, bytes | None]]]) -> list[list[Row]]:
-        """As `write` for each, in one round trip, inside of a transaction. Raises the first error."""
+        """As `write` for each, in one round trip of a transaction. Raises the first error."""
         server_hints.will_block()
         found = run_in_transaction(
             self.connection, [(statement.sql, self._bound(statement, named, ())) for statement, named in writes]
@@ -161,8 +155,7 @@ class QueryContext:
         return statement.bind(known, wires, self.principal)
 
     def verify(self) -> None:
-        """Called when a statement came back with nothing: was it the version? Raises StaleVersion. At most one
-        query."""
+        """Called for an empty result. Raises StaleVersion if the version is outdated. At most one query."""
         if not self.is_verified:
             if not schema_cache.is_current(self.environment):
                 raise StaleVersion
@@ -176,10 +169,8 @@ def run(
     freshness: Freshness | None = None,
     users_version: bytes | None = None,
 ) -> T:
-    """Run `verb` against the schema as this process knows it, and again against a newer one where that was stale. With
-    `freshness` a replica may answer what the first run reads. Also again where PostgreSQL undid it (deadlock,
-    serialization), unless a transaction around it would have to run again as a whole: its owner does that
-    (`platform_site.http.views`)."""
+    """Run `verb` with the cached schema, and again with a newer one if that was stale, or after a deadlock or
+    serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
     environment = schema_cache.compiled_schema(place)
     for runs_left in reversed(range(MAX_RUNS)):
         connection = connections[environment.alias]

@@ -1,8 +1,6 @@
-"""Embeds users in rows: the second query of a list or a row with `with=owner`. Users are in the control database. So
-the statement of the rows only gives the id of each user, masked by the caller's rules, and all users are read at once.
-The ids of users of the rows themselves are cells beside the JSON (`append`). In other relations a mark stands in the
-user's place (`embed`): a JSON string with a tab in front. PostgreSQL writes no tab between the tokens of a row's JSON,
-and escapes it in strings, so no value can imitate a mark."""
+"""Embeds users in rows (`with=owner`), which are in the control database: the rows' statement returns masked ids, then
+one query reads the users. Ids of the rows' own users are cells beside the JSON (`append`), others a marker in the JSON
+(`embed`): a string that starts with a raw tab, which PostgreSQL never writes."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -14,20 +12,18 @@ from platform_site.postgres.libpq import Row
 from rows.query.sql.expressions import Sql
 
 MAX_USERS: Final = 10_000
-"""Different users in one response."""
 SIGN: Final = b"\t"
 _MARK: Final = re.compile(rb'\t"([^"\\]*(?:\\.[^"\\]*)*)"')
 
 
 def mark(user_id: Any) -> Sql:
-    """The JSON that marks the place of the user whose id is the expression `user_id`; null for none."""
+    """The JSON marker of a user id; null for none."""
     return Sql(r"(E'\t' || to_json(", user_id, ")::text)::json")
 
 
 def embed(body: bytes, fields: tuple[str, ...], pool_id: str, version: bytes | None, max_bytes: int) -> bytes:
-    """`body` with each mark replaced by the `fields` of the user, or by null if the pool has no such user. At most one
-    query. Raises ValidationFailed naming `with` if the result would be larger than `max_bytes`, and Django's database
-    errors if the control database is unavailable."""
+    """`body` with each marker replaced by the user's `fields`, or null. At most one query. Raises ValidationFailed
+    naming `with` beyond `max_bytes`, and Django's database errors."""
     parts: list[bytes] = _MARK.split(body)  # text, id, text, id, …, text
     users = _find(set(parts[1::2]), fields, pool_id, version)
     parts[1::2] = [users.get(one, b"null") for one in parts[1::2]]
@@ -42,8 +38,7 @@ def append(
     version: bytes | None,
     max_bytes: int,
 ) -> list[bytes]:
-    """The JSON of each row with its users under `names`: their ids are the cells after the JSON. As `embed`; no query
-    where there are no ids."""
+    """Each row's JSON with its users under `names`, whose ids are the cells after the JSON. As `embed`."""
     end = 1 + len(names)
     asked = {row[1:end] for row in rows}
     ids = {one for each in asked for one in each if one is not None}

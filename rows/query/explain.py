@@ -1,8 +1,6 @@
-"""Explains why a row is visible or not, clause by clause, for the authors of rules. The asking caller must see the row
-itself and learns nothing that it may not read: it gets each clause's verdict, the value behind it only if it may read
-that value, and a user's email, role and claims only if it manages users. The result of a quantifier is shown if all
-rows and cells that it uses are visible to the caller. PostgreSQL computes the verdicts with the same compiled
-conditions that enforce the rules."""
+"""Explains why a row is visible, clause by clause, by the compiled conditions that enforce the rules. The asking caller
+must see the row, and only gets values that it may read; a user's email, role and claims need `users:manage`.
+Quantifiers are shown if all rows and cells involved are visible."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,13 +42,11 @@ from rows.schema.model import Table
 T = TypeVar("T")
 
 _PUBLIC_VARIABLES: Final = frozenset({"user.id", "key.id", "now"})
-"""Variables whose values say nothing of a user but who it is."""
+"""Variables that reveal nothing about a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdicts:
-    """Shape: `quantified`, then every rule and clause about rows of `table`, in the order of `_asked_of`."""
-
     table: str
     quantified: tuple[Condition, ...]
 
@@ -67,8 +63,8 @@ def explain_row(
     place: EnvironmentRef, asker: Principal, table: str, row_id: str, seen_as: Principal, *, knows_users: bool
 ) -> dict[str, Any]:
     """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
-    "hidden_columns": [{"column", "why"}]}` for `seen_as`. `knows_users`: the asking caller may see the email, role and
-    claims of `seen_as`. Raises NotFound if `asker` itself does not see the row. Two or three statements."""
+    "hidden_columns": [{"column", "why"}]}` for `seen_as`. `knows_users`: the asker may see users' email, role and
+    claims. Raises NotFound. Two or three statements."""
     return run(place, asker, lambda asking: _explain(asking, table, row_id, seen_as, knows_users or seen_as == asker))
 
 
@@ -80,7 +76,7 @@ class _Rule:
 
 
 def _subject_of(access: Access) -> list[_Rule]:
-    """The rules about a row that is there. Of a read with several grants, each is one."""
+    """The rules for an existing row; each grant of a read is one."""
     found = [_Rule("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
     for action, rule in (("update", access.update), ("delete", access.delete)):
         if rule is not None:
@@ -134,13 +130,12 @@ def _explain(asking: QueryContext, name: str, row_id: str, seen_as: Principal, k
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What clauses speak about: the cells and quantifiers that the asker may know of, the one who is explained, and the
-    moment."""
+    """What clauses refer to: visible cells and quantifiers, the principal and the time."""
 
     cells: dict[Path, Any]
     quantifiers: Mapping[Clause, list["_Quantifier"]]
     held: Mapping[Condition, bool]
-    """The results of the quantifiers that may be shown."""
+    """Results of visible quantifiers."""
     principal: Principal
     now: datetime
     knows_users: bool
@@ -159,7 +154,7 @@ def _explanation_of(rule: _Rule, access: Access, verdicts: Any, facts: _Facts) -
 
 
 def _why(clause: Clause, facts: _Facts) -> str:
-    """What the row, related rows and the principal hold that the clause speaks about."""
+    """The values of row, related rows and principal that the clause uses."""
     cells = facts.cells
     told = [
         f"{canonical_text(path)} is {_json(cells[path])}" for path in _once(_paths(clause.condition)) if path in cells
@@ -181,7 +176,6 @@ def _why(clause: Clause, facts: _Facts) -> str:
 
 
 def _once(found: Iterable[T]) -> tuple[T, ...]:
-    """Each of them once, in the order in which they came first."""
     return tuple(dict.fromkeys(found))
 
 
@@ -189,7 +183,6 @@ _SHOWN: Final = 200
 
 
 def _json(value: Any) -> str:
-    """The value as JSON, of a long one the beginning: each clause tells its own, and a cell can have a megabyte."""
     text = exact_json.dumps(value, default=str)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
 
@@ -202,22 +195,20 @@ def _variables(condition: Condition) -> Iterable[Variable]:
 
 
 def _paths(condition: Condition) -> Iterable[Path]:
-    """The cells that a condition looks at, but for those of many rows."""
     for part in parts(condition):
         yield from paths_of(part)
 
 
 @dataclass(frozen=True, slots=True)
 class _Quantifier:
-    """`$some`, `$none` or `$every` of a clause, as its author wrote it. `path` leads to it from the clause, as in the
-    errors of a document: `$or.1.memberships.$some`."""
+    """A quantifier of a clause as written. `path` leads to it: `$or.1.memberships.$some`."""
 
     path: str
     condition: Condition
 
 
 def _quantifiers(document: Mapping[str, Any], table: str, author: NameResolver, at: str = "") -> Iterator[_Quantifier]:
-    """Those of a clause, each by itself; not those inside of another one, which are asked of each of its rows."""
+    """The outermost quantifiers of a clause."""
     for key, value in document.items():
         if key in ("$and", "$or"):
             for index, part in enumerate(value):
@@ -232,8 +223,7 @@ def _quantifiers(document: Mapping[str, Any], table: str, author: NameResolver, 
 
 
 def _is_open(asking: QueryContext, table: str, condition: Condition) -> bool:
-    """Whether the asker sees each row and cell that decides a condition over rows of `table`, so that what it comes to
-    is no secret."""
+    """Whether the asker sees each row and cell that decides the condition."""
     for part in parts(condition):
         if isinstance(part, Quantified) and not (
             _sees_whole(asking, table, part.hop) and _is_open(asking, part.hop.table, part.condition)
@@ -251,7 +241,7 @@ def _is_open(asking: QueryContext, table: str, condition: Condition) -> bool:
 
 
 def _sees_whole(asking: QueryContext, table: str, hop: Hop) -> bool:
-    """Whether the asker finds every row that the hop leads to."""
+    """Whether the asker sees every row of the hop."""
     far = asking.environment.rules.access(hop.table, asking.role_key).read
     return (
         asking.resolver.relation(table, hop.relation) == hop
@@ -262,19 +252,18 @@ def _sees_whole(asking: QueryContext, table: str, hop: Hop) -> bool:
 
 
 def _sees_column(asking: QueryContext, table: str, column: str) -> bool:
-    """Whether the asker may read the column in each row that it sees."""
+    """Whether the asker may read the column in each visible row."""
     rule = asking.environment.rules.access(table, asking.role_key).read
     return rule is not None and rule.cell(column) == TRUE
 
 
 def _names_no_user(condition: Condition) -> bool:
-    """Whether nothing that is stored of a user but its id decides."""
+    """Whether only users' ids decide."""
     return all(variable.name in _PUBLIC_VARIABLES for variable in _variables(condition))
 
 
 def _ways(condition: Condition) -> Iterable[str]:
-    """The relations whose rows a condition uses, such as `board.members`. If the caller may not see all of those rows,
-    the explanation only says that other rows matter as well."""
+    """The relations that a condition uses, such as `board.members`, to say that hidden rows may matter."""
     for part in parts(condition):
         if isinstance(part, Quantified):
             further = [f"{part.hop.relation}.{way}" for way in _ways(part.condition)]
@@ -282,7 +271,7 @@ def _ways(condition: Condition) -> Iterable[str]:
 
 
 def _is_known(asking: QueryContext, table: str, path: Path) -> bool:
-    """Whether the asker may know of every name on the path."""
+    """Whether the asker may know every name of the path."""
     for hop in path.hops:
         if asking.resolver.relation(table, hop.relation) != hop:
             return False
@@ -291,7 +280,7 @@ def _is_known(asking: QueryContext, table: str, path: Path) -> bool:
 
 
 def _hidden(asking: QueryContext, table: Table, access: Access, masks: dict[str, bool]) -> Iterable[dict[str, str]]:
-    """The columns that `access` does not show of this row, as far as the asker may know of them."""
+    """The hidden columns of this row that the asker may know of."""
     shown = access.read.columns if access.read else ()
     for name in asking.resolver.columns(table.name):
         if name not in shown:

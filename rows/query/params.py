@@ -22,7 +22,7 @@ from rows.schema.types import Type
 MAX_ORDER: Final = 3
 MAX_RELATIONS: Final = 10
 MAX_CHOSEN: Final = 100
-"""Maximum names in a caller's `columns`: half of a table's maximum, because the other half can be excluded by name."""
+"""Half of a table's maximum: the other half can be excluded by name."""
 MAX_COLUMNS_TEXT: Final = 4_000
 _MAX_TEXT: Final = 1_000
 
@@ -31,8 +31,7 @@ _MAX_TEXT: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    """One key of an order; `type` is the operand type by which a cursor binds its value, `null` whether it may be null
-    (any key over a relation may)."""
+    """`type` is the cursor value's operand type; `null`: whether it may be null."""
 
     path: Path
     type: Type
@@ -57,7 +56,7 @@ def _worded(
     read: Callable[[str, str, NameResolver], Made],
     longest: int = _MAX_TEXT,
 ) -> Made:
-    """What `read` makes of a text of bounded length, remembered in `memo`. Raises ValidationFailed on `member`."""
+    """`read` of a text of bounded length, cached in `memo`. Raises ValidationFailed on `member`."""
     if not isinstance(text, str):
         raise ValidationFailed.of(member, "wrong_type", "Must be a string.")
     if len(text) > longest:
@@ -74,8 +73,8 @@ def _worded(
 
 
 def parse_order(order: Any, table: str, resolver: NameResolver) -> tuple[OrderKey, ...]:
-    """A caller's `order`, or None for the order of ids: at most MAX_ORDER keys, and `id` last in the direction of the
-    key before, so that the order is total. Raises ValidationFailed on the field `order`."""
+    """A caller's `order`, by default of ids: at most MAX_ORDER keys, made total by `id`. Raises ValidationFailed on
+    `order`."""
     if order is None:
         return DEFAULT_ORDER
     return _worded("order", order, table, resolver, _orders, _read_order)
@@ -99,7 +98,7 @@ def _read_order(order: str, table: str, resolver: NameResolver) -> tuple[OrderKe
 
 
 def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
-    """One key of an order, such as `due_on.desc.nullslast`. Raises ValidationFailed on the field `order`."""
+    """One key, such as `due_on.desc.nullslast`. Raises ValidationFailed on `order`."""
     parts = text.split(".", MAX_HOPS + 3)
     nulls = parts.pop() if len(parts) > 1 and parts[-1] in ("nullsfirst", "nullslast") else None
     direction = parts.pop() if len(parts) > 1 and parts[-1] in ("asc", "desc") else "asc"
@@ -143,8 +142,6 @@ def _unknown_order(text: str) -> ValidationFailed:
 
 @dataclass(frozen=True, slots=True)
 class With:
-    """A relation to embed, those to embed in it, and which columns of its rows to show; None: all that may be read."""
-
     hop: Hop
     inside: "tuple[With | WithUser, ...]" = ()
     columns: tuple[str, ...] | None = None
@@ -156,8 +153,6 @@ class With:
 
 @dataclass(frozen=True, slots=True)
 class WithUser:
-    """A user to embed as `name`: the one whose id is in `column`."""
-
     name: str
     column: str
 
@@ -168,9 +163,8 @@ _withs: Final[Memo[tuple[int, str, str], Withs]] = Memo(1_024)
 
 
 def parse_with(text: Any, table: str, resolver: NameResolver) -> Withs:
-    """A caller's `with`, or None for nothing: at most MAX_RELATIONS relations and users, MAX_HOPS deep, each once. A
-    path may not come back to a table that it has been to, but for rows of one table that refer to each other
-    (`parent.parent`). Raises ValidationFailed on the field `with`."""
+    """A caller's `with`: at most MAX_RELATIONS relations and users, MAX_HOPS deep. A path may not return to a table,
+    except by self-references (`parent.parent`). Raises ValidationFailed on `with`."""
     if text is None:
         return ()
     return _worded("with", text, table, resolver, _withs, _read_with)
@@ -246,17 +240,15 @@ def _walk_with(withs: Withs) -> Iterator[With | WithUser]:
 
 Hops = tuple[Hop, ...]
 Chosen = Mapping[Hops, tuple[str, ...] | None]
-"""What `columns` says: by the way to a row, empty for the row itself, which of its columns to show; None for all that
-may be read. They stand in the table's order, so that every spelling of one choice is one statement."""
+"""By path to a row (empty for the row itself), the columns to show, in the table's order; None for all."""
 
 _choices: Final[Memo[tuple[int, str, str], Chosen]] = Memo(512)
 
 
 def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -> tuple[tuple[str, ...] | None, Withs]:
-    """A caller's `columns`, or None for all: the columns to show of a row, and `withs` narrowed to those to show there.
-    Names, `*` for all, and with `*` also `-name`, as in a rule's `columns`; each may stand behind the way to a relation
-    that `withs` embeds (`list.name`, `list.*,-list.notes`). Of rows of which none is named all columns are shown; `id`
-    always is. Raises ValidationFailed on the field `columns`."""
+    """A caller's `columns`: those of a row, and `withs` narrowed. Names, `*`, and with `*` also `-name`, each with the
+    path of an embedded relation (`list.*,-list.notes`). Unnamed rows show all columns; `id` is always shown. Raises
+    ValidationFailed on `columns`."""
     if text is None:
         return None, withs
     chosen = _worded("columns", text, table, resolver, _choices, _read_columns, MAX_COLUMNS_TEXT)
@@ -272,7 +264,7 @@ def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -
 
 
 def _narrowed(withs: Withs, chosen: Chosen, way: Hops, found: set[Hops]) -> Withs:
-    """The tree with what is chosen of each relation; the ways to all of them are added to `found`."""
+    """The tree with the chosen columns; adds all paths to `found`."""
     made: list[With | WithUser] = []
     for one in withs:
         if isinstance(one, WithUser):
@@ -311,7 +303,7 @@ def _read_columns(text: str, table: str, resolver: NameResolver) -> Chosen:
 
 
 def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str, str]:
-    """The way to the rows that one name of `columns` is about, their table, and the name of their column, or `*`."""
+    """The path, table, and column or `*` of one name."""
     *steps, name = pattern.removeprefix("-").split(".", MAX_HOPS + 1)
     hops: list[Hop] = []
     for step in steps:

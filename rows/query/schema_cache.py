@@ -1,9 +1,6 @@
-"""What this process knows of environments: for each its current schema version, models, rules and interests. Loaded at
-first use with two queries, kept for the MAX_ENVIRONMENTS used last, or for fewer if those have more than MAX_COLUMNS
-together (what is kept costs memory and collector time), and never trusted: each compiled statement tests the version it
-was made for, in its own round trip, and `rows.query.context` asks `is_current` before it refuses anything on the
-strength of what is kept here. So a new version is followed by every process on its next request without any message
-between them."""
+"""Caches compiled environments in this process: version, models, rules and interests, for the MAX_ENVIRONMENTS used
+last with at most MAX_COLUMNS. Never trusted: each statement tests its version, and `rows.query.context` checks
+`is_current` before refusing anything."""
 
 import threading
 from collections import OrderedDict
@@ -25,14 +22,12 @@ from rows.schema.model import EMPTY, Schema
 
 MAX_ENVIRONMENTS: Final = 200
 MAX_COLUMNS: Final = 200_000
-"""Maximum columns of all cached schemas, about 0.5 KB each: 200 environments of 60 tables of 15 columns, or ten of the
-largest documents (20,000 columns, 0.25 s to load), so that a few large ones do not evict all others."""
+"""About 0.5 KB each: so that a few large schemas do not evict all others."""
 
 
 class CompiledSchema:
-    """One environment at one schema version, compiled. Shared by threads; what it gathers is gathered alike by all.
-    There is no circle in it, so all of it (some 400 objects with ten tables) goes as the last request lets go of it.
-    What goes in circles waits for a full collection, which takes as long as half a dozen requests."""
+    """One environment at one version, shared by threads. Free of reference cycles: garbage collection of those takes as
+    long as several requests."""
 
     def __init__(
         self, environment_id: str, alias: str, version: int, schema: Schema, interests: set[tuple[str, str]]
@@ -42,7 +37,6 @@ class CompiledSchema:
         self.version = version
         self.schema = schema
         self.columns = sum(len(table.all_columns) for table in schema.tables.values())
-        """How many there are in all its tables."""
         self.rules = Ruleset(schema)
         self.models = RowModels(environment_id, alias, schema, self.rules)
         self._interests = interests
@@ -50,14 +44,14 @@ class CompiledSchema:
         self._open_role_views: dict[RoleKey, RoleView] = {}
 
     def open_role_view(self, role_key: RoleKey) -> RoleView:
-        """A role_key's view with all values open, for compiling statements."""
+        """A role's view with open values, to compile statements."""
         found = self._open_role_views.get(role_key)
         if found is None:
             found = self._open_role_views.setdefault(role_key, self.models.role_view(role_key, open_operand))
         return found
 
     def wants_events(self, table: str, action: str) -> bool:
-        """Whether this action has subscribers, as far as this process knows; the statement tests it."""
+        """Whether this action probably has subscribers; the statement tests it."""
         known = self._wanted.get((table, action))
         if known is None:
             known = any((t, a) in self._interests for t in (table, ANY) for a in (action, ANY))
@@ -65,7 +59,6 @@ class CompiledSchema:
         return known
 
     def set_interests(self, interests: set[tuple[str, str]]) -> None:
-        """Replace the known interests."""
         self._interests, self._wanted = interests, {}
 
     def learn_interest(self, table: str, action: str, wanted: bool) -> None:
@@ -78,11 +71,11 @@ class CompiledSchema:
 _lock = threading.Lock()
 _known: OrderedDict[str, CompiledSchema] = OrderedDict()
 _columns = 0
-"""Of everything in `_known`."""
+"""Of all cached environments."""
 
 
 def compiled_schema(place: EnvironmentRef) -> CompiledSchema:
-    """What is known of the environment of `place`; loaded if it is not."""
+    """The cached environment, or loaded."""
     with _lock:
         found = _known.get(place.environment_id)
         if found is not None and found.alias == place.cluster:
@@ -92,7 +85,7 @@ def compiled_schema(place: EnvironmentRef) -> CompiledSchema:
 
 
 def reload(place: EnvironmentRef) -> CompiledSchema:
-    """The environment as the database has it now. An environment without a version is empty."""
+    """Load the environment; empty without a version."""
     global _columns
     made = _load(place)
     with _lock:
@@ -105,14 +98,13 @@ def reload(place: EnvironmentRef) -> CompiledSchema:
 
 
 def current(place: EnvironmentRef) -> CompiledSchema:
-    """The environment at the version that it has now: for those whose statements do not test it. One query, or those of
-    `reload`."""
+    """The current environment, for statements that do not test it. One query, or those of `reload`."""
     known = compiled_schema(place)
     return known if is_current(known) else reload(place)
 
 
 def evict(environment_id: str) -> None:
-    """Let go of an environment, after its deletion."""
+    """After a deletion."""
     with _lock:
         _drop(environment_id)
 
@@ -131,7 +123,7 @@ def _drop(environment_id: str) -> None:
 
 
 def is_current(known: CompiledSchema) -> bool:
-    """Whether the environment still is at the version that is known of it. One query."""
+    """Whether the version is current. One query."""
     found = prepared.retry_if_lost(connections[known.alias], _VERSION, [known.id.encode()])
     return int(found[0][0] or 0 if found else 0) == known.version
 

@@ -1,5 +1,4 @@
-"""Verbs that read: a page of rows, one row. They answer the bytes that PostgreSQL made, joined and never parsed.
-Contract sections 4.6 and 4.7."""
+"""Reads rows as bytes made by PostgreSQL, never parsed. Contract sections 4.6 and 4.7."""
 
 import hashlib
 from collections.abc import Sequence
@@ -30,19 +29,18 @@ from rows.schema.column_values import ROW_ID as ROW_ID_PATTERN
 from rows.schema.model import Table
 
 COUNT_CEILING: Final = 10_000
-"""As far as `count=estimated` counts itself."""
+"""Up to which `count=estimated` is exact."""
 _KIND: Final = "rows"
 _RELATION_KIND: Final = "rows of a relation"
 Count = Literal["exact", "estimated"]
 COUNTS: Final[tuple[Count, ...]] = get_args(Count)
 QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
-"""What callers name a list by: as `ListQuery`."""
+"""Field names of `ListQuery` in requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What a list asks for. `where` is JSON text or an object; `limit` is 1 to 100; `count` is opt-in; without
-    `columns` all that may be read is shown."""
+    """A list request. `where` is JSON text or an object; `limit` 1 to 100; no `columns`: all."""
 
     where: Any = None
     order: Any = None
@@ -55,16 +53,13 @@ class ListQuery:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A list's answer; `body` is the whole JSON object."""
-
     body: bytes
     next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class RowAnswer:
-    """One row as its reader sees it. `etag` is None where, after a write, it may not be read any more, and where only
-    some of its columns were asked for: it is of the whole row."""
+    """One row as its reader sees it. `etag` is None if the row is unreadable after a write, or not shown whole."""
 
     id: str
     body: bytes
@@ -80,9 +75,8 @@ def list_rows(
     users_version: bytes | None = None,
 ) -> Page:
     """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
-    answer; `users_version` is what the request has read of `accounts.directory.kept_users`. Raises NotFound (no such
-    table for this principal) and ValidationFailed naming `where`, `order`, `with`, `columns`, `cursor`, or, where the
-    answer would be too large, `limit`. Contract section 4.6."""
+    answer; `users_version` is for `accounts.directory.kept_users`. Raises NotFound and ValidationFailed naming the
+    parameter, or `limit` if the response is too large. Contract section 4.6."""
     return run(place, principal, lambda asking: _list(asking, table, query), freshness, users_version)
 
 
@@ -96,15 +90,13 @@ def retrieve_row(
     freshness: Freshness | None = None,
     users_version: bytes | None = None,
 ) -> RowAnswer:
-    """One row, with relations. Its `etag` is of the row without them, and None where `columns` leave some of its own
-    out. One statement. `freshness` and `users_version` as for a list. Raises NotFound (no such row or table for this
-    principal) and ValidationFailed naming `with` or `columns`. Contract section 4.7."""
+    """One row, with relations. `etag` is None if `columns` leave some out. One statement. Raises NotFound and
+    ValidationFailed naming `with` or `columns`. Contract section 4.7."""
     verb = lambda asking: _retrieve(asking, table, row_id, withs, columns)  # noqa: E731
     return run(place, principal, verb, freshness, users_version)
 
 
 def etag_of(row: bytes) -> str:
-    """The entity tag of a row's JSON without relations, in its quotes."""
     return f'"{hashlib.sha256(row).hexdigest()}"'
 
 
@@ -170,8 +162,8 @@ def _list(asking: QueryContext, name: str, query: ListQuery) -> Page:
 
 
 def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
-    """Raise ValidationFailed naming `parameter` if the rows exceed the maximum size of a response: PostgreSQL leaves
-    out what is beyond it in the first `made` cells. A single row is never refused, since it cannot be made smaller."""
+    """Raise ValidationFailed naming `parameter` beyond the maximum response, where PostgreSQL leaves out cells. A
+    single row is never refused."""
     cells = [cell for row in rows for cell in row[:made]]
     if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
         message = (
@@ -181,7 +173,7 @@ def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
 
 
 def _with_relations(asking: QueryContext, rows: Sequence[Row], withs: params.Withs, only_users: bool) -> list[bytes]:
-    """The rows as JSON with their relations; users in a second query if any are not kept by this process."""
+    """The rows as JSON with their relations; users by a second query unless cached."""
     fields, pool_id = asking.resolver.user_fields, asking.place.pool_id
     if only_users:
         names = [one.name for one in withs]
@@ -194,8 +186,7 @@ def _with_relations(asking: QueryContext, rows: Sequence[Row], withs: params.Wit
 
 
 def _joined(asking: QueryContext, row: Row) -> bytes:
-    """A row and its relations, two JSON objects with at least one member each, as one. An array of relations that ends
-    early is followed by its cursor."""
+    """Joins two JSON objects, a row and its relations. A truncated relation is followed by its cursor."""
     relations = row[1] or b""
     if b"\t" in relations:
         relations = row_json.CONTINUATION.sub(lambda found: _continued(asking, found[1]), relations)
@@ -221,7 +212,7 @@ def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _RelationPlace:
-    """A place in the rows whose `column` holds `id`, in the order of ids."""
+    """Rows whose `column` is `id`, ordered by id."""
 
     column: str
     id: str
@@ -233,7 +224,7 @@ def _relation_cursor(asking: QueryContext, table: str, *place: str) -> str:
 
 
 def _open_relation_cursor(asking: QueryContext, table: str, query: ListQuery) -> _RelationPlace | None:
-    """What a `<relation>_next` says: it needs no filter beside it. None for the cursors of lists."""
+    """The place of a `<relation>_next` cursor; None for other cursors."""
     if query.cursor is None or query.where is not None or query.order is not None:
         return None
     place = cursors.decode_if_of(_RELATION_KIND, [asking.environment.id, table], query.cursor)
@@ -243,7 +234,7 @@ def _open_relation_cursor(asking: QueryContext, table: str, query: ListQuery) ->
 def cursor_facts(
     asking: QueryContext, table: Table, where: Filter, order: tuple[params.OrderKey, ...]
 ) -> list[cursors.Fact]:  # fmt: skip
-    """What a cursor belongs to: everything of the list, nothing of the caller."""
+    """What a cursor depends on: the list, not the caller."""
     keys: list[cursors.Fact] = [
         [canonical_text(key.path), key.type, key.descending, key.nulls_first] for key in order
     ]  # fmt: skip
@@ -251,7 +242,7 @@ def cursor_facts(
 
 
 def canonical_text(path: Path) -> str:
-    """A path as callers write it: `list.name`."""
+    """As callers write it: `list.name`."""
     return ".".join([*(hop.relation for hop in path.hops), path.column])
 
 
@@ -270,9 +261,8 @@ def _digest(where: Filter) -> str:
 
 
 def _count(asking: QueryContext, table: Table, where: Filter, how: Count) -> bytes:
-    """The fields of the response with the total number of rows. An estimate is exact up to COUNT_CEILING. Beyond it is
-    the planner's estimate, but only for callers that see the whole table, because the statistics include hidden rows.
-    For others it is "at_least"."""
+    """The response's fields of the row count. An estimate is exact up to COUNT_CEILING; beyond, the planner's, only for
+    callers that see all rows (statistics include hidden ones), else "at_least"."""
     shape = ReadShape(table.name, where.shape)
     most = None if how == "exact" else COUNT_CEILING + 1
     found = asking.read(asking.statement(CountShape(shape, most), select.counted), {}, where.wire)

@@ -1,6 +1,5 @@
-"""A caller's `where`, from text to a filter: its bytes are bounded and read, and what was parsed is remembered.
-`rows.rules.grammar` reads the JSON. The text of a query parameter may have 8 KB; a filter sent as a body, where long
-lists of ids are at home, 64 KB."""
+"""A caller's `where`, bounded (8 KB in a query parameter, 64 KB in a body), parsed by `rows.rules.grammar`, and
+cached."""
 
 import json
 from collections.abc import Callable
@@ -30,9 +29,8 @@ _filters: Final[Memo[tuple[int, str, str], Filter]] = Memo(2_048)
 
 
 def parse_where(where: Any, table: str, resolver: NameResolver, field: str = "where") -> Filter:
-    """A caller's `where`: a query parameter's text, an object from a body, or None for everything. `table` must exist
-    for the caller. Raises ValidationFailed on `field`, with the path of the offending node at the start of the
-    message."""
+    """The filter of a query parameter's text, an object, or None. Raises ValidationFailed on `field`; the message
+    starts with the path of the node."""
     if where is None:
         return NO_FILTER
     try:
@@ -67,7 +65,6 @@ def _decode(text: str) -> Any:
 
 
 def _check_size(document: Any) -> None:
-    """Raises InvalidCondition for a document that is too long, before it is walked."""
     try:
         size = len(orjson.dumps(document))
     except (TypeError, ValueError):  # integers of more than 64 bits, more than 254 levels: refused in a moment by name

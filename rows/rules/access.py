@@ -8,7 +8,7 @@ from rows.rules.conditions import FALSE, TRUE, Condition, Operand
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One member of a `where` or `check` as its author wrote it (JSON), for `explain`."""
+    """One clause of a `where` or `check` as written (JSON), for `explain`."""
 
     text: str
     condition: Condition
@@ -16,7 +16,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One rule of a `read`: the rows it matches, the columns it shows there (`id` always)."""
+    """One rule of a `read`: its rows and columns (with `id`)."""
 
     where: Condition
     columns: frozenset[str]
@@ -25,41 +25,38 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class ReadRule:
-    """The rows and cells that may be read. `columns` are those of any grant, in the table's order."""
+    """The readable rows and cells. `columns` are those of any grant."""
 
     grants: tuple[Grant, ...]
     where: Condition
     columns: tuple[str, ...]
     partial: Mapping[str, Condition] = field(default_factory=dict, hash=False)
-    """The columns that not every grant shows, each with the condition under which a cell may be read."""
+    """Columns that not every grant shows, with the condition of each."""
 
     def cell(self, column: str) -> Condition:
-        """When the cell of a readable row may be read: TRUE for most columns, FALSE for those that do not exist."""
+        """When a readable row's cell may be read: usually TRUE, FALSE for unknown columns."""
         return self.partial.get(column, TRUE) if column in self.columns else FALSE
 
 
 @dataclass(frozen=True, slots=True)
 class WriteRule:
-    """One insert, update or delete. `where` is asked of the row before, and has the read rule in it: what may not be
-    read may not be changed. `check` is asked of the row after. `set` are forced values (None: null). `columns` may be
-    sent; on insert `id` is among them where the caller may choose it."""
+    """One insert, update or delete. `where` is about the row before and includes the read rule, `check` about the row
+    after. `set` are forced values. `columns` may be sent; on insert `id`, if the caller may choose it."""
 
     where: Condition = TRUE
     check: Condition = TRUE
     set: Mapping[str, Operand | None] = field(default_factory=dict, hash=False)
     columns: frozenset[str] = frozenset()
     where_clauses: tuple[Clause, ...] = ()
-    """Of the rule's own `where`, without the read rule."""
+    """Of the rule's `where`, without the read rule."""
     check_clauses: tuple[Clause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a role_key may do with a table; None for what it may not do at all. Without `read` the table is not there,
-    but for inserting."""
+    """What a role may do with a table; None: nothing. Without `read`, the table can only be inserted into."""
 
     role: str | None
-    """The role whose rules these are; None where no rule names it, and the default applies."""
     read: ReadRule | None = None
     insert: WriteRule | None = None
     update: WriteRule | None = None

@@ -1,5 +1,5 @@
-"""Checks of a table: named conditions about a row's own cells that every row fulfils. `rows.query.tables.table_checks`
-makes CHECK constraints of them. `rules.validate` reads them before a document is applied."""
+"""Checks of a table: named conditions on a row's own cells, enforced by CHECK constraints
+(`rows.query.tables.table_checks`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,7 +29,7 @@ from rows.schema.model import Table
 
 
 def read(table: Table, name: str, author: NameResolver) -> Condition:
-    """The condition of a check. Raises InvalidCondition if it is about anything but the row's own cells."""
+    """The condition of a check. Raises InvalidCondition for anything but own cells."""
     condition = read_rule(table.checks[name], table.name, author)
     if any(isinstance(operand, Variable) for operand in operands(condition)):
         raise InvalidCondition("", "invalid", "a check cannot use variables: it holds for every caller, at any time.")
@@ -45,17 +45,15 @@ def read(table: Table, name: str, author: NameResolver) -> Condition:
 
 
 def read_all(table: Table, author: NameResolver) -> dict[str, Condition]:
-    """The checks of a table by name."""
     return {name: read(table, name, author) for name in table.checks}
 
 
 def columns_of(condition: Condition) -> frozenset[str]:
-    """The columns that a check is about."""
     return frozenset(path.column for part in parts(condition) for path in paths_of(part))
 
 
 def renamed(condition: Condition, names: Mapping[str, str]) -> Condition:
-    """The same check after its columns were renamed; `names` maps the old names to the new ones."""
+    """The check after renaming columns; `names` maps old to new."""
 
     def moved(path: Path) -> Path:
         return Path((), names.get(path.column, path.column))

@@ -28,15 +28,14 @@ nulls like ilike         c LIKE v, c ILIKE v             v is a complete, escape
 json"""
 
 Form = Literal["plain", "one", "like", "exact", "contains", "starts_with", "ends_with", "words"]
-"""How a value becomes its operand: as it is, in a list of one, as a pattern, escaped into a pattern (whole, or part of
-the text), or split into words."""
+"""How a value becomes its operand: as it is, as a list of one, as a pattern, escaped into a pattern, or split into
+words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One step from a row to related rows. To one (`many` false): the row of `table` whose `id` is this row's `column`.
-    To many: the rows of `table` whose `column` is this row's `id`. `relation` is the name by which the document and the
-    callers know it."""
+    """A step to related rows. To one: the row of `table` whose `id` is this row's `column`. To many: the rows of
+    `table` whose `column` is this row's `id`. `relation` is its public name."""
 
     relation: str
     table: str
@@ -45,11 +44,10 @@ class Hop:
 
 
 class _Hashed:
-    """Remembers its hash: shapes are dictionary keys on the hot path, and a tree's hash walks the whole tree."""
+    """Caches its hash: trees are dictionary keys on the hot path."""
 
     __slots__ = ("_hash",)
     _contents: "ClassVar[Callable[[Any], Any]]"
-    """All fields of a node; set below, once the classes are made."""
     _hash: int
 
     def __hash__(self) -> int:
@@ -64,7 +62,7 @@ class _Hashed:
 
 @dataclass(frozen=True, slots=True)
 class Path(_Hashed):
-    """A cell: `hops` to-one steps away from the current row, then `column` (by its stored name, `list_id`)."""
+    """The cell `column` (stored name, `list_id`), `hops` to-one steps away."""
 
     hops: tuple[Hop, ...]
     column: str
@@ -74,21 +72,20 @@ class Path(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A caller's value: number `index` of the values that travel beside the shape, bound as `type`."""
+    """Value `index` of the filter, bound as `type`."""
 
     index: int
     type: Type
 
 
 OLD: Final = "old."
-"""What the names of variables begin with that are cells of the row before the write."""
+"""Prefix of variables that are cells of the row before the write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A rule's variable (`user.id`, `user.claims.team`, `key.id`, `now`, `old.status`), bound per request as `type`.
-    `rules.bind` gives the value, or None where it is missing, null, empty or not of the type; a leaf that holds one is
-    always accompanied by its `Present`. `old.x` is no value but the cell `x` of the row before the write."""
+    """A rule's variable (`user.id`, `now`, `old.status`), bound per request as `type` by `rules.bind`; None if missing,
+    null, empty or of another type. Its leaf is accompanied by `Present`. `old.x` is the cell `x` before the write."""
 
     name: str
     type: Type
@@ -97,8 +94,8 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal of the schema document: bound like any value (`wire` is its text form), never written into SQL. `value`
-    is the same as Python holds it (see `values`), for `evaluate`; it takes no part in equality."""
+    """A literal of the schema document, bound as `wire`. `value` is its Python form for `evaluate`, ignored in
+    equality."""
 
     wire: bytes
     type: Type
@@ -113,7 +110,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class OtherCell:
-    """Another cell of the row that the compared cell belongs to: `{"$column": "ends_at"}`."""
+    """Another cell of the compared cell's row: `{"$column": "ends_at"}`."""
 
     column: str
     type: Type
@@ -124,8 +121,6 @@ Operand: TypeAlias = Slot | Variable | Constant | OtherCell
 
 @dataclass(frozen=True, slots=True)
 class Always(_Hashed):
-    """`TRUE` or `FALSE`."""
-
     holds: bool
 
     __hash__ = _Hashed.__hash__
@@ -137,21 +132,20 @@ FALSE: Final = Always(False)
 
 @dataclass(frozen=True, slots=True)
 class Compare(_Hashed):
-    """`operator` between the cell at `path` and `operand`; false over a null cell."""
+    """Compares the cell at `path` with `operand`; false over null."""
 
     path: Path
     operator: Operator
     operand: Operand
     needs: tuple[Variable, ...] = ()
-    """Variables of the same clause (the other bound of a `$between`) without which this leaf is missing an operand too.
-    Of use to `guarded` alone."""
+    """Other variables of the clause that must be present (the other bound of `$between`), for `guarded`."""
 
     __hash__ = _Hashed.__hash__
 
 
 @dataclass(frozen=True, slots=True)
 class IsNull(_Hashed):
-    """The cell at `path` is null, or a hop on the way there has no row."""
+    """The cell at `path` is null, or a hop has no row."""
 
     path: Path
 
@@ -174,7 +168,7 @@ class Search(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Present(_Hashed):
-    """A variable has a value: `$n IS NOT NULL`; an array cell of the old row is also not empty. Rules only."""
+    """A variable has a value (an old array cell: not empty). Rules only."""
 
     variable: Variable
 
@@ -183,7 +177,7 @@ class Present(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Not(_Hashed):
-    """The opposite of a leaf: true where the leaf is not, null cells included."""
+    """True where the leaf is not, null cells included."""
 
     condition: "Leaf"
 
@@ -192,7 +186,7 @@ class Not(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class And(_Hashed):
-    """All of at least two conditions, none of them an `And` or `Always`."""
+    """At least two conditions, none an `And` or `Always`."""
 
     conditions: tuple["Condition", ...]
 
@@ -201,7 +195,7 @@ class And(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Or(_Hashed):
-    """Any of at least two conditions, none of them an `Or` or `Always`."""
+    """At least two conditions, none an `Or` or `Always`."""
 
     conditions: tuple["Condition", ...]
 
@@ -210,7 +204,7 @@ class Or(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Quantified(_Hashed):
-    """`some` or `none` of the rows that `hop` leads to (to one or to many) fulfil `condition`, seen from that row."""
+    """`some` or `none` of the rows of `hop` meet `condition`."""
 
     kind: Literal["some", "none"]
     hop: Hop
@@ -228,9 +222,8 @@ Condition: TypeAlias = Leaf | Present | Not | And | Or | Quantified | Always
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A caller's condition: its shape, and its values in two spellings, numbered as the shape's slots are. `wire[i]` is
-    the text that PostgreSQL reads under slot i's cast; `values[i]` the same value for `evaluate`: int, Decimal, float,
-    bool, str, date, datetime (UTC), the parsed JSON for jsonb, and a tuple of these for arrays."""
+    """A condition's shape and the values of its slots: `wire[i]` is PostgreSQL's text, `values[i]` the Python value for
+    `evaluate` (int, Decimal, float, bool, str, date, datetime in UTC, parsed JSON, or a tuple)."""
 
     shape: Condition = TRUE
     wire: tuple[bytes, ...] = ()
@@ -241,12 +234,11 @@ NO_FILTER: Final = Filter()
 
 
 def all_of(conditions: Iterable[Condition]) -> Condition:
-    """The conjunction, flattened, without duplicates; TRUE of none."""
+    """Flattened, without duplicates."""
     return _join(And, TRUE, FALSE, conditions)
 
 
 def any_of(conditions: Iterable[Condition]) -> Condition:
-    """The disjunction, flattened, without duplicates; FALSE of none."""
     return _join(Or, FALSE, TRUE, conditions)
 
 
@@ -267,7 +259,7 @@ def _join(kind: type[And] | type[Or], neutral: Always, absorbing: Always, condit
 
 
 def negate(condition: Condition) -> Condition:
-    """The exact opposite, in normal form. Raises TypeError for a guarded rule: negate first, guard last."""
+    """The opposite, in normal form. Raises TypeError for a guarded rule."""
     match condition:
         case Always():
             return FALSE if condition.holds else TRUE
@@ -286,7 +278,7 @@ def negate(condition: Condition) -> Condition:
 
 
 def parts(condition: Condition) -> Iterator[Leaf | Present | Always | Quantified]:
-    """What And, Or and Not hold together, left to right; quantified conditions as one, unopened."""
+    """The parts of And, Or and Not, in order; quantified conditions unopened."""
     match condition:
         case And() | Or():
             for part in condition.conditions:
@@ -298,7 +290,7 @@ def parts(condition: Condition) -> Iterator[Leaf | Present | Always | Quantified
 
 
 def paths_of(part: Condition) -> tuple[Path, ...]:
-    """The cells that one of `parts` looks at itself."""
+    """The cells that one of `parts` uses itself."""
     match part:
         case Compare(path=path, operand=OtherCell(column=column)):
             return (path, Path(path.hops, column))
@@ -311,7 +303,6 @@ def paths_of(part: Condition) -> tuple[Path, ...]:
 
 
 def leaves(condition: Condition) -> Iterator[Leaf | Present]:
-    """Every leaf and guard of the tree, quantified conditions included, left to right."""
     for part in parts(condition):
         match part:
             case Quantified():
@@ -323,7 +314,6 @@ def leaves(condition: Condition) -> Iterator[Leaf | Present]:
 
 
 def operands(condition: Condition) -> Iterator[Operand]:
-    """Every operand of the tree, left to right, with repetitions."""
     for leaf in leaves(condition):
         yield from _of_leaf(leaf)
 
@@ -340,8 +330,8 @@ def _of_leaf(leaf: Leaf | Present) -> Iterator[Operand]:
 
 
 def guarded(condition: Condition) -> Condition:
-    """A rule's condition (normal form) with its guards: a leaf whose operand is missing is false, negated or not. Under
-    `none` a false leaf would widen the rule, so there a missing operand makes the whole quantified clause false."""
+    """A rule's condition with guards: a leaf with a missing operand is false, negated or not. Under `none` that would
+    widen the rule, so the whole quantified clause is false."""
     match condition:
         case Compare() | Search() | Not():
             return _present(operands(condition), condition)

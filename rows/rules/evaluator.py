@@ -1,8 +1,6 @@
-"""Evaluates conditions in Python, over rows as the API shows them, with the same results as PostgreSQL. For webhooks'
-filters over `record` and `old_record`, and as the oracle that the property tests hold the statements against. No
-database and no clock: what a row does not hold itself comes through `Facts`, and so does what deciding may cost.
-tests/rows/test_evaluate.py compares each operator with PostgreSQL's own answer. Cells are JSON values as in answers and
-events: decimals, dates and timestamps as strings; None is null, and so is a column that the row does not have."""
+"""Evaluates conditions in Python with PostgreSQL's results, over rows as JSON of the API: for webhooks' filters, and as
+the oracle of property tests. What is not in the row comes through `Facts`, a cost limit included.
+tests/rows/test_evaluate.py compares each operator with PostgreSQL."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +36,9 @@ Row = Mapping[str, Any]
 
 _SEPARATOR: Final = "\x1f"
 _NODE: Final = 3
-"""Steps that each node of a condition costs, whatever it compares: one of many rows looks cheap and is not."""
+"""Steps per node of a condition."""
 _AT_ONCE: Final = 2
-"""Members of a list that are looked at in one step."""
+"""List items compared in one step."""
 
 
 def _no_variable(variable: Variable) -> Any:
@@ -52,17 +50,17 @@ def _no_rows(hop: Hop, row: Row) -> Sequence[Row]:
 
 
 class TooCostly(Exception):
-    """Deciding would take longer than was allowed: values as large as these are not compared with as much."""
+    """Evaluating would take more steps than allowed."""
 
 
 class Effort:
-    """How many steps, of some 0.3 µs, may be taken. Counted, not timed: the same row meets the same bound anywhere."""
+    """The remaining steps (about 0.3 µs each). Counted, not timed: the limit is the same everywhere."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
 
     def spend(self, steps: int) -> None:
-        """Raises TooCostly once there is nothing left, and ever after."""
+        """Raises TooCostly once nothing is left."""
         self._left -= steps
         if self._left < 0:
             raise TooCostly
@@ -70,10 +68,8 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a condition may ask beside its row. `values` are a filter's (`Filter.values`). `variable` gives a variable's
-    value in Python's spelling or None (`rules.resolve`). `related` gives the rows a hop leads to, as the asker sees
-    them: those it may read, unreadable cells null; for rules all rows. `old` is the row before a write. `effort` bounds
-    what may take long: many rows, text with patterns, long lists, containers in containers; without it nothing does."""
+    """Inputs beside the row. `values`: a filter's. `variable`: a variable's value or None (`rules.resolve`). `related`:
+    a hop's rows as the asker sees them (for rules: all). `old`: the row before a write. `effort`: limits the cost."""
 
     values: Sequence[Any] = ()
     variable: Callable[[Variable], Any] = _no_variable
@@ -87,7 +83,7 @@ class Facts:
 
 
 def holds(condition: Condition, row: Row, facts: Facts = Facts()) -> bool:
-    """Whether `condition` is true of `row`. Raises LookupError where `facts` lack what it asks for, TooCostly."""
+    """Whether `condition` is true of `row`. Raises LookupError for missing facts, TooCostly."""
     facts.spend(_NODE)
     match condition:
         case Always():
@@ -112,7 +108,6 @@ def holds(condition: Condition, row: Row, facts: Facts = Facts()) -> bool:
 
 
 def _cell(path: Path, row: Row, facts: Facts) -> Any:
-    """The raw cell at the end of `path`, None where a hop leads nowhere."""
     for hop in path.hops:
         found = facts.related(hop, row)
         if not found:
@@ -147,7 +142,7 @@ def _is_present(variable: Variable, facts: Facts) -> bool:
 
 
 def _typed(type_: Type, raw: Any) -> Any:
-    """A cell in Python's spelling; what has it already (a text, a Decimal, a datetime) stays."""
+    """A cell as its Python type."""
     if raw is None or type_ == "text" or isinstance(raw, Decimal | date):
         return raw
     return tuple(raw) if type_ == "text[]" else read(type_, raw)
@@ -210,7 +205,7 @@ def _search(leaf: Search, row: Row, facts: Facts) -> bool:
 
 
 def lower(text: str) -> str:
-    """PostgreSQL's `lower` under the collation C.UTF-8: each character by itself, to one character."""
+    """PostgreSQL's `lower` under C.UTF-8, character by character."""
     # Only U+0130 has a lower case of two characters in full mapping; its simple one is "i". And Python writes a sigma
     # at the end of a word in another way than within.
     return text if text.islower() else text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
@@ -238,19 +233,19 @@ def _cost_of_like(text: str, pattern: str) -> int:
 
 
 class _Piece:
-    """The part between two `%` of a pattern: characters, of which some may be any (`_`)."""
+    """The part between two `%`."""
 
     __slots__ = ("_any", "_masks", "_words", "is_plain", "length")
 
     def __init__(self, letters: Sequence[str | None]) -> None:
-        """A letter that is None may be any."""
+        """None: any letter (`_`)."""
         self.length = len(letters)
         self.is_plain = None not in letters
         self._words: list[tuple[int, str]] = []
-        """The runs of given letters and where they begin."""
+        """Runs of letters with their offsets."""
         self._any = sum(1 << at for at, letter in enumerate(letters) if letter is None)
         self._masks: dict[str, int] = {}
-        """For each given letter the bits of all places where it may stand."""
+        """By letter, the bits of its positions."""
         for at, letter in enumerate(letters):
             if letter is None:
                 continue
@@ -262,11 +257,10 @@ class _Piece:
                 self._words.append((at, letter))
 
     def stands(self, text: str, at: int) -> bool:
-        """Whether it is there, at this place."""
         return at + self.length <= len(text) and all(text.startswith(word, at + begun) for begun, word in self._words)
 
     def after(self, text: str, start: int, end: int) -> int:
-        """The place behind its first occurrence within `start` and `end`, -1 if there is none."""
+        """The end of its first occurrence, or -1."""
         if end - start < self.length:
             return -1
         if self.is_plain:
@@ -306,7 +300,7 @@ def _number(value: float) -> Decimal:
 
 
 def is_same_json(left: Any, right: Any) -> bool:
-    """`left = right` as jsonb: numbers by value, objects whatever the order of their keys; true is not 1."""
+    """`left = right` as jsonb: numbers by value, keys unordered, true is not 1."""
     if isinstance(left, bool) or isinstance(right, bool) or left is None or right is None:
         return left is right
     if isinstance(left, int | float) and isinstance(right, int | float):
@@ -319,8 +313,8 @@ def is_same_json(left: Any, right: Any) -> bool:
 
 
 def encloses(left: Any, right: Any, spend: Callable[[int], None] = lambda steps: None) -> bool:
-    """`left @> right` as jsonb, with its one exception: at the top an array encloses a scalar that it holds. Says to
-    `spend` how many values it is about to compare."""
+    """`left @> right` as jsonb: at the top an array also contains a scalar. Calls `spend` with the number of
+    comparisons."""
     if isinstance(left, list) and not isinstance(right, list | Mapping):
         spend(len(left))
         return any(is_same_json(item, right) for item in left)
@@ -337,7 +331,7 @@ def _encloses(left: Any, right: Any, spend: Callable[[int], None]) -> bool:
 
 
 def _keys(value: Any) -> set[str]:
-    """What `value ? key` as jsonb is true of, and the members of a text[]."""
+    """What `value ? key` finds in jsonb, or the items of a text[]."""
     if isinstance(value, str):
         return {value}
     return {key for key in value if isinstance(key, str)} if isinstance(value, Mapping | list | tuple) else set()

@@ -63,17 +63,15 @@ MAX_HOPS: Final = 3
 
 # Reading a condition
 class _Reader(OperandReader):
-    """One walk over one document."""
-
     __slots__ = ("expanding", "is_loose", "nodes")
 
     def __init__(self, resolver: NameResolver, table: str, use: Use) -> None:
         super().__init__(resolver, table, use)
         self.expanding: list[str] = []
-        """The named conditions that the reader is inside of, outermost first."""
+        """The enclosing named conditions, outermost first."""
         self.nodes = 0
         self.is_loose = False
-        """Some condition came out as TRUE or FALSE, and may have taken others, with their values, with it."""
+        """A condition became TRUE or FALSE, so values may be unused."""
 
     def condition(self, table: str, document: Any, path: str, depth: int) -> Condition:
         if not isinstance(document, Mapping):
@@ -120,9 +118,8 @@ class _Reader(OperandReader):
         raise unknown_operator(here, key, (*COMBINATORS, "$search", "$is"))
 
     def named_condition(self, table: str, name: Any, path: str, depth: int) -> Condition:
-        """A condition that the table's author named, read in its place. Rules read it with the author's rights. In a
-        caller's filter it is read as if the caller had written it: what the caller may not name, or a variable, makes
-        it unknown."""
+        """A named condition, read in place: in rules with the author's rights, in filters with the caller's, to whom
+        unreadable ones are unknown."""
         if not isinstance(name, str):
             raise InvalidCondition(path, "wrong_type", "must be the name of a condition.")
         document = self.resolver.named_condition(table, name)
@@ -161,7 +158,7 @@ class _Reader(OperandReader):
         return self.quantified(hops, relation, value, path, depth)
 
     def walk(self, table: str, dotted: str, path: str) -> tuple[tuple[Hop, ...], str, str]:
-        """The to-one steps of a dotted name, the table they end at, and the last part, still unresolved."""
+        """A dotted name: its to-one steps, the final table, and the last part, unresolved."""
         if "." not in dotted:
             return (), table, dotted
         if self.use == "record":
@@ -324,14 +321,14 @@ class _Reader(OperandReader):
 
 
 def _equals(cell: Path, variable: Variable) -> Condition:
-    """Emails are stored in lower case, columns as the application wrote them: both sides are compared in lower case."""
+    """Emails are stored in lower case: both sides are compared so."""
     if variable.name == "user.email" and variable.type == "text":
         return Compare(cell, "ilike", replace(variable, form="exact"))
     return Compare(cell, "eq", variable)
 
 
 def _is_operators(value: Mapping[str, Any]) -> bool:
-    """Whether an object beside a json column is operators rather than a JSON value. `{}` is the value."""
+    """For a json column: whether an object is operators. `{}` is a value."""
     return bool(value) and all(key.startswith("$") for key in value)
 
 
@@ -341,20 +338,18 @@ def _relation_takes(relation: Hop) -> str:
 
 
 def read_rule(document: Mapping[str, Any], table: str, resolver: NameResolver, use: Use = "rule") -> Condition:
-    """A rule's `where` (or `check`), in normal form and not yet guarded (`conditions.guarded`). Raises
-    InvalidCondition."""
+    """A rule's `where` or `check`, in normal form, unguarded (`conditions.guarded`). Raises InvalidCondition."""
     return _Reader(resolver, table, use).condition(table, document, "", 1)
 
 
 def read_record(document: Mapping[str, Any], table: str, resolver: NameResolver) -> Condition:
-    """A webhook's filter: the columns of one record and `$old.<column>`, without relations. Raises InvalidCondition. To
-    be evaluated by `evaluate` with the record as row and the old record beside it. It is guarded: a comparison with an
-    old value that is missing (every insert) or null is false, negated or not."""
+    """A webhook's filter for `evaluate`: columns of a record and `$old.<column>`, guarded: a comparison with a missing
+    old value is false. Raises InvalidCondition."""
     return guarded(_Reader(resolver, table, "record").condition(table, document, "", 1))
 
 
 def read_filter(document: Any, table: str, resolver: NameResolver) -> Filter:
-    """A caller's filter from parsed JSON. Raises InvalidCondition."""
+    """Raises InvalidCondition."""
     reader = _Reader(resolver, table, "filter")
     shape = reader.condition(table, document, "", 1)
     if not reader.wires:

@@ -1,6 +1,5 @@
-"""The names that a filter or rule may use, and the errors for those it may not. Every name goes through a
-`NameResolver`, which knows what this caller may know of, and nothing else: an unknown name and a hidden one take the
-same way to the same bytes."""
+"""The names that a filter or rule may use. Every name goes through a `NameResolver`, and unknown and hidden names give
+the same error."""
 
 from collections.abc import Iterable, Mapping
 from itertools import count
@@ -15,7 +14,7 @@ _tokens = count(1)
 
 
 class InvalidCondition(Exception):
-    """A filter or rule that cannot be understood. `path` leads to the offending node (`$or.1.list.name`)."""
+    """An invalid filter or rule. `path` leads to the node (`$or.1.list.name`)."""
 
     def __init__(self, path: str, code: str, message: str) -> None:
         self.path = path
@@ -25,30 +24,30 @@ class InvalidCondition(Exception):
 
 
 class NameResolver(Protocol):
-    """What one caller may know of a schema: the only way from a name to a column or relation."""
+    """What a caller may know of a schema."""
 
     @property
     def token(self) -> int:
-        """Equal for equal sights of one schema version, never reused: a key for what was parsed under it."""
+        """A cache key for what was parsed: equal for equal resolvers of one schema version, never reused."""
 
     def column(self, table: str, name: str) -> Column | None:
-        """The column by its stored name, if this caller may read it in some row; `null` if its cells may read null."""
+        """The column, if readable in some row; `null`: as the caller sees it."""
 
     def relation(self, table: str, name: str) -> Hop | None:
-        """The relation, if the far table has a read rule for this caller and the column that links is readable."""
+        """The relation, if the caller may read its table and linking column."""
 
     def names(self, table: str) -> Iterable[str]:
-        """All that `column` and `relation` know: what may be proposed in the place of a name that they do not."""
+        pass
 
     def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
-        """The table's named condition as its author wrote it; None if there is none."""
+        """As written; None if there is none."""
 
     def searchable(self, table: str) -> tuple[str, ...]:
-        """The readable columns of type text, without `id`: what a `$search` without a column looks through."""
+        """The readable text columns without `id`, for `$search`."""
 
     @property
     def user_fields(self) -> tuple[str, ...]:
-        """The fields of users that this caller may embed; none unless the document opens them."""
+        """The fields of users that this caller may embed."""
 
 
 class SchemaNames:
@@ -63,8 +62,6 @@ class SchemaNames:
 
 
 class AuthorNames(SchemaNames):
-    """A NameResolver of all names, for the author of the rules."""
-
     def column(self, table: str, name: str) -> Column | None:
         return self.schema.tables[table].all_columns.get(name)
 
@@ -90,8 +87,7 @@ def text_columns(table: Table, readable: Iterable[str]) -> tuple[str, ...]:
 
 
 Use = Literal["filter", "rule", "check", "record"]
-"""A caller's filter; a rule's `where`; a rule's `check`, which also knows `$old`; a webhook's filter, which knows no
-other variable."""
+"""A caller's filter; a rule's `where`; a rule's `check` (with `$old`); a webhook's filter (only `$old`)."""
 
 
 def join_path(path: str, part: object) -> str:
@@ -99,14 +95,14 @@ def join_path(path: str, part: object) -> str:
 
 
 def refuse_unknown(path: str, word: str = "", known: Iterable[str] = ()) -> NoReturn:
-    """`known` are the names that the asker may see: nothing else is ever proposed."""
+    """`known` are visible names: only those are suggested."""
     combinator = f"${word.lower()}"
     slip = f'; did you mean "{combinator}"?' if combinator in COMBINATORS else did_you_mean(word, known)
     raise InvalidCondition(path, "unknown", f"there is no such column or relation{slip or '.'}")
 
 
 def user_column(table: str, name: str, resolver: NameResolver) -> str | None:
-    """The readable column with the id of the user `name`: `owner_id` for `owner`."""
+    """The readable column of the user `name`: `owner_id` for `owner`."""
     column = resolver.column(table, f"{name}_id")
     return column.name if column is not None and column.is_user else None
 
@@ -117,8 +113,7 @@ def refuse_user(path: str, table: str, name: str, resolver: NameResolver) -> Non
 
 
 def unknown_operator(path: str, word: str, known: Iterable[str]) -> InvalidCondition:
-    """Names the operator that is most likely meant (other systems spell them `gte`, `_gte`, `starts_with`), or all that
-    fit."""
+    """Suggests the intended operator (`gte`, `_gte`, `starts_with`), or all."""
     meant = f"${word.lstrip('$').replace('_', '')}".lower()
     spelled = {one.lower(): one for one in known}
     slip = f'; did you mean "{spelled[meant]}"?' if meant in spelled else f": here are {', '.join(sorted(known))}."
@@ -126,5 +121,5 @@ def unknown_operator(path: str, word: str, known: Iterable[str]) -> InvalidCondi
 
 
 def shown(path: str) -> str:
-    """A path as an answer may repeat it: shortened, and without characters that could not be sent."""
+    """A path for error messages: shortened, without control characters."""
     return path[:200].encode("unicode_escape").decode()

@@ -1,4 +1,4 @@
-"""Named conditions: which rules use which of them, so that a plan can list what a change affects."""
+"""Named conditions: which rules use which, for plans."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,11 +6,10 @@ from typing import Any
 from rows.schema.model import Schema, Table
 
 Name = tuple[str, str]
-"""A table, and the name of one of its conditions."""
 
 
 def used_by_rules(schema: Schema) -> Mapping[Name, list[str]]:
-    """For each named condition the rules that use it, themselves or through another one: `tasks.user.read`."""
+    """By named condition, the rules that use it directly or indirectly: `tasks.user.read`."""
     found: dict[Name, list[str]] = {}
     for table in schema.tables.values():
         for role, actions in table.rules.items():
@@ -22,7 +21,7 @@ def used_by_rules(schema: Schema) -> Mapping[Name, list[str]]:
 
 
 def uses(schema: Schema, table: Table, document: Any) -> frozenset[Name]:
-    """The named conditions that a condition of `table` uses, also inside of others."""
+    """Named conditions used by a condition of `table`, also indirectly."""
     found: set[Name] = set()
     _collect(schema, table, document, found)
     return frozenset(found)
@@ -36,7 +35,6 @@ def _collect(schema: Schema, table: Table, document: Any, found: set[Name]) -> N
 
 
 def _mentioned(schema: Schema, table: Table, document: Any) -> Iterator[tuple[Table, str]]:
-    """Each `$is` in the document, with the table that it is about."""
     if isinstance(document, list | tuple):
         for part in document:
             yield from _mentioned(schema, table, part)
@@ -51,7 +49,6 @@ def _mentioned(schema: Schema, table: Table, document: Any) -> Iterator[tuple[Ta
 
 
 def _at_the_end(schema: Schema, table: Table, path: str) -> Table | None:
-    """The table that a path of relations leads to; None where it ends at a column."""
     for step in path.split("."):
         relation = table.relations.get(step)
         if relation is None:

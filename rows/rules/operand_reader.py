@@ -1,4 +1,4 @@
-"""Reads the operands of conditions: literals, variables and other columns, each checked against the column's type."""
+"""Reads the operands of conditions (literals, variables, columns), by the column's type."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,8 +16,8 @@ MAX_LIST: Final = 1_000
 
 
 class OperandReader:
-    """What a condition compares with. A filter's values are numbered into slots, and a text that begins with `$` is the
-    text it is; the other uses bind literals as constants and know variables."""
+    """A filter's values become slots, and `$` has no meaning in them; others bind literals as constants and know
+    variables."""
 
     __slots__ = ("base", "resolver", "table", "use", "values", "wires")
 
@@ -25,13 +25,12 @@ class OperandReader:
         self.resolver = resolver
         self.base = table
         self.table = table
-        """The table of the column that is being read, unless a path leads on from there."""
+        """The table of the column, unless a path leads on."""
         self.use = use
         self.wires: list[bytes] = []
         self.values: list[Any] = []
 
     def comparable(self, cell: Path, column: Column, value: Any, path: str) -> Operand:
-        """An operand that stands for one cell of `column`."""
         type_ = SQL_TYPES[column.type]
         if isinstance(value, Mapping) and value.keys() == {"$column"} and column.type != "json":
             return self.other_cell(cell, type_, value["$column"], path)
@@ -42,7 +41,7 @@ class OperandReader:
         return self.bind(type_, self.literal(column, value, path))
 
     def other_cell(self, cell: Path, type_: Type, name: Any, path: str) -> OtherCell:
-        """The operand `{"$column": name}`: a column of the table at the end of the path of `cell`."""
+        """The operand `{"$column": name}`, of the table at the end of `cell`'s path."""
         table = cell.hops[-1].table if cell.hops else self.table
         if not isinstance(name, str):
             raise InvalidCondition(path, "wrong_type", "$column must be the name of a column.")
@@ -81,7 +80,7 @@ class OperandReader:
         return value if self.use == "filter" else read_literal(value, path)
 
     def check_email(self, column: Column, value: Any, path: str) -> None:
-        """Refuse a filter for an email with a space: it would find nothing, because a URL turned a plus into it."""
+        """Refuse an email with a space: a URL turned a plus into it."""
         if self.use == "filter" and column.format == "email" and isinstance(value, str) and " " in value:
             message = 'must be an email, which has no space. In a URL, "+" means a space: write "%2B".'
             raise InvalidCondition(path, "invalid", message)
@@ -101,7 +100,7 @@ class OperandReader:
         return Slot(len(self.wires) - 1, type_)
 
     def variable(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Variable | None:
-        """The variable that `value` names, typed by what it is compared with; None for a literal."""
+        """The variable that `value` names, typed by its comparison; None for a literal."""
         if self.use == "filter" or not isinstance(value, str) or not value.startswith("$") or value.startswith("$$"):
             return None
         return read_variable(self.resolver, self.base, value[1:], type_, form, path, self.use)

@@ -1,6 +1,5 @@
-"""The operators of conditions: which ones each column type takes, and the form of their operands. Pure tables and
-texts. `rows.rules.grammar` reads operators by them, `rows.rules.rules` shapes the values of variables when it binds
-them. docs/reference/filters.md has the table for users."""
+"""The operators of each column type, and the form of their operands. docs/reference/filters.md has the table for
+users."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -48,7 +47,7 @@ OPERATORS: Final[Mapping[str, frozenset[str]]] = {
     "reference": _EQUALITY,
     "user": _EQUALITY,
 }
-"""Which operators fit a column of which type; `$not` fits all. docs/reference/filters.md is checked against this."""
+"""By column type; `$not` fits all. Compared with docs/reference/filters.md."""
 
 ALL_OPERATORS: Final = frozenset().union(*OPERATORS.values(), COMBINATORS, QUANTIFIERS)
 
@@ -72,13 +71,12 @@ MEMBER_OPERATORS: Final[Mapping[str, tuple[Operator, Form]]] = {
 
 
 def escape_pattern(text: str) -> str:
-    """`text` as a LIKE pattern that matches exactly itself."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def shape_operand(form: Form, value: Any) -> Any:
-    """What a checked text (or list) becomes as the operand of its operator. Raises InvalidValue. `like` takes the text
-    as the pattern it is; a backslash at its end would be PostgreSQL's error 22025."""
+    """The operand of a checked text or list. Raises InvalidValue: a pattern that ends in a backslash would be
+    PostgreSQL's error 22025."""
     match form:
         case "plain":
             return value
@@ -114,5 +112,4 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def type_of_operand(type_: Type, form: Form) -> Type:
-    """The type an operand has after `shape_operand`."""
     return "text[]" if form in ("one", "words") else type_

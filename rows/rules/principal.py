@@ -1,4 +1,4 @@
-"""Who reads or writes: the principal of a request, the role it is evaluated under, and the values of its variables."""
+"""The principal of a request, its role in rules, and the values of variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,13 +17,12 @@ USER: Final = "user"
 MEMBER: Final = "member"
 SERVER: Final = "server"
 ANONYMOUS: Final = "anonymous"
-"""The role of callers with a publishable key. Users cannot have it (`accounts.users.service.RESERVED_ROLES`); a user
-that has it from elsewhere gets `user:anonymous`, with the rules that tables have for that name."""
+"""The role of callers with a publishable key. Users with that role get `user:anonymous`
+(`accounts.users.service.RESERVED_ROLES`)."""
 
 RoleKey = str
-"""The role under which a principal is evaluated: `all`, `server`, `member`, `viewer`, `anonymous`, `user`, or
-`user:<role>` for an app user whose role a table names. Few per schema version, so that it can be part of a statement's
-cache key."""
+"""`all`, `server`, `member`, `viewer`, `anonymous`, `user`, or `user:<role>` if a table names that role: few per
+version, for cache keys."""
 
 ALL: Final[RoleKey] = "all"
 VIEWER: Final[RoleKey] = "viewer"
@@ -31,9 +30,8 @@ VIEWER: Final[RoleKey] = "viewer"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """In whose name rows are read and written. `user_id`, `email`, `role` and `claims` are an app user's (as stored,
-    not as a token says); an account has an id and an e-mail, a key has its `key_id`; so has who is `anonymous`, of the
-    key that was shown, and nothing else. `bypass` is the scope `rows:bypass_rules`, or an operator's own hand."""
+    """Who reads or writes. `user_id`, `email`, `role` and `claims` are an app user's, as stored; an account has an id
+    and email; a key, also for `anonymous`, its `key_id`. `bypass`: the scope `rows:bypass_rules`, or an operator."""
 
     kind: CallerKind
     user_id: str | None = None
@@ -42,12 +40,12 @@ class Principal:
     claims: Mapping[str, Any] = field(default_factory=dict, hash=False)
     key_id: str | None = None
     reads_only: bool = False
-    """A role_view of the project."""
+    """A viewer of the project."""
     bypass: bool = False
 
     @classmethod
     def of(cls, caller: Caller) -> "Principal":
-        """The principal that an authenticated caller is, in the environment of its `place`."""
+        """The principal of an authenticated caller, in its `place`."""
         if caller.kind == "key":
             return cls("key", key_id=caller.id, bypass=caller.may("rows:bypass_rules"))
         if caller.kind == "anonymous":
@@ -59,14 +57,12 @@ class Principal:
 
     @classmethod
     def of_user(cls, user: "User") -> "Principal":
-        """An app user, as its requests would be."""
         return cls("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
 
 
 def resolve(variable: Variable, principal: Principal, now: datetime | None = None) -> Any:
-    """The value of a variable in Python's spelling, or None where it is missing, null, empty or not of its type. Empty
-    are "", [] and {}; false and 0 are values. `now` is the moment of the statement in UTC, as the database says it.
-    `$old` is not a value and raises LookupError, and so does `$now` without a moment."""
+    """A variable's Python value, or None if missing, null, empty ("", [], {}) or of another type. `now` is the
+    database's time. Raises LookupError for `$old`, and for `$now` without a time."""
     raw = _raw(variable.name, principal, now)
     if raw is None:
         return None
@@ -108,7 +104,6 @@ def _raw(name: str, principal: Principal, now: datetime | None) -> Any:
 
 
 def bind(variable: Variable, principal: Principal) -> bytes | None:
-    """The value of a variable on the wire, under a cast to `variable.type`; None as `resolve`. Never `$now`, which is
-    asked of the database's clock (`role_views`)."""
+    """A variable's wire value for its type; None as `resolve`. Never `$now`, which is the database's (`role_view`)."""
     value = resolve(variable, principal)
     return None if value is None else wire(variable.type, value)

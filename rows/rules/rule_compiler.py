@@ -19,8 +19,8 @@ from rows.schema.values import InvalidValue, wire
 
 
 class RuleCompiler:
-    """The rules of one role of one table. Raises InvalidCondition with a path inside the role's rules, or, with a list
-    of errors, notes them there by their whole paths and goes on, as far as the list takes them."""
+    """Raises InvalidCondition with a path inside the role's rules, or collects errors with whole paths in a given
+    list."""
 
     def __init__(self, author: "AuthorNames", table: Table, role: str, errors: Errors | None = None):
         self.author = author
@@ -110,7 +110,7 @@ class RuleCompiler:
         return whole, tuple(clauses)
 
     def columns(self, patterns: tuple[str, ...] | None, path: str, known: Mapping[str, Column]) -> frozenset[str]:
-        """The columns that a list such as `["*", "-internal"]` means; all of `known` for None."""
+        """The columns of a list such as `["*", "-internal"]`; all of `known` for None."""
         if patterns is None:
             return frozenset(known)
         chosen: set[str] = set(known) if "*" in patterns else set()

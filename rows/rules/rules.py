@@ -1,11 +1,6 @@
-"""Rules: what one role may read and write of one table, compiled from the schema document. A `Ruleset` belongs to one
-version of a schema. A request's `Principal` (who) has a `role_key` in it (as what: `server`, `member`, `anonymous`,
-`user`, `user:editor`, …), and for a role_key the ruleset gives the `Access` to each table and the `NameResolver` by
-which `grammar` resolves names. Everything is compiled at first use and kept with the ruleset; a statement depends on
-the principal through its role_key alone, and its variables are bound per request (`bind`). Fails closed in each
-direction: a table without a rule for an app user's role, or for `anonymous`, is not there; an operand that is missing
-makes its clause false, negated or not; a rule that cannot be compiled, which `validate` keeps out of every applied
-document, raises. docs/reference/rules.md describes rules for developers."""
+"""Rules of one schema version. A `Principal` has a `role_key`, for which the ruleset gives the `Access` to each table
+and a `NameResolver`; statements depend on the principal only through it. Compiled at first use. Fails closed: no rule
+means no access, a missing operand makes its clause false, an invalid rule raises. docs/reference/rules.md."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,11 +18,11 @@ from rows.schema.user_fields import visible_to
 
 
 class InvalidRule(RuntimeError):
-    """A stored rule cannot be compiled. It was valid when it was applied, so the defect is ours; nothing is read."""
+    """A stored rule, valid when applied, cannot be compiled: a defect of the platform; nothing is read."""
 
 
 class Ruleset:
-    """The rules of one schema version. Safe to share between threads: what it keeps is computed alike by all."""
+    """Safe to share between threads."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -37,7 +32,6 @@ class Ruleset:
 
     @property
     def author(self) -> "AuthorNames":
-        """Everything there is: what rules themselves are read with."""
         return self._rights.author
 
     def role_key(self, principal: Principal) -> RoleKey:
@@ -56,16 +50,15 @@ class Ruleset:
 
     @property
     def role_keys(self) -> dict[str, RoleKey]:
-        """The roles that rules name and the built-in ones, each with its role_key."""
+        """By role, its role_key: named and built-in ones."""
         own = sorted(self._roles - {USER, MEMBER, SERVER, ANONYMOUS})
         return {role: role for role in (ANONYMOUS, USER, MEMBER, SERVER)} | {role: f"{USER}:{role}" for role in own}
 
     def access(self, table: str, role_key: RoleKey) -> Access:
-        """What `role_key` may do with the table of that name, which must be one. Raises InvalidRule."""
+        """The access of `role_key` to an existing table. Raises InvalidRule."""
         return self._rights.access(table, role_key)
 
     def resolver(self, role_key: RoleKey) -> "_RoleNameResolver":
-        """The names that `role_key` may use in filters, orders and `with`."""
         found = self._resolvers.get(role_key)
         if found is None:
             found = self._resolvers.setdefault(role_key, _RoleNameResolver(self._rights, role_key))
@@ -73,8 +66,8 @@ class Ruleset:
 
 
 class _Rights:
-    """What each role_key may do with each table, compiled at first use. Name resolvers use it and it knows of none, so
-    that nothing here is a circle: `rows.query.schema_cache` says why."""
+    """Access by role_key and table, compiled at first use. Has no reference to name resolvers, to avoid cycles
+    (`rows.query.schema_cache`)."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -124,7 +117,7 @@ def _everything(table: Table) -> Access:
 
 
 class _RoleNameResolver(SchemaNames):
-    """What one role_key may know: `NameResolver`, answered from its read rules."""
+    """A `NameResolver` by a role's read rules."""
 
     def __init__(self, rights: _Rights, role_key: RoleKey) -> None:
         super().__init__(rights.schema)
@@ -136,7 +129,7 @@ class _RoleNameResolver(SchemaNames):
         self._searchable: dict[str, tuple[str, ...]] = {}
 
     def columns(self, table: str) -> Mapping[str, Column]:
-        """The readable columns by name, in the table's order; `null` says whether this role_key may find null there."""
+        """Readable columns, in order; `null` as the role sees them."""
         found = self._columns.get(table)
         if found is None:
             found = self._columns.setdefault(table, self._readable(table))
@@ -153,7 +146,7 @@ class _RoleNameResolver(SchemaNames):
         return self.columns(table).get(name)
 
     def relations(self, table: str) -> Mapping[str, Hop]:
-        """The relations that exist for this role_key, by name."""
+        """By name."""
         found = self._relations.get(table)
         if found is None:
             found = self._relations.setdefault(table, dict(self._visible(self.schema.tables[table])))
@@ -180,7 +173,7 @@ class _RoleNameResolver(SchemaNames):
 
 
 def _user_fields(schema: Schema, role_key: RoleKey) -> tuple[str, ...]:
-    """The fields of users that `role_key` sees. `rows:bypass_rules` adds none: the key has those of `server`."""
+    """`rows:bypass_rules` sees the fields of `server`."""
     base, _, own = role_key.partition(":")
     return visible_to(schema.users, own, {ALL: SERVER, VIEWER: MEMBER}.get(base, base))
 
@@ -191,9 +184,8 @@ def _nullable(column: Column) -> Column:
 
 # When a schema is applied
 def validate(schema: Schema) -> list[FieldError]:
-    """Everything that is wrong with the rules and checks of a document, each with its path such as
-    `tables.tasks.rules.user.read.where.$or.1.list.nme`; an empty list if nothing is. Asked before a version is applied.
-    Raises InvalidDocument if there are more than are named."""
+    """All errors of a document's rules and checks, each with its path such as
+    `tables.tasks.rules.user.read.where.$or.1.list.nme`. Raises InvalidDocument if there are too many."""
     author = AuthorNames(schema)
     found = Errors()
     for table in schema.tables.values():

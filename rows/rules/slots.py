@@ -1,4 +1,4 @@
-"""Renumbers the slots of a filter, which are the positions of its bound values."""
+"""Renumbers the slots of a filter."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from rows.rules.conditions import And, Compare, Condition, Filter, Not, Operand,
 
 
 def compact(found: Filter) -> Filter:
-    """The filter without the values of conditions that a TRUE or FALSE made irrelevant: every value must be bound."""
+    """The filter without values of dropped conditions: every value must be bound."""
     used = sorted({operand.index for operand in operands(found.shape) if isinstance(operand, Slot)})
     numbers = {old: new for new, old in enumerate(used)}
     return Filter(

@@ -1,4 +1,4 @@
-"""Variables and literals in rules: `$user.id`, `$old.done`, and `$$` for a text that begins with `$`."""
+"""Variables and literals in rules: `$user.id`, `$old.done`, `$$` for a literal `$`."""
 
 import re
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ _CLAIM: Final = re.compile(r"user\.claims(\.[A-Za-z0-9_-]{1,64}){1,5}", re.ASCII
 
 
 def read_literal(value: Any, path: str) -> Any:
-    """A rule's literal, in which `$$` at the beginning of a text stands for `$`, at any depth. Raises InvalidCondition
-    for a text that begins with a single `$`: its author meant a variable, which is not allowed there."""
+    """A rule's literal, with `$$` for a leading `$` at any depth. Raises InvalidCondition for a single `$`: variables
+    are not allowed there."""
     if isinstance(value, str) and value.startswith("$"):
         if not value.startswith("$$"):
             message = 'a variable cannot stand inside of a value; write "$$" for a text that begins with "$".'
@@ -31,8 +31,8 @@ def read_literal(value: Any, path: str) -> Any:
 def read_variable(
     resolver: NameResolver, table: str, name: str, type_: Type, form: Form, path: str, use: Use = "rule"
 ) -> Variable:
-    """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if there is none such, or if
-    it can never have a value of that type. What a claim holds is only known, and checked, when it is bound."""
+    """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if unknown or never of that
+    type. Claims are checked when bound."""
     if name.startswith(OLD) and use in ("check", "record"):
         column = resolver.column(table, name.removeprefix(OLD))
         if column is None:
@@ -64,7 +64,7 @@ NO_CONDITION: Final = "there is no condition of this name that can be used here.
 
 
 def without_variables(document: Any, path: str) -> Any:
-    """A named condition as a caller would write it: `$$` is one dollar sign. Raises InvalidCondition for a variable."""
+    """A named condition for callers: `$$` is a dollar sign. Raises InvalidCondition for a variable."""
     if isinstance(document, str) and document.startswith("$"):
         if not document.startswith("$$"):
             raise InvalidCondition(path, "unknown", NO_CONDITION)

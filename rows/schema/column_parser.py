@@ -1,4 +1,4 @@
-"""Reads one column of a schema document: its type, and what belongs to the type."""
+"""Reads one column of a schema document."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,15 +27,15 @@ COLUMN_NAME_ENDING: Final = "_id"
 
 
 class ColumnReader:
-    """The columns of one table, one by one. What they refer to is noted, and looked up when all tables are known."""
+    """The columns of one table. References are resolved when all tables are known."""
 
     def __init__(self, reader: DocumentChecks) -> None:
         self.reader = reader
         self.targets: list[tuple[DocumentPath, str]] = []
-        """The tables that references point to, each with the path that names it."""
+        """Targets of references, each with its path."""
 
     def read(self, path: DocumentPath, key: str, raw: object) -> Column | None:
-        """The column, or None after an error that leaves nothing to go on with."""
+        """The column; None after an error that prevents it."""
         reader = self.reader
         if not isinstance(raw, dict):
             reader.fail(path, "invalid", 'must be an object such as {"type": "text"}')
@@ -85,7 +85,7 @@ class ColumnReader:
         return replace(column, **given)
 
     def _with_bounds(self, path: DocumentPath, raw: dict[str, Any], column: Column) -> Column:
-        """The column with its `min` and `max`, which are values of its type."""
+        """`min` and `max` are values of the column's type."""
         found: dict[str, Any] = {}
         for word in ("min", "max"):
             if raw.get(word) is not None:

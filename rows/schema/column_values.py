@@ -1,4 +1,4 @@
-"""The values that a column takes: what a write may leave in a cell, what a filter may compare with it, and its size."""
+"""Validates the values of a column: cells, operands, and sizes."""
 
 import json
 import re
@@ -11,33 +11,32 @@ from rows.schema.model import ID, SQL_TYPES, Column, ColumnType, Table
 from rows.schema.values import InvalidValue, read, wire
 
 MAX_INDEXED_BYTES: Final = 2_600
-"""A btree entry holds 2,704 bytes; a longer text in an indexed column would be PostgreSQL's error 54000."""
+"""A btree entry has 2,704 bytes; longer would be error 54000."""
 
 ROW_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 RESERVED_IDS: Final = frozenset({"query", "explain"})
-"""Words that are endpoints in the place of a row's id."""
+"""Endpoints in the place of a row's id."""
 
 
 def missing_row() -> InvalidValue:
-    """For a reference to a row that is not there, or that the caller may not see: one answer for both."""
+    """One error for missing and invisible rows."""
     return InvalidValue("no_such_row", "There is no such row that you can see.")
 
 
 def missing_user() -> InvalidValue:
-    """The error for a user column whose id is not a user of the environment."""
     return InvalidValue("no_such_user", "There is no such user.")
 
 
 MAX_ROW_BYTES: Final = 8 * 2**20
-"""Of a row's texts, arrays and JSON, as stored: a row is an answer, and twice in its event. A body of 1 MB can bring in
-more, in JSON's exponents or in defaults, and further ones must not add to it for ever."""
+"""Of a row's texts, arrays and JSON, as stored: it is a response, and twice in its event. JSON's exponents and defaults
+can exceed a request's 1 MB."""
 LONG_TYPES: Final = frozenset[ColumnType]({"text", "json", "text[]"})
-"""Types whose cells a client can make as long as it likes."""
+"""Types with cells of any length."""
 
 
 def stored_size(column: Column, cell: bytes) -> int:
-    """Bytes of the wire text `cell` of one of LONG_TYPES as PostgreSQL gives it back, but for JSON's blanks. It writes
-    the numbers of JSON without exponents: the five bytes of 1e308 come back as 309."""
+    """Bytes of a cell of LONG_TYPES as PostgreSQL returns it, without JSON's blanks. JSON numbers lose exponents: 1e308
+    becomes 309 bytes."""
     if column.type != "json" or (b"e+" not in cell and b"e-" not in cell):
         return len(cell)
     size = len(cell)
@@ -53,9 +52,8 @@ def stored_size(column: Column, cell: bytes) -> int:
 
 # Columns: what a write may leave in a cell.
 def read_operand(column: Column, value: Any) -> Any:
-    """Python's spelling of a value to compare with `column`. Raises InvalidValue, also for null. Unlike `read_cell` it
-    takes a text of any length, a decimal of any scale and any text for a reference or user: comparing with what cannot
-    be there is an honest question, and its answer is no."""
+    """The Python value to compare with `column`. Raises InvalidValue, also for null. Accepts any length, scale and
+    reference: comparing with an impossible value finds nothing."""
     read_value = read(SQL_TYPES[column.type], value)
     if column.type == "enum" and read_value not in column.values:
         raise _not_among(column)
@@ -63,8 +61,8 @@ def read_operand(column: Column, value: Any) -> Any:
 
 
 def read_cell(column: Column, value: Any) -> Any:
-    """Python's spelling of `value` as a cell of `column`, None for null. Raises InvalidValue. Whether the row of a
-    reference, or the user, exists is not asked here."""
+    """The Python value of a cell, None for null. Raises InvalidValue. Does not check that a referenced row or user
+    exists."""
     cell = read_unbounded(column, value)
     if cell is not None and (column.min is not None or column.max is not None):
         _check_range(column, cell)
@@ -72,7 +70,7 @@ def read_cell(column: Column, value: Any) -> Any:
 
 
 def read_unbounded(column: Column, value: Any) -> Any:
-    """As `read_cell`, with no regard to `min` and `max`: for what is added to a cell."""
+    """As `read_cell` without `min` and `max`: for increments."""
     if value is None and column.null:
         return None
     cell = read(SQL_TYPES[column.type], value)
@@ -112,7 +110,7 @@ def _spelled(column: Column, cell: Any) -> str:
 
 
 def misfit(column: Column) -> InvalidValue:
-    """The error for a value that the column's CHECK constraint refused: which one it is, PostgreSQL does not say."""
+    """The error of the column's CHECK constraint; PostgreSQL does not say which value."""
     least, greatest = (None if end is None else _spelled(column, end) for end in (column.min, column.max))
     match least, greatest:
         case None, None:
@@ -145,14 +143,14 @@ def _check_digits(column: Column, value: Decimal) -> None:
 
 
 def read_id(value: Any) -> str:
-    """A row's id as its maker chose it: 1-64 of `A-Za-z0-9_-`. Raises InvalidValue."""
+    """1-64 of `A-Za-z0-9_-`. Raises InvalidValue."""
     if isinstance(value, str) and ROW_ID.fullmatch(value):
         return value
     raise InvalidValue("invalid", "Must be 1-64 letters, digits, hyphens or underscores.")
 
 
 def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
-    """The wire text of the JSON `value` as a cell of `column`, None for null. Raises InvalidValue."""
+    """The wire text of a cell, None for null. Raises InvalidValue."""
     if column is ID:
         return read_id(value).encode()
     cell = read_cell(column, value)
@@ -163,7 +161,7 @@ def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
 
 
 def is_indexed(table: Table, column: Column) -> bool:
-    """Whether the document declares an index or a unique that holds the column's values."""
+    """Whether an index or unique has the column's values."""
     indexed = any(key.column == column.name for index in table.indexes for key in index.keys)
     return indexed or any(column.name in unique for unique in table.unique)
 

@@ -1,4 +1,4 @@
-"""Reads the values of a schema document and collects the errors, each with its path."""
+"""Checks the values of a schema document, and collects errors with paths."""
 
 import json
 import re
@@ -11,14 +11,12 @@ from rows.schema.model import Errors
 
 
 def _shown(name: object) -> str:
-    """A key as it may stand in a path: itself where it is short and plain, else quoted and cut."""
+    """A key in a path, quoted and shortened if necessary."""
     text = str(name)
     return text if re.fullmatch(r"[\w$*-]{1,64}", text) else json.dumps(text)[:64]
 
 
 class DocumentPath:
-    """The current path; `/` goes deeper."""
-
     __slots__ = ("text",)
 
     def __init__(self, text: str = "") -> None:
@@ -29,8 +27,6 @@ class DocumentPath:
 
 
 class DocumentChecks:
-    """Checks of one document; `errors` grows with each that fails."""
-
     def __init__(self) -> None:
         self.errors = Errors()
 
@@ -38,7 +34,7 @@ class DocumentChecks:
         self.errors.append(FieldError(path.text or "tables", code, message))
 
     def mapping(self, path: DocumentPath, raw: object) -> dict[str, Any]:
-        """`raw` if it is an object; otherwise an error and an empty one."""
+        """`raw` if it is an object; otherwise an error and {}."""
         if isinstance(raw, dict):
             return raw
         self.fail(path, "invalid", "must be an object")
@@ -79,7 +75,7 @@ class DocumentChecks:
         return None
 
     def unique_sources(self, path: DocumentPath, sources: Mapping[str, str | None], what: str) -> None:
-        """No two may come from one."""
+        """No two may have the same source."""
         taken: dict[str, str] = {}
         for name, source in sources.items():
             if source is None:

@@ -1,7 +1,5 @@
-"""Formats of text columns: one regular expression each, which Python and PostgreSQL read alike.
-
-So no `.`, `\\s`, `\\d` or `\\w`, which differ between the two, and no repetition above 255.
-"""
+"""Formats of text columns: one regular expression for Python and PostgreSQL, so without `.`, `\s`, `\d`, `\w` and
+repetitions above 255, which differ."""
 
 import re
 from collections.abc import Mapping

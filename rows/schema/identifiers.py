@@ -1,6 +1,5 @@
-"""Names in a schema document, and the names of what they become in PostgreSQL. A tenant's name reaches SQL only after
-it passed `problem` here and was looked up in the schema; constraints and indexes are named by a digest of table and
-columns, so that a rename finds and renames them, whatever the names' lengths."""
+"""Names in a schema document and in PostgreSQL. Tenants' names reach SQL only after `problem`; constraints and indexes
+are named by a digest, so that renames find them."""
 
 import difflib
 import hashlib
@@ -10,19 +9,19 @@ from typing import Final, Literal
 
 PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 RESERVED: Final = frozenset({"pk", "check", "objects", "unruled", "id", "created_at", "updated_at"})
-"""Names that the implicit columns or Django's models own. `user`, `order`, `select` and their like are free."""
+"""Names of implicit columns and Django's attributes. SQL's words are allowed."""
 SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-"""What every table of PostgreSQL has beside its own columns. A table may be called so, a column may not."""
+"""PostgreSQL's system columns; allowed as table names."""
 
 _COMPARED: Final = 60
 
 Kind = Literal["pk", "uq", "nu", "ix", "fk", "ck", "tc"]
-"""`nu` is the index of a unique that is not yet one (`rows.migrate.concurrent_unique_indexes`), `ck` the check of one
-column, `tc` a check of the table."""
+"""`nu`: an index to become a unique (`rows.migrate.concurrent_unique_indexes`); `ck`: a column's check; `tc`: a
+table's."""
 
 
 def problem(name: object) -> str | None:
-    """Why `name` cannot name a table, column or relation, as the end of a sentence; None if it can."""
+    """Why `name` is invalid, as the end of a sentence; None if valid."""
     if not isinstance(name, str):
         return "must be a string"
     if not PATTERN.fullmatch(name):
@@ -37,8 +36,7 @@ def problem(name: object) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """`; did you mean "users"?` for the nearest known word, or an empty string: to be put at the end of a message. At
-    most _COMPARED words are compared letter by letter: one comparison of long names takes 0.1 ms."""
+    """`; did you mean "users"?` for the nearest of at most _COMPARED known words, or an empty string."""
     if not isinstance(word, str) or len(word) > 100:
         return ""
     words = list(known)
@@ -47,8 +45,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def respelled(word: object, known: Iterable[str]) -> str:
-    """As `did_you_mean`, where a client may send thousands of words: only other spellings of the same one (`dueOn`,
-    `Due_On`), and a reference without its `_id`."""
+    """As `did_you_mean`, cheaper: only other spellings (`dueOn`, `Due_On`), and references without `_id`."""
     close = _respelled(word, known) if isinstance(word, str) and len(word) <= 100 else []
     return f'; did you mean "{close[0]}"?' if close else ""
 
@@ -63,12 +60,11 @@ def _folded(word: str) -> str:
 
 
 def of(kind: Kind, table: str, *parts: str) -> str:
-    """The name of a constraint or index: `_uq_` and 20 hex digits. The underscore in front no tenant name can have, so
-    that no table can be called as the index of another (they share one namespace in PostgreSQL)."""
+    """The name of a constraint or index: `_uq_` and 20 hex digits. No tenant's name starts with an underscore."""
     digest = hashlib.sha256("\0".join((table, *parts)).encode()).hexdigest()
     return f"{prefix(kind)}{digest[:20]}"
 
 
 def prefix(kind: Kind) -> str:
-    """What all names of one kind begin with, and no others."""
+    """The common prefix of one kind's names."""
     return f"_{kind}_"

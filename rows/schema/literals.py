@@ -1,4 +1,4 @@
-"""Values in a schema document: defaults and backfills, validated like rows and converted for DDL."""
+"""Defaults and backfills of a schema document, validated like rows."""
 
 from typing import Any, Final
 
@@ -7,16 +7,16 @@ from rows.schema.model import NOW, RANDOM, Column
 
 _WORDS: Final = {"date": NOW, "timestamp": NOW, "uuid": RANDOM}
 _MAX_JSON: Final = 10_000
-"""Characters of a default: it is copied into the catalog, and into every row that names no value."""
+"""Characters: a default is copied into the catalog and into rows."""
 
 
 def unstorable(text: str) -> bool:
-    """Whether PostgreSQL cannot hold it: NUL characters and lone surrogates."""
+    """NUL and lone surrogates."""
     return "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def problem(column: Column, raw: Any) -> str | None:
-    """Why the JSON value `raw` cannot stand in `column`, as a sentence; None if it can."""
+    """Why the JSON value `raw` is invalid, as a sentence; None if valid."""
     try:
         value(column, raw)
     except values.InvalidValue as error:
@@ -26,7 +26,7 @@ def problem(column: Column, raw: Any) -> str | None:
 
 
 def value(column: Column, raw: Any) -> Any:
-    """`raw` as Django takes it (`NOW` and `RANDOM` as they are). Raises values.InvalidValue."""
+    """`raw` as Django takes it, except `NOW` and `RANDOM`. Raises values.InvalidValue."""
     if raw is not None and raw == _WORDS.get(column.type):
         return raw
     if len(str(raw)) > _MAX_JSON:

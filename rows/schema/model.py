@@ -1,7 +1,5 @@
-"""The parsed schema document: immutable tables, columns, relations, indexes and rules. `rows.schema.parser.parse` makes
-a `Schema` from a developer's JSON or raises `InvalidDocument` with every error at once. Everything else in `rows` (DDL,
-dynamic models, rules, statements) reads these classes and never the JSON. Names that are unknown to a `Schema` do not
-exist for any caller. docs/reference/schema.md has the format."""
+"""The parsed schema document, which `rows.schema.parser.parse` makes or raises `InvalidDocument`. All of `rows` reads
+these immutable classes and never the JSON. docs/reference/schema.md has the format."""
 
 import hashlib
 import json
@@ -51,18 +49,16 @@ SQL_TYPES: Final[Mapping[ColumnType, Type]] = MappingProxyType(
         "user": "text",
     }
 )
-"""The bare PostgreSQL type of each column type, to which values that are put in it or compared with it are cast. A cast
-with a length would truncate."""
+"""By column type, for casts of values. A cast with a length would truncate."""
 DEFAULT_ID_PREFIX: Final = "row_"
 NOW: Final = "$now"
-"""As the default of a date (today in UTC) or timestamp: the moment of the insert."""
+"""Default of a date (in UTC) or timestamp: the time of the insert."""
 RANDOM: Final = "$uuid"
-"""As the default of a uuid: a random one for each row."""
+"""Default of a uuid: random per row."""
 
 
 class InvalidDocument(Exception):
-    """The document cannot be a schema. `errors` has all that is wrong, each with its path such as
-    `tables.tasks.columns.owner.to`."""
+    """`errors` has all errors, each with its path such as `tables.tasks.columns.owner.to`."""
 
     def __init__(self, errors: Iterable[FieldError]) -> None:
         self.errors = list(errors)
@@ -70,12 +66,11 @@ class InvalidDocument(Exception):
 
 
 MAX_ERRORS: Final = 100
-"""Maximum errors of one response. Each costs time to find a suggestion, and space in the response."""
+"""Of one response: each costs time for a suggestion."""
 
 
 class Errors(list[FieldError]):
-    """The errors of one document as they are found. Raises InvalidDocument with the last that is named: what has more
-    is not read to its end."""
+    """Collects errors. Raises InvalidDocument at MAX_ERRORS."""
 
     def append(self, error: FieldError) -> None:
         super().append(error)
@@ -86,9 +81,8 @@ class Errors(list[FieldError]):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One real column of a table. `name` is the column in PostgreSQL and in rows (`list_id`), `key` what the document
-    calls it (`list`); they differ for references and users only. `default` is the document's JSON value (None: no
-    default), or `NOW` or `RANDOM`."""
+    """One column. `name` is its name in PostgreSQL and rows (`list_id`), `key` in the document (`list`); they differ
+    for references and users. `default` is JSON (None: none), `NOW` or `RANDOM`."""
 
     name: str
     key: str
@@ -96,33 +90,29 @@ class Column:
     null: bool = False
     default: Any = None
     max_length: int | None = None
-    """Characters, for text; None is unbounded."""
     min_length: int | None = None
-    """Characters, for text."""
     format: str | None = None
-    """A key of `rows.schema.formats.FORMATS`, for text."""
+    """For text: a key of `rows.schema.formats.FORMATS`."""
     min: Any = None
-    """The least value of a number, date or timestamp, in Python's spelling (`rows.schema.values`); None: no limit."""
+    """Of a number, date or timestamp, as a Python value."""
     max: Any = None
     precision: int | None = None
-    """All digits of a decimal; `scale` are those after the point."""
+    """All digits of a decimal; `scale` after the point."""
     scale: int | None = None
     values: tuple[str, ...] = ()
-    """What an enum may be, in the order of the document."""
     references: str | None = None
-    """The table a reference points to."""
     on_delete: OnDelete | None = None
-    """What deleting the row pointed to does to this one; set for references."""
+    """For references."""
     related_name: str | None = None
-    """The to-many relation's name on the far table, where the document gives one."""
+    """The to-many relation's name, if given."""
     on_user_delete: OnUserDelete | None = None
-    """What deleting the user does to this row; set for user columns."""
+    """For user columns."""
     renamed_from: str | None = None
-    """For the step to this document only: the key or name this column had before. Never stored."""
+    """The previous key or name; not stored."""
     backfill: Any = None
-    """For the step to this document only: what existing rows get where they have no value. Never stored."""
+    """The value for existing rows; not stored."""
     implicit: bool = False
-    """`id`, `created_at`, `updated_at`: every table has them, no document declares them."""
+    """`id`, `created_at`, `updated_at`."""
 
     @property
     def is_user(self) -> bool:
@@ -141,10 +131,8 @@ IMPLICIT: Final = (ID, CREATED_AT, UPDATED_AT)
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A named way from one table to another. To-one (`many` false): `column` is this table's own column, which holds
-    the far row's id. To-many: `column` is the far table's column, which holds this row's id. A to-many relation is
-    named by the far table, or by the `related_name` of the reference, required where that name is taken (two references
-    between the same tables, say)."""
+    """A relation to a table. To-one: `column` is this table's, with the other row's id. To-many: `column` is the other
+    table's, with this row's id; named by that table, or by `related_name`."""
 
     name: str
     column: str
@@ -159,15 +147,13 @@ class IndexKey:
     nulls_first: bool = False
 
     def __str__(self) -> str:
-        """As documents write it: `-due_on.nullslast`; where nulls go is left out where PostgreSQL would put them."""
         place = "" if self.nulls_first == self.descending else (".nullsfirst" if self.nulls_first else ".nullslast")
         return f"{'-' if self.descending else ''}{self.column}{place}"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """A btree index. `keys` are complete: they end in `id`, in the direction of the key before, so that a page of rows
-    in this order is a range of the index at any depth."""
+    """A btree index. `keys` end in `id`, in the direction of the key before, so that a page is an index range."""
 
     keys: tuple[IndexKey, ...]
 
@@ -177,9 +163,8 @@ class IndexSpec:
 
 @dataclass(frozen=True, slots=True)
 class RuleSpec:
-    """One rule as written: its shape is checked, the names inside are resolved by `rows.rules.rules`. `where` and
-    `check` None: not given, so nothing is asked (for `check` of an update see `rows.rules.rules`). `columns` None:
-    every column. `set` maps columns to forced values."""
+    """A rule of checked shape; `rows.rules.rules` resolves its names. `where` and `check` None: no condition. `columns`
+    None: all. `set` maps columns to forced values."""
 
     where: Mapping[str, Any] | None = None
     check: Mapping[str, Any] | None = None
@@ -188,14 +173,13 @@ class RuleSpec:
 
 
 Rules = Mapping[str, Mapping[Action, tuple[RuleSpec, ...]]]
-"""Role → action → rules, of which only `read` may have several. A role that is named has no action that is not."""
+"""Role → action → rules; only `read` may have several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`columns` are the declared ones by name; `all_columns` has `id` before and the two timestamps after them.
-    `relations` has the to-one and the to-many. `unique` are column names. `indexes` has the declared ones first, then
-    one for each reference and user column that no declared one equals."""
+    """`columns` are declared, by name; `all_columns` adds `id` and the timestamps. `indexes`: declared ones, then one
+    for each other reference and user column."""
 
     name: str
     columns: Mapping[str, Column]
@@ -204,12 +188,12 @@ class Table:
     indexes: tuple[IndexSpec, ...] = ()
     rules: Rules = field(default_factory=dict)
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Named conditions as written; `rows.rules.grammar` reads them where `$is` names one."""
+    """As written, for `$is`."""
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Conditions about a row's own cells, as written; `rows.rules.checks` reads them."""
+    """As written."""
     id_prefix: str = DEFAULT_ID_PREFIX
     renamed_from: str | None = None
-    """For the step to this document only: the table's name before. Never stored."""
+    """The previous name; not stored."""
     all_columns: Mapping[str, Column] = field(init=False, compare=False, repr=False)
     user_columns: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
@@ -219,31 +203,29 @@ class Table:
         object.__setattr__(self, "all_columns", MappingProxyType(whole))
 
     def column(self, name: str) -> Column | None:
-        """A column by its name or by its key (`list_id` or `list`), or None."""
+        """By name or key (`list_id` or `list`)."""
         return self.all_columns.get(name) or next((c for c in self.columns.values() if c.key == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """All tables of one environment at one version. `document` is the JSON as stored: what the developer wrote, without
-    the words that only concern one step (`renamed_from`, `backfill`)."""
+    """All tables of one version. `document` is the JSON as stored, without `renamed_from` and `backfill`."""
 
     tables: Mapping[str, Table]
     document: Mapping[str, Any] = field(compare=False, repr=False)
     users: UserFields = field(default_factory=dict)
-    """The fields of users that rows may embed, by role."""
+    """By role, the fields of users that rows may embed."""
 
     @property
     def digest(self) -> str:
-        """64 hex digits that are equal for documents that differ in nothing but the order of their keys."""
+        """Equal for documents that only differ in the order of keys."""
         return digest(self.document)
 
 
 def digest(document: Mapping[str, Any]) -> str:
-    """SHA-256 of the document's canonical JSON: keys sorted, no blanks, UTF-8."""
+    """SHA-256 of canonical JSON: sorted keys, no blanks, UTF-8."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 EMPTY: Final = Schema(tables=MappingProxyType({}), document={"tables": {}})
-"""What a new environment has: version 0."""

@@ -1,7 +1,5 @@
-"""Parses a schema document into a `Schema`, or into the complete list of its errors. Each error has its path
-(`tables.tasks.columns.owner.to`) and, for a misspelled name, a suggestion. Of a rule's `where`, `check`, `set` and
-`columns` only the shape is checked here; `rows.rules.rules` resolves their names against the complete schema. Pure: no
-database, no settings."""
+"""Parses a schema document into a `Schema`, or all of its errors with paths and suggestions. Names inside rules are
+resolved later by `rows.rules.rules`. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -18,16 +16,16 @@ MAX_TABLES: Final = 200
 
 _DOCUMENT_KEYS: Final = ("tables", "users")
 _STEP_KEYS: Final = frozenset({"renamed_from", "backfill"})
-"""Words that only concern the step to this document; they are not stored."""
+"""Words for one change only, not stored."""
 
 
 def parse(raw: object) -> Schema:
-    """The schema that `raw`, decoded JSON, describes. Raises InvalidDocument with every error found."""
+    """Raises InvalidDocument with every error."""
     return _Reader().read(raw)
 
 
 def stored(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The document without the words that only concern one step, key order kept. `raw` has been through `parse`."""
+    """The valid document without _STEP_KEYS, in order."""
     tables = {}
     for table_name, table in raw["tables"].items():
         kept = {key: value for key, value in table.items() if key not in _STEP_KEYS}
@@ -40,8 +38,6 @@ def stored(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Reader(DocumentChecks):
-    """One reading of one document; `errors` grows as it goes."""
-
     def read(self, raw: object) -> Schema:
         top = self.mapping(DocumentPath(), raw)
         if not self.errors:
@@ -75,7 +71,7 @@ class _Reader(DocumentChecks):
         return Schema(MappingProxyType(tables), stored(top), users)
 
     def _relations(self, reading: Mapping[str, "TableReader"]) -> dict[str, dict[str, Relation]]:
-        """Table → relations by name: first each table's own references, then the ways back."""
+        """By table and name: each table's references, then the reverse relations."""
         relations: dict[str, dict[str, Relation]] = {name: {} for name in reading}
         for name, table in reading.items():
             for column in table.columns.values():

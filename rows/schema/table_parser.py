@@ -1,4 +1,4 @@
-"""Reads one table of a schema document: its columns, uniques, indexes, rules, conditions and checks."""
+"""Reads one table of a schema document; names of other tables are resolved later."""
 
 import json
 import re
@@ -47,8 +47,6 @@ _UNINDEXABLE: Final = frozenset({"json", "text[]"})
 
 
 class TableReader:
-    """One table. It is made before the others are known, so what names other tables is read later."""
-
     def __init__(self, reader: DocumentChecks, path: DocumentPath, name: str, raw: object) -> None:
         self.reader, self.path, self.name, self.given = reader, path, name, raw
         self.raw = reader.mapping(path, raw)
@@ -56,14 +54,14 @@ class TableReader:
         self.columns: dict[str, Column] = {}
         self._column_reader = ColumnReader(reader)
         self.spelled: dict[str, str] = {column.name: column.name for column in IMPLICIT}
-        """Every spelling of a column, also of one that could not be read, to the column's name."""
+        """Every spelling of a column, also of unreadable ones, to its name."""
         self.id_prefix = self._id_prefix()
         self.renamed_from = reader.renamed_from(path, self.raw, "table")
         self._read_columns()
 
     @property
     def taken_names(self) -> set[str]:
-        """What a way back may not be called on this table: its columns, by either name."""
+        """The columns, by either name: unavailable for reverse relations."""
         return set(self.spelled)
 
     def _id_prefix(self) -> str:
@@ -108,7 +106,7 @@ class TableReader:
         reader.unique_sources(path, {c.key: c.renamed_from for c in self.columns.values()}, "column")
 
     def read_targets(self, tables: Mapping[str, "TableReader"]) -> None:
-        """Whether what the references point to exists."""
+        """Checks the targets of references."""
         for path, target in self._column_reader.targets:
             if target not in tables:
                 slip = identifiers.did_you_mean(target, tables)
@@ -131,7 +129,7 @@ class TableReader:
         )
 
     def _named(self, path: DocumentPath, raw: object) -> Column | None:
-        """The column that `raw` names, by either spelling; None after an error, or if the column had one itself."""
+        """The column of `raw`, by either spelling; None after an error."""
         if not isinstance(raw, str):
             self.reader.fail(path, "invalid", "must be the name of a column")
             return None
@@ -275,7 +273,7 @@ class TableReader:
 
 
 def _complete(keys: list[IndexKey]) -> IndexSpec:
-    """The index that ends in `id`, in the direction of its last key."""
+    """The index with `id`, in the direction of its last key."""
     last = keys[-1]
     if last.column == "id":
         return IndexSpec(tuple(keys))

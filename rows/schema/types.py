@@ -21,4 +21,3 @@ Type = Literal[
     "timestamptz[]",
     "uuid[]",
 ]
-"""The bare PostgreSQL type to which a bound operand is cast."""

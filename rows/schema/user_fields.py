@@ -1,8 +1,5 @@
-"""The part `users` of a schema document: the fields of a user that each role sees where a row embeds one.
-
-    {"users": {"user": ["id", "name"], "anonymous": []}}
-
-A role that is not named sees no field. docs/reference/schema.md has the format."""
+"""The part `users` of a schema document, such as `{"users": {"user": ["id", "name"], "anonymous": []}}`: the fields of
+embedded users by role. Others see none. docs/reference/schema.md."""
 
 import json
 from collections.abc import Mapping
@@ -13,14 +10,13 @@ from platform_site.http.errors import FieldError
 from rows.schema import identifiers
 
 USER_FIELDS: Final = ("id", "email", "name", "role", "created_at")
-"""In the order of responses. Claims are not among them: they are input for rules."""
+"""In the order of responses. Claims are input for rules only."""
 UserFields = Mapping[str, tuple[str, ...]]
-"""Role → fields."""
 MAX_ROLES: Final = 32
 
 
 def parse_user_fields(raw: object, errors: list[FieldError]) -> UserFields:
-    """The fields by role, each in the order of USER_FIELDS. Adds what is wrong to `errors`."""
+    """By role, in the order of USER_FIELDS. Adds to `errors`."""
     if not isinstance(raw, dict):
         errors.append(FieldError("users", "invalid", 'must be an object such as {"user": ["id", "name"]}'))
         return {}
@@ -57,5 +53,5 @@ def _fields(path: str, raw: object, errors: list[FieldError]) -> tuple[str, ...]
 
 
 def visible_to(users: UserFields, role: str, base: str) -> tuple[str, ...]:
-    """The fields for a caller: those of its own `role` if the document names it, else those of the built-in `base`."""
+    """The fields of `role` if it is named, else of the built-in `base`."""
     return users[role] if role in users else users.get(base, ())

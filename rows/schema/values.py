@@ -41,11 +41,11 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 MIN_INTEGER: Final = -(2**63)
 MAX_INTEGER: Final = 2**63 - 1
 _SAFE_FLOAT_DIGITS: Final = 15
-"""A number of this many significant digits survives the way through a JSON float."""
+"""Significant digits that survive a JSON float."""
 
 
 class InvalidValue(Exception):
-    """A value that its column (or its operand's type) does not take. `code` is stable, `message` a sentence."""
+    """`code` is stable, `message` a sentence."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -54,7 +54,6 @@ class InvalidValue(Exception):
 
     @property
     def continued(self) -> str:
-        """The message without its capital letter, to follow other words."""
         return self.message[0].lower() + self.message[1:]
 
 
@@ -143,7 +142,7 @@ def _uuid(value: Any) -> str:
 
 
 def _json(value: Any) -> Any:
-    """Any JSON value, as it is. Refuses what `jsonb` cannot hold, and depth: both without recursion."""
+    """Refuses what `jsonb` cannot hold, and depth, without recursion."""
     waiting = [(value, 1)]
     while waiting:
         at, depth = waiting.pop()
@@ -191,7 +190,7 @@ READERS: Final[Mapping[Type, Callable[[Any], Any]]] = {
 
 
 def read(type_: Type, value: Any) -> Any:
-    """Python's spelling of the JSON `value` as `type_`; arrays hold no nulls. Raises InvalidValue, also for null."""
+    """The Python value of the JSON `value`; arrays without nulls. Raises InvalidValue, also for null."""
     if value is None:
         raise InvalidValue("null", "Must not be null.")
     reader = READERS.get(type_)
@@ -211,7 +210,7 @@ def _wire_json(value: Any) -> bytes:
 
 
 def _whole(value: Any) -> Any:
-    """`value`, which is at most MAX_JSON_DEPTH deep, with integers in place of floats that are whole."""
+    """`value` with whole floats as integers; at most MAX_JSON_DEPTH deep."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if isinstance(value, Mapping):
@@ -258,7 +257,7 @@ _WRITERS: Final[Mapping[Type, Callable[[Any], bytes]]] = {
 
 
 def wire(type_: Type, value: Any) -> bytes:
-    """The text bytes of Python's spelling `value` (not None) as PostgreSQL reads them under `::type_`."""
+    """The text bytes for a cast to `type_`; not for None."""
     element = ELEMENTS.get(type_)
     if element is not None:
         return _wire_array(value, _WRITERS[element])

@@ -1,13 +1,6 @@
-"""Backups of one environment: everything that is in its region, in one file, and restoring it.
-
-    projects ─▶ rows: versions, tables, rows by COPY ─▶ archives (the file)
-                webhooks, functions: a part each (`register_part`)
-
-A backup is one snapshot: one REPEATABLE READ transaction in which the schema version is locked and no table can be
-dropped. It is checked like a restore before the file gets its name. A restore verifies the whole file before it changes
-anything, and is one transaction: into a new preview branch, or into an environment, whose tables it replaces at the
-end. Users, keys and settings are in the control database and in no backup. For operators: no rules are applied and no
-events recorded. Format and use: docs/how-to/operations/backups.md."""
+"""Backups of one environment: all of its region's data in one file (without users, keys and settings), from one
+REPEATABLE READ snapshot; other apps add parts (`register_part`). A restore verifies the whole file first and is one
+transaction. No rules are applied and no events recorded. docs/how-to/operations/backups.md."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -43,7 +36,7 @@ from rows.write.references import deleted_users
 
 
 class NotRestorable(Exception):
-    """The environment holds what no restore would take. The message says what, for an operator."""
+    """The environment has what no restore accepts. The message is for an operator."""
 
 
 # ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -54,8 +47,8 @@ def backup(
     replace: bool = False,
     progress: Callable[[str, int], None] = lambda table, rows: None,
 ) -> Summary:
-    """Write a snapshot of the environment into a new file at `path`. `progress` is called with the number of rows
-    written per table. Raises FileExistsError unless `replace`, NotRestorable, OSError, DatabaseError."""
+    """Write a snapshot into a new file. `progress` is called with each table's number of rows. Raises FileExistsError
+    unless `replace`, NotRestorable, OSError, DatabaseError."""
     with Writer(path, replace=replace) as writer:
         with _snapshot(place) as taken_at:
             summary = _write(writer, place, taken_at, progress)
@@ -97,8 +90,7 @@ def _write(writer: Writer, place: EnvironmentRef, taken_at: datetime, progress: 
 
 
 def _read_back(writer: Writer) -> None:
-    """Hold what was written to all that a restore asks of it, but the rows: they were (`_refuse_strange`). Raises
-    NotRestorable."""
+    """Check the file as a restore does, except for rows. Raises NotRestorable."""
     try:
         with Archive(writer.unfinished) as archive:
             read_content(archive)
@@ -108,7 +100,7 @@ def _read_back(writer: Writer) -> None:
 
 @contextmanager
 def _snapshot(place: EnvironmentRef) -> Iterator[datetime]:
-    """The region's transaction of a backup. Gives the moment by the clock of the control database, no later than it."""
+    """The region's transaction of a backup, and its time by the control database's clock (not later)."""
     taken_at = deleted_users.now()
     connection = connections[place.cluster]
     with transaction.atomic(using=place.cluster):
@@ -133,7 +125,7 @@ def _version_record(record: SchemaVersion) -> dict[str, Any]:
 
 
 def _refuse_invalid_rows(connection: BaseDatabaseWrapper, place: EnvironmentRef, table: Table) -> None:
-    """Raise NotRestorable for rows that would be no rows to a restore. One look at the whole table."""
+    """Raises NotRestorable. One scan."""
     with apply.inside(connection, place.environment_id, limited=False), row_access():
         strange = stored_values.unreadable_cell(connection, table)
     if strange is not None:

@@ -1,4 +1,4 @@
-"""What a backup file holds: its members, the parts of other apps, and the check of all it says of itself."""
+"""The contents of a backup file: members, parts of other apps, and checks."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,16 +23,15 @@ VERSION_FIELDS: Final = (
 
 
 class Part(Protocol):
-    """What an app above keeps of an environment in the region, as JSON objects. Called in the region's transaction."""
+    """A higher app's data of an environment in the region, as JSON objects. Called in the region's transaction."""
 
     def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
-        """Everything worth keeping, never a secret: members of the file by name, each of records that begin with what
-        tells them apart. A record is read as one piece, so what can be many (versions, say) has a member of its own."""
+        """By member name, records that begin with an identifier; no secrets. A record is read as one piece, so large
+        lists need a member of their own."""
 
     def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
-        """Make them anew in an environment that has none, from the records of each member; none of one that the backup
-        does not have. Returns how many. Raises QuotaExceeded; may stumble (KeyError, TypeError, ValueError,
-        AttributeError) over records that `dump` never wrote."""
+        """Create them in an environment that has none. Returns how many. Raises QuotaExceeded, and any error for
+        invalid records."""
 
     def is_empty(self, place: EnvironmentRef) -> bool:
         """Whether the environment has none."""
@@ -42,21 +41,17 @@ registered_parts: Final[dict[str, Part]] = {}
 
 
 def register_part(name: str, part: Part) -> None:
-    """Let `part` go along into backups. Called once by its app, at start."""
     registered_parts[name] = part
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a backup holds, or what came back from one."""
-
     schema_version: int
     rows: Mapping[str, int]
-    """By table."""
     parts: Mapping[str, int]
-    """Of a backup by member, of a restore by part; those that were left out are not there."""
+    """Of a backup by member, of a restore by part."""
     is_ready: bool = True
-    """False for a restored branch that becomes ready at the next periodic job and is not reachable before."""
+    """False: a restored branch becomes ready at the next periodic job."""
 
 
 def describe_invalid_row(table: Table, row_id: str, column: str) -> str:
@@ -69,7 +64,7 @@ def member_of(table: Table) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A verified backup."""
+    """Verified."""
 
     archive: Archive
     schema: Schema
@@ -77,17 +72,16 @@ class Content:
     taken_at: datetime
     source_id: str
     parts: frozenset[str]
-    """Members of apps above."""
 
 
 def verified(archive: Archive, progress: Progress = lambda count: None) -> Content:
-    """Read the whole file and hold it to what it says of itself. Nothing is changed anywhere. Raises Damaged."""
+    """Read and verify the whole file. Raises Damaged."""
     archive.verify(progress)
     return read_content(archive)
 
 
 def read_content(archive: Archive) -> Content:
-    """What the file says, all but the rows: read by the same means as a restore reads it. Raises Damaged."""
+    """All but the rows, as a restore reads it. Raises Damaged."""
     manifest = archive.manifest
     try:
         version = int(manifest["schema_version"])
@@ -119,7 +113,7 @@ def read_content(archive: Archive) -> Content:
 
 
 def version_of(record: Mapping[str, Any], number: int) -> SchemaVersion:
-    """The version that a record describes, for no environment yet. Raises Damaged unless it is version `number`."""
+    """The version of a record, without an environment. Raises Damaged for another number."""
     try:
         made = SchemaVersion(
             **{name: _cell_of(SchemaVersion._meta.get_field(name), record[name]) for name in VERSION_FIELDS},
@@ -140,7 +134,6 @@ def version_of(record: Mapping[str, Any], number: int) -> SchemaVersion:
 
 
 def _cell_of(field: Any, value: Any) -> Any:
-    """`value` as the model field takes it. Raises ValidationError, TypeError."""
     if value is None and field.null:
         return None
     cell = field.to_python(value)

@@ -1,7 +1,5 @@
-"""The backup file: a ZIP archive with a manifest and checksums. `Writer` writes one, `Archive` reads one. The last
-entry, `manifest.json`, has the size and SHA-256 of all others; `Archive.verify` checks all of it before it is used.
-Entries are read and written in pieces, so that memory stays constant. `rows.transfer.backup_content` defines their
-contents. Format: docs/how-to/operations/backups.md."""
+"""The backup file: a ZIP archive, whose last entry, `manifest.json`, has the size and SHA-256 of all others. Read and
+written in pieces. Format: docs/how-to/operations/backups.md."""
 
 import hashlib
 import json
@@ -22,21 +20,19 @@ FORMAT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 PIECE: Final = 256 * 1024
 _LARGEST_JSON: Final = 64 * 1024 * 1024
-"""Bytes of what is read as one JSON value: the manifest, another member, or a line of one. Who wrote more hears of it
-when the file is read back (`rows.transfer.backup`)."""
+"""Bytes of one JSON value in memory: the manifest, a member, or a line."""
 _QUOTED: Final = 120
-"""Bytes of a line that tell which record it is."""
+"""Bytes of a line quoted in errors."""
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes read or written since the last call."""
 
 
 class DamagedArchive(Exception):
-    """The file is no whole backup. The message says what is wrong, for an operator."""
+    """The message is for an operator."""
 
 
 class UnsupportedFormat(Exception):
-    """The file is a backup of a format that this release does not read."""
+    """The file has a newer format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +42,8 @@ class ArchiveEntry:
 
 
 class Writer:
-    """A backup in the making, used as a context manager. It has its name only when the block ends well. Until then it
-    is at `unfinished`, where it can be read once `finish` was called. The file is for its owner alone (0600): it holds
-    rows. Raises FileExistsError unless `replace`, OSError."""
+    """A backup in progress, as a context manager: it gets its name when the block succeeds; until then it is
+    `unfinished`, readable after `finish`. Mode 0600. Raises FileExistsError unless `replace`, OSError."""
 
     unfinished: Path
 
@@ -78,7 +73,7 @@ class Writer:
 
     @contextmanager
     def member(self, name: str) -> Generator[Callable[[bytes], None]]:
-        """What is called with pieces of the member's content, inside the block."""
+        """Yields a function that takes pieces of content."""
         digest = hashlib.sha256()
         size = 0
         with self._zip.open(name, "w", force_zip64=True) as target:
@@ -93,7 +88,7 @@ class Writer:
         self._members[name] = ArchiveEntry(size, digest.hexdigest())
 
     def json_lines(self, name: str, records: Iterator[Mapping[str, Any]]) -> int:
-        """A member with a JSON object on each line. Returns how many."""
+        """A JSON object per line. Returns how many."""
         count = 0
         with self.member(name) as write:
             for record in records:
@@ -102,7 +97,7 @@ class Writer:
         return count
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the manifest: `facts`, and what members there are. The last call: the file is whole then."""
+        """Write the manifest with `facts`; the last call."""
         members = {name: {"size": member.size, "sha256": member.sha256} for name, member in self._members.items()}
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **facts, "members": members}
         info = zipfile.ZipInfo(MANIFEST)
@@ -114,8 +109,8 @@ class Writer:
 
 
 class Archive:
-    """A backup opened for reading. `manifest` is its description; trust the members after `verify` only. Used as a
-    context manager. Raises Damaged, NotUnderstood, OSError."""
+    """A backup opened for reading, as a context manager. Trust the members after `verify`. Raises Damaged,
+    UnsupportedFormat, OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -160,17 +155,17 @@ class Archive:
 
     @property
     def size(self) -> int:
-        """Bytes of all members, unpacked."""
+        """Unpacked bytes of all members."""
         return sum(member.size for member in self.members.values())
 
     def verify(self, progress: Progress = lambda count: None) -> None:
-        """Read everything once. Raises Damaged where a byte is not what was written."""
+        """Read everything. Raises Damaged."""
         for name in self.members:
             for _ in self.read(name, progress):
                 pass
 
     def read(self, name: str, progress: Progress = lambda count: None) -> Iterator[bytes]:
-        """A member in pieces. Raises Damaged, at the latest after the last piece."""
+        """A member in pieces. Raises Damaged, at the latest after the last one."""
         expected = self.members.get(name)
         if expected is None:
             raise DamagedArchive(f"it has no {name}")
@@ -188,14 +183,13 @@ class Archive:
             raise DamagedArchive(f"{name} is not what was written")
 
     def json(self, name: str) -> Any:
-        """A member that is one JSON value."""
         if name in self.members and self.members[name].size > _LARGEST_JSON:
             raise DamagedArchive(f"{name} is too large")
         with _damage_named(name):
             return json.loads(b"".join(self.read(name)))
 
     def json_lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """The objects of a member with one on each line."""
+        """The objects of a member with one per line."""
         begun: list[bytes] = []
         length = 0
         number = 1

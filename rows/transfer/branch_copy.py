@@ -1,8 +1,6 @@
-"""The rows' part of a preview branch: tables, versions and, if requested, all rows of its source. Runs in the
-REPEATABLE READ transaction of the region that creates the branch (`projects.provisioning.branching`), so the copy is
-one snapshot of the source. The source's version is locked in share mode, so its tables do not change; a concurrent
-schema change aborts the copy, which then starts again. No rules are applied and no events recorded.
-docs/adr/0003-preview-branches.md."""
+"""The rows' part of a preview branch: tables, versions and optionally rows of its source, in one snapshot
+(`projects.provisioning.branching`). A concurrent schema change restarts the copy. No rules are applied and no events
+recorded. docs/adr/0003-preview-branches.md."""
 
 from functools import partial
 from typing import Any, Final
@@ -28,8 +26,8 @@ _MODEL_COLUMNS: Final = [
 def follow_branch(
     *, source: EnvironmentRef, target: EnvironmentRef, data: branching.Data, using: str, **_: Any
 ) -> None:
-    """Receiver of `environment_branched`: build the tables of the source's current schema, with its rows for
-    `data="full"`, and take over its versions. Raises SourceGone or NoLongerWanted if either was deleted meanwhile."""
+    """Receiver of `environment_branched`: builds the tables, with rows for `data="full"`, and copies the versions.
+    Raises SourceGone or BranchDeleted."""
     connection = connections[using]
     version = hold_version(connection, source.environment_id)
     if not version:
@@ -47,8 +45,8 @@ def follow_branch(
 
 
 def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
-    """Lock the schema against changes until the end of the transaction. Returns its version, or 0 if it has none. If
-    the REPEATABLE READ transaction is older than a change, PostgreSQL raises SQLSTATE 40001: begin again."""
+    """Lock the schema version until the transaction ends; 0 if there is none. Raises SQLSTATE 40001 if the snapshot is
+    outdated: start again."""
     with connection.cursor() as cursor:
         cursor.execute(_HOLD, [environment_id])
         held = cursor.fetchone()
@@ -56,7 +54,7 @@ def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
 
 
 def lock_against_deletion(connection: BaseDatabaseWrapper, schema_name: str, schema: Schema) -> None:
-    """Lock all tables against being dropped until the end of the transaction. Reads and writes continue."""
+    """Lock all tables against being dropped; reads and writes continue."""
     if schema.tables:
         tables = sql.SQL(", ").join(sql.Identifier(schema_name, name) for name in sorted(schema.tables))
         with row_access(), connection.cursor() as cursor:
@@ -66,7 +64,7 @@ def lock_against_deletion(connection: BaseDatabaseWrapper, schema_name: str, sch
 def copy_rows(
     connection: BaseDatabaseWrapper, source: EnvironmentRef, target: EnvironmentRef, schema: Schema, *, into: str
 ) -> None:
-    """Copy all rows of `source` to the tables of the PostgreSQL schema `into`, which is or becomes that of `target`."""
+    """Copy all rows of `source` to the tables of `into`, which becomes the schema of `target`."""
     with connection.cursor() as cursor:
         for table in schema.tables.values():
             names = columns_of(table)
@@ -86,14 +84,14 @@ def copy_rows(
 
 
 def columns_of(table: Table) -> sql.Composed:
-    """The names of all columns of a table in the order of its document, for an INSERT or a COPY."""
+    """For an INSERT or COPY, in order."""
     return sql.SQL(", ").join(sql.Identifier(name) for name in table.all_columns)
 
 
 def _copy_versions(
     connection: BaseDatabaseWrapper, source: EnvironmentRef, target: EnvironmentRef, version: int, *, indexes_due: bool
 ) -> None:
-    """Copy the versions of the source: the branch continues their numbers, and can revert to each."""
+    """The branch continues the source's numbers, and can revert to each."""
     columns = sql.SQL(", ").join(sql.Identifier(name) for name in _MODEL_COLUMNS)
     with connection.cursor() as cursor:
         cursor.execute(

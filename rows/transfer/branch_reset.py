@@ -1,7 +1,5 @@
-"""The rows' part of a reset: the tables of the branch are replaced by copies of those of its parent. Runs in the
-REPEATABLE READ transaction of the region that resets the branch (`projects.provisioning.branching`). The copies are
-made beside the tables of the branch and exchanged at the end, so readers wait for an instant only. The branch keeps its
-versions; the document of its parent becomes the next one."""
+"""The rows' part of a reset: copies of the parent's tables are made beside the branch's and exchanged at the end, in
+one snapshot. The branch keeps its versions; the parent's document becomes the next one."""
 
 from functools import partial
 from typing import Any
@@ -89,7 +87,7 @@ def _build(
     beside: str,
     data: branching.Data,
 ) -> bool:
-    """The tables of the source in the PostgreSQL schema `beside`. Whether an index could not be made."""
+    """Build the source's tables in `beside`. Returns whether an index could not be made."""
     fill = None
     if data == "full":
         branch_copy.lock_against_deletion(connection, source.environment_id, schema)

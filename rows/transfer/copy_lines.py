@@ -1,4 +1,4 @@
-"""Encodes a record of a file as the line that COPY reads."""
+"""Encodes a record as a line for COPY."""
 
 import re
 import uuid
@@ -14,7 +14,7 @@ from rows.schema.values import InvalidValue
 from rows.transfer.import_report import BadLine
 
 MISSING: Final = object()
-"""A cell that the record does not have: it gets its default."""
+"""The record lacks the cell: use the default."""
 
 CHUNK: Final = 256 * 1024
 _ESCAPED: Final = re.compile(rb"[\\\t\n\r]")
@@ -22,11 +22,11 @@ _ESCAPES: Final = {b"\\": rb"\\", b"\t": rb"\t", b"\n": rb"\n", b"\r": rb"\r"}
 
 _NULL: Final = rb"\N"
 _REMEMBERED: Final = 20_000
-"""Cells of one column whose spelling is kept: references, users and days come again and again."""
+"""Cached cells of one column: values repeat."""
 
 
 class LineEncoder:
-    """From a record to the line that COPY reads. Called a million times: what can be known before is."""
+    """Precomputes what it can: called for each row."""
 
     def __init__(self, table: Table, columns: Sequence[Column], now: datetime, *, events: bool) -> None:
         self.table, self.events = table, events
@@ -34,7 +34,7 @@ class LineEncoder:
         self.fillers = {column.name: self._filler(column, now) for column in columns}
 
     def line(self, number: int, record: "Mapping[str, Any] | str") -> bytes | list[BadLine]:
-        """The COPY line of one record, or everything that is wrong with it."""
+        """The COPY line, or all errors of the record."""
         if isinstance(record, str):
             return [BadLine(number, None, record)]
         bad: list[BadLine] = []
@@ -61,7 +61,7 @@ class LineEncoder:
         return bad or b"\t".join(parts) + b"\n"
 
     def _filler(self, column: Column, now: datetime) -> bytes | Callable[[], bytes] | None:
-        """The cell that a record leaves out, or what makes it; None if it has to be given."""
+        """The default of a missing cell, or what makes it; None if required."""
         if column is ID:
             prefix = self.table.id_prefix
             return lambda: (prefix + ids.suffix()).encode()
@@ -77,7 +77,6 @@ class LineEncoder:
 
 
 def _cell(table: Table, column: Column, value: Any) -> bytes:
-    """The text of a cell as COPY reads it. Raises InvalidValue."""
     cell = column_values.encode_cell(table, column, value)
     if cell is None:
         return _NULL
@@ -87,8 +86,7 @@ def _cell(table: Table, column: Column, value: Any) -> bytes:
 
 
 def _quick(table: Table, column: Column) -> Callable[[Any], bytes | None]:
-    """What `_cell` makes of the values that such a column mostly has, at a quarter of the cost. None or nothing leaves
-    a value to `_cell`, which alone says what is wrong with one."""
+    """A faster `_cell` for common values of the column. None or nothing leaves a value to `_cell`."""
     if column is ID:
         return lambda value: (
             value.encode()

@@ -1,7 +1,5 @@
-"""CSV as RFC 4180 has it, with the one distinction that Python's reader does not make: an empty cell and an empty text.
-In: lines of bytes. Out: the number of the line on which each record begins, and its cells: None for an empty cell
-without quotes, a string for every other. A record over several lines is put together; lines without quotes, which are
-most, cost a `split`. Pure: no files, no database."""
+"""CSV (RFC 4180) that distinguishes an empty cell (None) from an empty text, unlike Python's reader. Gives each
+record's line number. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,14 +7,12 @@ from operator import length_hint
 from typing import Final
 
 MAX_RECORD_BYTES: Final = 4 * 1024 * 1024
-"""A quote that never ends would otherwise make one record of the rest of the file."""
+"""An unclosed quote would make one record of the whole file."""
 
 _BOM: Final = "\N{BYTE ORDER MARK}"
 
 
 class InvalidRecord(Exception):
-    """The record that begins on line `number` cannot be read; the ones after it can."""
-
     def __init__(self, number: int, message: str) -> None:
         self.number = number
         self.message = message
@@ -24,11 +20,11 @@ class InvalidRecord(Exception):
 
 
 class EndlessRecord(InvalidRecord):
-    """Neither can the ones after it."""
+    pass
 
 
 def read(lines: Iterable[bytes], delimiter: str = ",") -> Iterator[tuple[int, list[str | None] | InvalidRecord]]:
-    """The records of `lines`, blank lines left out. Raises EndlessRecord."""
+    """The records, without blank lines. Raises EndlessRecord."""
     cells = _Cells(delimiter)
     separator = delimiter.encode()
     numbered = iter(enumerate(lines, 1))
@@ -49,7 +45,7 @@ def read(lines: Iterable[bytes], delimiter: str = ",") -> Iterator[tuple[int, li
 
 
 def _whole(number: int, line: bytes, rest: Iterator[tuple[int, bytes]]) -> bytes:
-    """The record that `line` begins and whose quotes later lines close."""
+    """The record that continues over several lines."""
     record, size, quotes = [line], len(line), line.count(b'"')
     while quotes % 2:
         _, line = next(rest, (0, b""))
@@ -62,7 +58,7 @@ def _whole(number: int, line: bytes, rest: Iterator[tuple[int, bytes]]) -> bytes
 
 
 def _decoded(number: int, line: bytes) -> str | None:
-    """The record as text without its end of line; None if it is not UTF-8."""
+    """Without end of line; None if not UTF-8."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -80,7 +76,7 @@ class _Cells:
         self._cell = re.compile(rf'(?:"((?:[^"]|"")*+)"|([^"{ending}]*+))({ending}|\Z)')
 
     def are_open(self, text: str) -> bool:
-        """Whether the last cell of `text` begins with a quote and is not closed: the record goes on."""
+        """Whether the last cell has an unclosed quote."""
         at = 0
         while found := self._cell.match(text, at):
             if not found[3]:
@@ -92,8 +88,7 @@ class _Cells:
         return self._split(text) or self._matched(number, text)
 
     def _split(self, text: str) -> list[str | None] | None:
-        """The cells of a record whose quotes stand where they should, cut at them: half the cost of `_matched`, which
-        decides about all others."""
+        """The cells, cut at regular quotes: half the cost of `_matched`, which handles all others."""
         delimiter = self._delimiter
         first, *parts = text.split('"')
         cells: list[str | None] = []

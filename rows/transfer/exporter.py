@@ -1,6 +1,5 @@
-"""Exports all rows of a table by COPY: CSV or NDJSON that `rows.transfer.importer` reads back to the same rows.
-PostgreSQL renders the cells exactly as in API responses (`rows.query.sql.json_rendering`), in one statement, so the
-file is a snapshot. For operators: no rules are applied."""
+"""Exports a table as CSV or NDJSON in one COPY statement, with cells as in the API (`rows.query.sql.json_rendering`),
+for `rows.transfer.importer`. No rules are applied."""
 
 from collections.abc import Collection, Iterator
 from typing import Any, Final
@@ -18,7 +17,7 @@ from rows.transfer.file_formats import Format
 from rows.transfer.import_report import NoSuchTable
 
 _AS_JSON: Final = frozenset({"json", "text[]"})
-"""Types that CSV has no form for: their cells are JSON."""
+"""Cells of these types are JSON in CSV."""
 
 _OPTIONS: Final[dict[Format, sql.SQL]] = {
     "csv": sql.SQL("(FORMAT csv, HEADER)"),
@@ -28,11 +27,11 @@ _OPTIONS: Final[dict[Format, sql.SQL]] = {
 
 
 class NoSuchColumn(Exception):
-    """The table has no such column."""
+    pass
 
 
 def table_of(place: EnvironmentRef, name: str) -> Table:
-    """The table as the environment's schema has it now. Raises NoSuchTable."""
+    """Raises NoSuchTable."""
     known = schema_service.current(place).schema.tables
     if name not in known:
         raise NoSuchTable(name, known)
@@ -40,7 +39,7 @@ def table_of(place: EnvironmentRef, name: str) -> Table:
 
 
 def estimates(place: EnvironmentRef) -> dict[str, int]:
-    """About how many rows each table has, by its name: counting them would cost a scan each. One query."""
+    """Estimated rows by table. One query."""
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
             "SELECT c.relname, greatest(0, c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid))::bigint"
@@ -54,8 +53,8 @@ def estimates(place: EnvironmentRef) -> dict[str, int]:
 def export_rows(
     place: EnvironmentRef, table: Table, form: Format, columns: Collection[str] | None = None
 ) -> Iterator[tuple[bytes, int]]:
-    """The file in pieces, each with the number of rows in it, in the order of ids. `columns` are names or keys, None
-    all of them. Raises NoSuchColumn."""
+    """The file in pieces, each with its number of rows, by id. `columns`: names or keys, None all. Raises
+    NoSuchColumn."""
     chosen = list(table.all_columns.values()) if columns is None else [_column(table, name) for name in columns]
     select = _csv(chosen) if form == "csv" else _ndjson(chosen)
     copy = sql.SQL("COPY (SELECT {} FROM {} r ORDER BY r.id) TO STDOUT {}").format(

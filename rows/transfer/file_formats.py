@@ -1,6 +1,5 @@
-"""Files of rows: CSV with a header and NDJSON, plain or gzipped, read line by line for `rows.transfer.importer`. A
-record is a mapping of column names to JSON values, as a body of the API would have them; what CSV cannot say (it knows
-only text and nothing) is read by the column's type. Memory does not grow with the file."""
+"""Files of rows: CSV with a header and NDJSON, optionally gzipped, read line by line. A record maps column names to
+JSON values; CSV's text is read by the column's type."""
 
 import codecs
 import gzip
@@ -27,11 +26,11 @@ _MAX_LINE: Final = 16 * 1024 * 1024
 
 
 class InvalidFile(Exception):
-    """The file as a whole cannot be read: its header, say."""
+    """The whole file is invalid, such as its header."""
 
 
 def format_of(name: str) -> Format | None:
-    """The format that a file's name tells, None if it tells none: `.csv`, `.ndjson`, `.jsonl`, also with `.gz`."""
+    """By the suffix `.csv`, `.ndjson` or `.jsonl`, optionally `.gz`."""
     plain = name.lower().removesuffix(".gz")
     if plain.endswith(".csv"):
         return "csv"
@@ -40,7 +39,7 @@ def format_of(name: str) -> Format | None:
 
 @dataclass
 class RecordFile:
-    """One open file. `progress` is called now and then with the number of bytes read."""
+    """`progress` is called with the number of bytes read."""
 
     file: IO[bytes]
     format: Format
@@ -49,7 +48,7 @@ class RecordFile:
     progress: Callable[[int], None] = lambda position: None
 
     def records(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
-        """Line number and record, or what is wrong with the line. Raises InvalidFile."""
+        """Line number and record, or its error. Raises InvalidFile."""
         read = self._csv if self.format == "csv" else self._ndjson
         for count, record in enumerate(read(table)):
             yield record
@@ -110,7 +109,7 @@ _OMITTED: Final = object()
 
 
 def _columns(table: Table, header: Sequence[str | None] | InvalidRecord) -> list[Column]:
-    """The columns that the header names, by either spelling. Raises InvalidFile."""
+    """The columns of the header, by either spelling. Raises InvalidFile."""
     if isinstance(header, InvalidRecord):
         raise InvalidFile(f"The header {header.message}.")
     if not header:
@@ -134,7 +133,7 @@ def _columns(table: Table, header: Sequence[str | None] | InvalidRecord) -> list
 
 
 def _empty(column: Column) -> Any:
-    """What an empty cell is: null; where there is no null, an empty text, or left out, for the default."""
+    """Null; for a required column, an empty text or its default."""
     if column.null:
         return None
     if column.type == "text" and not column.implicit:

@@ -1,7 +1,6 @@
-"""Imports rows by COPY from a file: all of them, or the valid ones, or none. Each cell is read exactly as the API reads
-it (`rows.schema.column_values`), so that only valid values get in. All rows go into a temporary table first, where
-PostgreSQL finds taken ids, violated unique constraints and missing references. Rows are inserted when every invalid
-line is known by its number. One transaction. For operators: no rules are applied."""
+"""Imports rows by COPY, in one transaction. Cells are validated as in the API (`rows.schema.column_values`); a
+temporary table finds taken ids, violated uniques and missing references, so that every invalid line is reported. No
+rules are applied."""
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,15 +32,13 @@ from rows.write.references import deleted_users
 
 _USERS_AT_ONCE: Final = 5000
 _LONG_LINE: Final = MAX_ROW_BYTES // 64
-"""Bytes of a line from which on the row may be too large as stored: the six of `1e308,` become 311."""
+"""Longer lines may exceed MAX_ROW_BYTES as stored: `1e308,` becomes 311 bytes."""
 _STAGE: Final = sql.Identifier("_import")
 
 
 class Source(Protocol):
-    """A file that knows its form (`rows.transfer.file_formats`)."""
-
     def records(self, table: Table) -> Iterator[tuple[int, "Mapping[str, Any] | str"]]:
-        """Line number and record: column name → JSON value, or what is wrong with the line."""
+        """Line number and record (column name → JSON value), or the line's error."""
 
 
 def import_rows(
@@ -53,10 +50,9 @@ def import_rows(
     events: bool = False,
     dry_run: bool = False,
 ) -> Report:
-    """Insert the rows of `source` into the table, in one transaction. With `skip_bad`, invalid lines are skipped and
-    reported; otherwise they raise BadLines and nothing is imported. With `events`, an event is recorded for each row if
-    inserts of this table have subscribers. `dry_run` undoes everything at the end. References to users that were
-    deleted meanwhile are resolved by `on_delete`. Raises NoSuchTable, BadLines, TooLong, ChangedDuringImport."""
+    """Insert the rows of `source`. `skip_bad` skips and reports invalid lines; otherwise they raise BadLines. `events`
+    records events for subscribers. `dry_run` rolls back. References to deleted users are resolved by `on_delete`.
+    Raises NoSuchTable, BadLines, TooLong, ChangedDuringImport."""
     state = schema_service.current(place)
     table = state.schema.tables.get(table_name)
     if table is None:
@@ -76,7 +72,7 @@ def import_rows(
 
 @contextmanager
 def _interference() -> Generator[None]:
-    """Around the transaction: what others were in the way of raises Interfered."""
+    """Turns errors caused by concurrent changes into ChangedDuringImport."""
     try:
         yield
     except DatabaseError as error:
@@ -175,8 +171,7 @@ class _Import:
     # ── What one row alone cannot tell ──────────────────────────────────────────────────────────────────────────────
 
     def _check(self) -> None:
-        """Complain about lines that PostgreSQL would refuse, or the API, and take them out with those that lean on
-        them."""
+        """Report lines that PostgreSQL or the API would refuse, and remove them with dependent ones."""
         self._complain_of_size()
         unique = [(ID.name,), *self.table.unique]
         for columns in unique:
@@ -196,7 +191,7 @@ class _Import:
         self._complain_of_references()
 
     def _complain(self, bad: sql.Composable, columns: Collection[str], message: str) -> None:
-        """Take out the lines that the query `bad` gives."""
+        """Remove the lines that the query `bad` returns."""
         self._execute(sql.SQL("DELETE FROM {} WHERE _line IN ({}) RETURNING _line").format(_STAGE, bad))
         for (line,) in self.cursor.fetchall():
             self.report.complain([BadLine(line, ", ".join(columns) or None, message)])
@@ -214,7 +209,7 @@ class _Import:
             self._complain(bad, (), f"holds more than {MAX_ROW_BYTES >> 20} MB")
 
     def _doubles(self, columns: Sequence[str]) -> sql.Composed:
-        """All lines but the first of those that agree in these columns, none of them null."""
+        """All but the first line with equal, non-null values in these columns."""
         named = sql.SQL(", ").join(map(sql.Identifier, columns))
         return sql.SQL(
             "SELECT _line FROM (SELECT _line, row_number() OVER (PARTITION BY {} ORDER BY _line) AS _nth FROM {}"
@@ -226,8 +221,7 @@ class _Import:
         return sql.SQL("SELECT s._line FROM {} s JOIN {} t ON {}").format(_STAGE, self._target, same)
 
     def _complain_of_references(self) -> None:
-        """Of those that lead nowhere, and of lines that lean on such lines: all that do in one statement, since a file
-        may be one long chain."""
+        """Dangling references and lines that depend on them, in one statement, since a file may be one long chain."""
         references = [column for column in self.columns if column.references]
         if not references:
             return
@@ -258,7 +252,6 @@ class _Import:
             self.report.complain([BadLine(line, name, "points to a row that is not there")])
 
     def _dangling(self, column: Column) -> sql.Composed:
-        """Line, id and this column's name of each row whose reference leads nowhere."""
         far = sql.Identifier(self.place.environment_id, column.references or "")
         nowhere = sql.SQL("s.{0} IS NOT NULL AND NOT EXISTS (SELECT FROM {1} f WHERE f.id = s.{0})").format(
             sql.Identifier(column.name), far
@@ -288,7 +281,7 @@ class _Import:
     # ── Into the table ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hold_the_version(self) -> None:
-        """Let the schema stand still from here to the end, if it still is what the lines were read for."""
+        """Lock the schema version, if it is still the one that lines were read for."""
         self._execute(
             "SELECT version FROM platform.rows_currentversion WHERE environment_id = %s FOR SHARE",
             self.place.environment_id,
@@ -308,7 +301,7 @@ class _Import:
         self._execute(sql.SQL("ANALYZE {}").format(self._target))
 
     def _record_events(self) -> None:
-        """As `rows.write.statements` records one: the same payload from the same renderer."""
+        """With the payload of `rows.write.statements`."""
         parts = [json_rendering.fragment(column) for column in self.columns]
         record = sql.SQL(", ").join(
             sql.SQL("{}s.{}{} AS {}").format(
@@ -338,7 +331,7 @@ class _Import:
 
 
 def _staged(column: Column) -> sql.Composed:
-    """The column's type and, for texts, its collation: two texts can be compared only under one."""
+    """Type and collation: texts are only comparable under one."""
     type_ = SQL_TYPES[column.type]
     collation = sql.SQL(" COLLATE {}").format(sql.Identifier(table_models.COLLATION))
     return sql.SQL("{} {}{}").format(

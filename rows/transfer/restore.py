@@ -1,5 +1,5 @@
-"""Restores a backup: into a new preview branch, or into an environment, whose tables it replaces at the end. One
-transaction. For operators: no rules are applied and no events recorded."""
+"""Restores a backup into a new preview branch, or into an environment, in one transaction. No rules are applied and no
+events recorded."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -37,15 +37,14 @@ from rows.write.references import deleted_users
 
 
 class NotEmpty(Exception):
-    """The environment has tables, and replacing them was not confirmed."""
+    """Replacing existing tables was not confirmed."""
 
 
 def restore_as_branch(
     content: Content, project_id: str, name: str, *, actor: Caller | Actor, progress: Progress = lambda count: None
 ) -> tuple[EnvironmentRef, Summary]:
-    """A new preview branch of the project's production with everything in the backup: all of it, or no branch. Users
-    who were deleted since are let go of, as far as other rows allow. Raises Damaged, TablesQuotaReached, QuotaExceeded
-    (of a part), and what `projects.filled_branch` raises."""
+    """A new preview branch of production with the backup. References to deleted users are resolved if possible. Raises
+    Damaged, TablesQuotaReached, QuotaExceeded, and what `projects.filled_branch` raises."""
     origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
     with projects.filled_branch(project_id, name=name, actor=actor, **origin) as place:
         schema_service.hold_to_plan(place, EMPTY, content.schema)
@@ -69,11 +68,9 @@ def restore_into(
     actor: Caller | Actor,
     progress: Progress = lambda count: None,
 ) -> Summary:
-    """Make the backup's tables and rows those of the environment, as its next schema version. Everything is loaded
-    beside the living tables, which are exchanged at the end: readers wait for an instant only. Users who were deleted
-    since are let go of, as far as other rows allow. Webhooks and functions come back only where the environment has
-    none. Raises NotEmpty unless `replace`, Damaged, TablesQuotaReached, QuotaExceeded (of a part), LockNotWon (tables
-    in use; try again), DatabaseError."""
+    """Make the backup the environment's next schema version: loaded beside the live tables, then exchanged. Resolves
+    references to deleted users if possible; restores webhooks and functions only if there are none. Raises NotEmpty
+    unless `replace`, Damaged, TablesQuotaReached, QuotaExceeded, LockNotWon, DatabaseError."""
     try:
         summary, due = _restore_into(content, place, replace, actor, progress)
     except BaseException:
@@ -126,8 +123,8 @@ def _restore_into(
 def _build(
     connection: BaseDatabaseWrapper, into: str, content: Content, progress: Progress
 ) -> tuple[dict[str, int], bool]:
-    """The backup's tables, rows and indexes in the empty PostgreSQL schema `into`. How many rows by table, and whether
-    an index could not be made."""
+    """Build tables, rows and indexes in the empty schema `into`. Returns rows by table, and whether an index could not
+    be made."""
     counted: dict[str, int] = {}
 
     def fill() -> None:

@@ -1,6 +1,5 @@
-"""`manage.py schema`: the schema of an environment from a terminal or a deployment script. Standard output carries what
-a program reads (the document of `show`, JSON with `--json`); everything for people goes to standard error. Exit codes:
-0 done, 1 refused, 3 `plan --check` found a difference."""
+"""`manage.py schema`: the schema of an environment. Documents and JSON go to standard output, messages to standard
+error. Exit codes: 0 done, 1 refused, 3 `plan --check` found a difference."""
 
 import json
 import re
@@ -220,7 +219,7 @@ class Command(CommandWithExamples):
             ) from None
 
     def _ask(self, operations: Iterable[Operation]) -> list[str]:
-        """Have the name of each operation that loses data typed. Raises CommandError for another answer."""
+        """Ask for the name of each operation that loses data. Raises CommandError."""
         confirmed = []
         for operation in operations:
             if operation.destructive:
@@ -275,7 +274,7 @@ def _when(record: SchemaVersion) -> str:
 
 
 def _document(name: str) -> object:
-    """The JSON of a file, read as strictly as the API reads a body. Raises CommandError, ApiError."""
+    """The JSON of a file, as strict as the API. Raises CommandError, ApiError."""
     if name == "-":
         return bodies.read(sys.stdin.buffer.read())
     try:
@@ -286,7 +285,6 @@ def _document(name: str) -> object:
 
 @contextmanager
 def _sentences() -> Generator[None]:
-    """What the services refuse, in the words of a terminal."""
     try:
         yield
     except InvalidDocument as error:

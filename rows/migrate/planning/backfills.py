@@ -1,4 +1,4 @@
-"""A column with a backfill beside its default: existing rows get the first, later rows the second."""
+"""Columns with a backfill for existing rows beside their default."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from rows.schema.model import Column
 
 
 class _Backfill:
-    """The backfill is the default until existing rows have it. The table is locked meanwhile: no writer sees it."""
+    """Sets the backfill as the default, then restores it, while the table is locked."""
 
     plain: type[migrations.AddField | migrations.AlterField]
     backfilled: "models.Field[Any, Any]"
@@ -40,7 +40,7 @@ class _Alter(_Backfill, migrations.AlterField):
 
 
 def with_backfill(operation: migrations.AddField | migrations.AlterField, column: Column) -> Operation:
-    """`operation`, which adds or alters `column`, as one that also fills existing rows."""
+    """`operation`, which adds or alters `column`, filling existing rows."""
     kind = _Add if isinstance(operation, migrations.AddField) else _Alter
     made = kind(operation.model_name, operation.name, operation.field)
     made.backfilled = table_models.field_for(replace(column, default=column.backfill))

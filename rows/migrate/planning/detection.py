@@ -1,4 +1,4 @@
-"""The changes that Django's autodetector finds between two schemas after renames, in an order that works."""
+"""The changes that Django's autodetector finds after renames, in a working order."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -20,7 +20,7 @@ from rows.schema.model import Schema, Table
 
 
 class _Questioner(MigrationQuestioner):
-    """Answers Django's question what existing rows get: the document's `backfill`, or nothing."""
+    """Answers what existing rows get: the document's `backfill`, or nothing."""
 
     def __init__(self, schema: Schema) -> None:
         super().__init__({"ask_initial": True})
@@ -35,9 +35,8 @@ class _Questioner(MigrationQuestioner):
 
 
 class _Detector(MigrationAutodetector):
-    """Django's autodetector, with linear cost. Django sorts operations in quadratic and optimizes them in cubic time,
-    which is slow for three new tables with eighty references each. New tables are presented as existing (`_created`),
-    so that there is nothing to optimize."""
+    """Django's autodetector with linear cost: it sorts in quadratic and optimizes in cubic time, so new tables are
+    presented as existing (`_created`)."""
 
     generated_operations: dict[str, list[Any]]
 
@@ -89,7 +88,7 @@ def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
 
 
 def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterator[DjangoOperation]:
-    """New tables, those first that others refer to; references in a circle are added when all are there."""
+    """New tables in the order of their references; circular references are added at the end."""
     waiting, made = list(names), set(new.tables).difference(names)
     later: list[DjangoOperation] = []
     while waiting:
@@ -114,9 +113,7 @@ def _targets_of(table: Table) -> set[str]:
 
 
 def _turn(operation: DjangoOperation) -> int:
-    """The order of operations: what depends on columns is dropped first and added last. Django sorts by dependencies
-    between fields and models but not by constraints: a field whose target is deleted in the same change would be
-    removed before the unique constraint that names it."""
+    """Django ignores that constraints depend on fields, so constraints are dropped first and added last."""
     if isinstance(operation, migrations.RemoveConstraint | migrations.RemoveIndex):
         return 0
     return 2 if isinstance(operation, migrations.AddConstraint | migrations.AddIndex) else 1

@@ -1,7 +1,6 @@
-"""Plans the operations between two schemas: the name of each, and the data that it would delete. Renames come first, by
-our own SQL (`rows.migrate.planning.renames`); the rest is what Django's autodetector finds. What Django does not see
-(rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here touches a database:
-`rows.migrate.apply` runs a plan. docs/adr/0002-schema-changes.md."""
+"""Plans the operations between two schemas. Renames come first, by our own SQL (`rows.migrate.planning.renames`), then
+what Django's autodetector finds, then what Django does not see (rules, id prefixes). Pure: `rows.migrate.apply` runs a
+plan. docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -20,11 +19,11 @@ from rows.rules import checks, named
 from rows.schema.model import ID, SQL_TYPES, Column, Schema, Table
 
 _RULES_SHOWN = 20
-"""Rules that a changed condition names in the plan."""
+"""Rules of a changed condition that the plan names."""
 
 
 def plan(old: Schema, new: Schema) -> Plan:
-    """How to get from `old` to `new`. Raises InvalidDocument if a rename names nothing or a type cannot change so."""
+    """Raises InvalidDocument for a rename of nothing or an impossible type change."""
     return _Planning(old, new).result()
 
 
@@ -81,7 +80,7 @@ class _Planning:
     # ── Names ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _shown_table(self, name: str) -> str:
-        """The name to show for a table that was renamed aside: the old name if it is dropped."""
+        """A temporary name is shown as the old name."""
         return name if name in self.new.tables else self.renamed.was_table[name]
 
     def _step(self, operation: DjangoOperation) -> Step:
@@ -133,7 +132,6 @@ class _Planning:
         return (table.columns.get(name) if table else None) or self.middle.tables[at].columns[name]
 
     def _was(self, at: str, column: str) -> str:
-        """A column as people know it: by its new name, or by its old one if it stepped aside."""
         if column.startswith("_"):
             return self.renamed.was_column[at, column]
         return column
@@ -144,7 +142,6 @@ class _Planning:
     # ── What it costs ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _pairs(self) -> Iterator[tuple[Table, Table, Column, Column]]:
-        """Each column that lives on: old table, new table, old column, new column."""
         for name, was in self.renamed.tables.items():
             old, new = self.old.tables[was], self.new.tables[name]
             for column, column_was in self.renamed.columns[name].items():
@@ -168,7 +165,7 @@ class _Planning:
                     yield Gap(was, continued, f"tables.{name}.columns.{column.key}")
 
     def _new_checks(self, steps: Collection[Step]) -> Iterator[NewCheck]:
-        """Those over columns that are there and keep their type; others are checked when they are added."""
+        """Checks over unchanged columns; others are checked when they are added."""
         for step in steps:
             operation, at = step.django, model_of(step.django)
             if not isinstance(operation, migrations.AddConstraint) or at not in self.renamed.tables:
@@ -184,7 +181,7 @@ class _Planning:
                     yield NewCheck(table, checks.renamed(condition, was), step.path)
 
     def _keeps_type(self, at: str, column: str) -> bool:
-        """Whether the column of a table that lives on is there already, with the same type in PostgreSQL."""
+        """Whether the column exists with the same PostgreSQL type."""
         becomes = self.new.tables[at].all_columns[column]
         if becomes.implicit:
             return True
@@ -212,7 +209,7 @@ class _Planning:
                 )
 
     def _keeps_values(self, at: str, column: str) -> bool:
-        """Whether the change adds, converts or fills no value of this column of a table that lives on."""
+        """Whether no value of the existing column changes."""
         becomes = self.new.tables[at].all_columns[column]
         if becomes.implicit:
             return True
@@ -223,7 +220,7 @@ class _Planning:
         return (was.type, was.max_length) == (becomes.type, becomes.max_length) and (becomes.null or not was.null)
 
     def _targets(self, operations: Collection[DjangoOperation]) -> tuple[set[str], set[str]]:
-        """Existing tables, by old name, that foreign keys will point to, and that they cease to point to."""
+        """Existing tables, by old name, that gain or lose foreign keys to them."""
         pointed_to: set[str] = set()
         let_go: set[str] = set()
 
@@ -255,7 +252,6 @@ class _Planning:
         return pointed_to, let_go
 
     def _changed_condition(self, was: str, table: str, condition: str) -> str:
-        """Names the rules that use the condition, before or after the change."""
         rules = [
             *self._conditions_before.get((was, condition), ()),
             *self._conditions_after.get((table, condition), ()),

@@ -1,8 +1,6 @@
-"""Renamed tables and columns: what they were in the old schema, and the SQL that renames them. Django's own renames
-lose data when anything else about the field changes with them, and leave constraints under their old names, in the way
-of later ones. So renames come first: `rename` gives the old schema *under the new names* and the plain statements that
-make PostgreSQL agree; whatever still differs is left to the autodetector (`rows.migrate.planning.planner`). Pure: no
-database. docs/adr/0002-schema-changes.md."""
+"""Renamed tables and columns, and the SQL that renames them. Django's own renames can lose data and keep constraints'
+old names. So `rename` returns the old schema *under the new names*; the remaining differences are the autodetector's
+(`rows.migrate.planning.planner`). Pure. docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ from rows.schema import identifiers
 from rows.schema.model import Column, ColumnType, Errors, IndexSpec, InvalidDocument, Schema, Table
 
 Conversion = Literal["free", "checked", "lossy"]
-"""How values pass from one type to another: all as they are; all or the change is refused; or with something lost."""
+"""Keeps all values; keeps all or is refused; or loses something."""
 
 _TEXTUAL: Final = frozenset({"text", "enum", "user", "reference"})
 _CONVERSIONS: Final[Mapping[tuple[ColumnType, ColumnType], Conversion]] = {
@@ -42,20 +40,19 @@ _CONVERSIONS: Final[Mapping[tuple[ColumnType, ColumnType], Conversion]] = {
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement that runs before Django's, and the operation it belongs to."""
+    """Runs before Django's statements; with its operation."""
 
     operation: str
     table: str
-    """The table it touches, by its old name."""
+    """By its old name."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """`schema` is the old schema under the new names. `tables` and `columns` map each new name to the old one that it
-    continues (`columns` by new table); a missing name is new. `was_table` and `was_column` have the old name of
-    everything in `schema`, including what is dropped, which may be renamed aside for a new name. `unconstrained` are
-    references that are text so far."""
+    """`schema` is the old schema under the new names. `tables` and `columns` map new names to old ones; missing names
+    are new. `was_table` and `was_column` map everything in `schema`, including dropped names that stepped aside.
+    `unconstrained` references are text so far."""
 
     schema: Schema
     statements: tuple[Statement, ...]
@@ -65,11 +62,11 @@ class Renamed:
     was_column: Mapping[tuple[str, str], str]
     unconstrained: frozenset[tuple[str, str]]
     checks: table_models.Checks
-    """Those of `schema`, whose documents have the old names."""
+    """Their documents have the old names."""
 
     @property
     def record(self) -> dict[str, dict[str, object]]:
-        """What changed its name: `{"tables": {new: old}, "columns": {new table: {new: old}}}`."""
+        """`{"tables": {new: old}, "columns": {new table: {new: old}}}`."""
         columns = {table: {n: o for n, o in pairs.items() if n != o} for table, pairs in self.columns.items()}
         return {
             "tables": {new: old for new, old in self.tables.items() if new != old},
@@ -78,21 +75,20 @@ class Renamed:
 
 
 def conversion(old: Column, new: Column) -> Conversion | None:
-    """What changing one type to the other does to values; None if it cannot be done."""
+    """What a type change does to values; None if impossible."""
     if old.type == new.type or (old.type in _TEXTUAL and new.type in _TEXTUAL):
         return "free"
     return _CONVERSIONS.get((old.type, new.type))
 
 
 def rename(old: Schema, new: Schema) -> Renamed:
-    """See the module. Raises InvalidDocument if a `renamed_from` names nothing, or a type cannot become another."""
+    """Raises InvalidDocument if a `renamed_from` names nothing, or for an impossible type change."""
     return _Renaming(old, new).result()
 
 
 def _continued(sources: Mapping[str, str | None], present: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """New name → the old name it continues; and the new names of which that cannot be said. `sources` has every new
-    name with its `renamed_from`. One whose old name is gone was carried out before and means nothing. One whose old and
-    new name both exist already, and both live on, is either that or a mistake."""
+    """New name → the old name it continues, and names for which that is ambiguous. `sources` maps new names to their
+    `renamed_from`; one whose old name is gone was applied before."""
     old = set(present)
     moves = {n: source for n, source in sources.items() if source is not None and source in old and source != n}
     unclear = [n for n, source in moves.items() if n in old and source in sources and source not in moves]
@@ -101,7 +97,7 @@ def _continued(sources: Mapping[str, str | None], present: Iterable[str]) -> tup
 
 
 def _in_order(moves: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The renames `moves`, one at a time, so that no name is ever taken twice: what is in the way goes aside first."""
+    """Renames one at a time; what occupies a name steps aside first."""
     later = []
     for at, (source, target) in enumerate(moves.items()):
         if target in moves:
@@ -197,7 +193,7 @@ class _Renaming:
         return found
 
     def _column_moves(self, old: Table, new: Table) -> dict[str, str]:
-        """Old column → new name, or a temporary name for a dropped column whose name is needed."""
+        """Old column → new or temporary name."""
         moves = {o: n for n, o in self.columns[new.name].items()}
         fields = {table_models.field_name(column) for column in new.columns.values()}
         for name, column in old.columns.items():
@@ -231,7 +227,7 @@ class _Renaming:
         )
 
     def _converted(self, middle: Table, new: Table) -> Table:
-        """The table with each column that changes its type made ready for it."""
+        """The table with type changes prepared."""
         columns = dict(middle.columns)
         for name in self.columns[new.name]:
             was, becomes = columns[name], new.columns[name]
@@ -309,7 +305,7 @@ class _Renaming:
             self._say(self._column_operation(o, name, moved[name]), o, statement)
 
     def _rename_objects(self, middle: Mapping[str, Table], moved: Mapping[str, Mapping[str, str]]) -> None:
-        """Indexes (one namespace for the whole schema) and constraints (one for each table) follow."""
+        """Renames indexes and constraints accordingly."""
         indexes: dict[str, str] = {}
         reasons: dict[str, tuple[str, str]] = {}
         for o, old_table in self.old.tables.items():
@@ -356,7 +352,6 @@ class _Renaming:
             self._say(operation, o, statement)
 
     def _reason(self, o: str, moved: Mapping[str, str], columns: Iterable[str]) -> str:
-        """The rename that an index or constraint follows."""
         if self.middle_names[o] != o:
             return self._table_operation(o)
         name = next(name for name in columns if moved[name] != name)

@@ -1,4 +1,4 @@
-"""What a new document changes about the fields of users that a role sees, for the plan."""
+"""Changes of the users' fields that roles see, for the plan."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from rows.schema.user_fields import UserFields, visible_to
 
 
 def by_role(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """Each role that sees other fields than before, with those it sees in addition and those it sees no more."""
+    """By role, added and removed fields."""
     for role in sorted(old.keys() | new.keys()):
         base = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else USER
         before, after = visible_to(old, role, base), visible_to(new, role, base)
@@ -19,7 +19,7 @@ def by_role(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, 
 
 
 def changes(old: UserFields, new: UserFields) -> Iterator[str]:
-    """Such as `widen users.anonymous: name`, for each role that sees more, and `narrow …` for each that sees less."""
+    """Such as `widen users.anonymous: name` and `narrow …`."""
     found = []
     for role, more, less in by_role(old, new):
         found += [f"widen users.{role}: {', '.join(more)}"] if more else []

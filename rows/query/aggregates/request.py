@@ -24,7 +24,7 @@ from rows.schema.model import SQL_TYPES, Column, ColumnType
 MAX_KEYS: Final = 4
 MAX_GROUPS: Final = 1_000
 MAX_VALUES: Final = 20
-"""Results of one request beside its group keys."""
+"""Beside the group keys."""
 _MAX_NAME: Final = 100
 
 DATE_PARTS: Final = ("hour", "day", "week", "month", "year")
@@ -39,17 +39,16 @@ TAKES: Final[Mapping[str, tuple[ColumnType, ...]]] = {
     "min": (*_NUMBERS, "text", "date", "timestamp"),
     "max": (*_NUMBERS, "text", "date", "timestamp"),
 }
-"""The types of columns that each function takes, in the order of its results in a group."""
+"""Column types of each function, in the order of results."""
 MEMBERS: Final = frozenset({"group", "count", "where", "having", "order", "limit", "cursor", "time_zone", *TAKES})
 
 AVERAGE_DIGITS: Final = 4
-"""Digits after the point that the average of a decimal column has beside those of the column."""
+"""Additional digits of the average of a decimal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One field of a group: a key or the result of a function. `source` is the column that it is computed from (None:
-    the number of rows); `part` is set for date parts."""
+    """A field of a group. `source` is its column (None: the number of rows); `part` a date part."""
 
     name: str
     kind: Kind
@@ -59,7 +58,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class AggregateRequest:
-    """A request whose names were resolved. `limit` None: all groups, which must then be at most MAX_GROUPS."""
+    """A resolved request. `limit` None: all groups, at most MAX_GROUPS."""
 
     outputs: tuple[Output, ...]
     where: Filter
@@ -71,7 +70,7 @@ class AggregateRequest:
 
 
 def parse(body: Mapping[str, Any], table: str, resolver: NameResolver) -> AggregateRequest:
-    """A request over `table`, which must be readable. Raises ValidationFailed naming the field of the body."""
+    """A request over the readable `table`. Raises ValidationFailed naming the field of the body."""
     results: dict[str, tuple[Output, Column]] = {}
     _add_keys(results, body.get("group"), table, resolver)
     keys = list(results)
@@ -97,7 +96,7 @@ def parse(body: Mapping[str, Any], table: str, resolver: NameResolver) -> Aggreg
 
 
 def result_column(output: Output, source: Column | None) -> Column:
-    """The type as which a result is compared and ordered. `source` is the column it is computed from."""
+    """The type in which a result is compared and ordered."""
     if source is None or output.kind == "count_distinct":
         return Column(output.name, output.name, "integer")
     if output.part is not None:
@@ -111,7 +110,7 @@ def result_column(output: Output, source: Column | None) -> Column:
 
 
 class _Results:
-    """Resolves the names of one request's results, for `having` and `order`. Implements `NameResolver`."""
+    """Resolves names of results for `having` and `order`. Implements `NameResolver`."""
 
     token = 0
     user_fields = ()
@@ -201,7 +200,7 @@ def _names(field: str, value: Any) -> list[str]:
 
 
 def _order(text: str | None, keys: list[str], results: _Results) -> tuple[OrderKey, ...]:
-    """The order asked for, and then all group keys, which make it total."""
+    """The given order, then all group keys."""
     chosen: list[OrderKey] = []
     if text is not None:
         texts = text.split(",", MAX_ORDER + 1)

@@ -32,10 +32,9 @@ __all__ = ["MAX_GROUPS", "MEMBERS", "aggregate_rows"]
 def aggregate_rows(
     place: EnvironmentRef, principal: Principal, table: str, body: Mapping[str, Any], freshness: Freshness | None = None
 ) -> Page:
-    """A page of groups of the rows that `principal` may read; `body` has fields of MEMBERS. One statement, bounded by
-    AGGREGATE_STATEMENT_TIMEOUT_MS. With `freshness` a replica may answer. A cell that the principal may not read counts
-    as null, in the filter, the groups, the functions and `having`. Raises NotFound (no such table for this principal)
-    and ValidationFailed naming a field of the body."""
+    """A page of groups of the rows that `principal` may read. One statement, at most AGGREGATE_STATEMENT_TIMEOUT_MS.
+    With `freshness` a replica may answer. An unreadable cell counts as null. Raises NotFound and ValidationFailed
+    naming a field of the body."""
     return run(place, principal, lambda asking: _aggregate(asking, table, body), freshness)
 
 
@@ -89,7 +88,7 @@ def _run(
 
 
 def _facts(asking: QueryContext, shape: AggregateShape, request: AggregateRequest) -> list[cursors.Fact]:
-    """What a cursor belongs to: the whole request but its limit, and nothing of the caller."""
+    """What a cursor depends on: the request without its limit and caller."""
     values = [request.time_zone.encode(), *request.where.wire, b"", *request.having.wire]
     digest = hashlib.sha256(repr(shape).encode())
     for value in values:

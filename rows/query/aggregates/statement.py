@@ -32,19 +32,17 @@ if TYPE_CHECKING:
 
 TIME_ZONE: Final = "time_zone"
 _RESULTS: Final = "results"
-"""The name of the table that a group is a row of, for the translation of `having`."""
+"""The table of groups in the translation of `having`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HavingValue:
-    """Value `index` of the `having` filter."""
-
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class AggregateShape:
-    """A request without its values. `after` is None for a first page, else for each order key whether its value was
+    """A request without its values. `after`: None for a first page, else for each order key whether its value was
     null."""
 
     table: str
@@ -56,8 +54,8 @@ class AggregateShape:
 
 
 def aggregated(role_view: "RoleView", shape: AggregateShape) -> Statement:
-    """The statement of a request. Its columns: the group as JSON, null beyond MAX_ANSWER_BYTES; the text of each order
-    key, for the cursor. No row comes back where the version is stale."""
+    """The statement of a request: the group as JSON (null beyond MAX_ANSWER_BYTES), and each order key for the cursor.
+    No rows for a stale version."""
     writer = Writer(role_view)
     table = role_view.schema.tables[shape.table]
     columns = {output.name: result_column(output, _source(table, output)) for output in shape.outputs}
@@ -94,7 +92,7 @@ def _source(table: Table, output: Output) -> Column | None:
 
 
 def _groups(writer: Writer, table: Table, shape: AggregateShape) -> Piece:
-    """One row per group, with each result under its name."""
+    """One row per group, with the results by name."""
     role_view = writer.role_view
     needed = dict.fromkeys(output.source for output in shape.outputs if output.source is not None)
     names = {column: f"_c{number}" for number, column in enumerate(needed)}
@@ -186,7 +184,6 @@ def _no_relations(table: str) -> Any:
 
 
 def _behind(order: Sequence[OrderKey], after: Sequence[bool]) -> Any:
-    """The condition of the groups after the one at which the previous page ended."""
     ranges: list[Any] = []
     equal: list[Any] = []
     for index, key in enumerate(order):

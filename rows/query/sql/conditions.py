@@ -1,12 +1,6 @@
-"""Compiles conditions (filters and rules) to SQL expressions over a table's columns. A condition is about one row. A
-`RowSource` says how to refer to that row's columns: a queryset's own row (`CURRENT_ROW`), a row under an alias
-(`AliasedRow`), or the row that a write would produce, whose new cells are parameters (`WrittenRow`). The same compiler
-serves all of them, so a rule always means the same.
-
-A *rule's* paths see all rows of related tables, because its author wrote them and mutual rules would not terminate. A
-*caller's* paths see related rows and cells through the read rules of their tables. `RoleView` creates both kinds of
-compiler.
-"""
+"""Compiles conditions (filters and rules) to SQL expressions over one row, which a `RowSource` refers to. A *rule's*
+paths see all related rows, because its author wrote them and mutual rules would not terminate; a *caller's* paths see
+what the read rules show. `RoleView` creates both compilers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -60,16 +54,12 @@ _JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
 
 
 class RowSource(Protocol):
-    """Says how to refer to a row's columns in SQL."""
-
     def column(self, name: str, depth: int = 0) -> Any:
-        """The column as it is spelled `depth` subqueries further in."""
+        """`depth`: number of enclosing subqueries."""
         ...
 
 
 class _CurrentRow:
-    """The row of the queryset that the condition filters."""
-
     def column(self, name: str, depth: int = 0) -> Any:
         reference: Any = name
         for _ in range(depth):
@@ -82,11 +72,11 @@ CURRENT_ROW: Final[RowSource] = _CurrentRow()
 
 @dataclass(frozen=True, slots=True)
 class AliasedRow:
-    """A row under an alias of this package's making: `_r`, `_n`. Names of columns hold no quotes (`names.PATTERN`)."""
+    """A row under an alias of this package, such as `_r`."""
 
     alias: str
     prefix: str = ""
-    """Stands before the names of the columns: two rows can share an alias."""
+    """Prefix of column names: two rows can share an alias."""
 
     def column(self, name: str, depth: int = 0) -> Any:
         return Sql(f'{self.alias}."{self.prefix}{name}"')
@@ -94,8 +84,7 @@ class AliasedRow:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRow:
-    """The row that a write leaves behind: `cells` are new, the others stay as they are in `before` (None: an
-    insert)."""
+    """The row after a write: `cells` are new, others as in `before` (None: an insert)."""
 
     cells: Mapping[str, Any]
     before: RowSource | None = None
@@ -111,10 +100,8 @@ class WrittenRow:
 
 @dataclass(frozen=True, slots=True)
 class ConditionCompiler:
-    """Compiles conditions over one schema version. `far` gives the visible rows of a related table; `readable` the
-    condition (None: always) under which a column's cell is visible, as an expression over a source; `operand` the
-    parameter of an operand; `old` the source of the row before the write, for rules with `$old`; `rule` the condition
-    that is true of the rows of `far`."""
+    """`far`: visible rows of a related table; `readable`: the condition (None: always) for a cell; `operand`: a
+    parameter; `old`: the row before the write; `rule`: the condition of `far`."""
 
     schema: Schema
     far: Callable[[str], "RowQuerySet"]
@@ -124,8 +111,7 @@ class ConditionCompiler:
     rule: Callable[[str], Expression] | None = None
 
     def condition(self, node: Condition, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Expression:
-        """`node` about the row of `table` on `source`; `depth` is how many subqueries stand around it. True where the
-        condition holds, and false or null where it does not."""
+        """`node` about the row of `table` on `source`, within `depth` subqueries."""
         match node:
             case Always():
                 return ALWAYS if node.holds else NEVER
@@ -148,11 +134,9 @@ class ConditionCompiler:
     def narrowed(
         self, rows: "RowQuerySet", node: Condition, table: str, rule: Expression, depth: int = 0
     ) -> "RowQuerySet":
-        """`rows` of `table`, which are those that `rule` is true of, as far as `node` is true of them. PostgreSQL asks
-        first what it takes to be cheap, which may be the filter and not the rule. What takes long would then tell of
-        hidden rows: one quick condition beside ninety slow ones is a question that is answered by the time, or by the
-        end of the statement after five seconds. So what is not quick is asked only of a row that the rule shows; no
-        index answers it, and none is lost. docs/explanation/row-isolation.md."""
+        """`rows` of `table` (those of `rule`) that meet `node`. PostgreSQL may evaluate a cheap filter before the rule,
+        and slow conditions would reveal hidden rows by their duration; so they are only evaluated for rows that the
+        rule shows. docs/explanation/row-isolation.md."""
         if rule == ALWAYS:
             return rows.filter(self.condition(node, table, CURRENT_ROW, depth))
         quick: list[Condition] = []
@@ -167,8 +151,7 @@ class ConditionCompiler:
         return rows
 
     def _is_quick(self, node: Condition, table: str) -> bool:
-        """Whether to ask it takes no longer for one row of `table` than for another, whatever is in their cells: what
-        an index may answer."""
+        """Whether its duration does not depend on the cells."""
         match node:
             case Always() | Present():
                 return True
@@ -190,13 +173,13 @@ class ConditionCompiler:
                 return isinstance(node, IsNull) or is_quick(far, column, node.operator)
 
     def cell(self, table: str, column: str, source: RowSource) -> Any:
-        """The cell as this reading sees it: null where it may not."""
+        """The cell; null if unreadable."""
         spelled = source.column(column)
         readable = self.readable(table, column, source)
         return spelled if readable is None else Sql("(CASE WHEN ", readable, " THEN ", spelled, " END)")
 
     def value(self, path: Path, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Any:
-        """The cell at the end of `path` as a value: null where a hop has no row that this reading sees. To sort by."""
+        """The value at the end of `path`, for sorting; null without a visible row."""
         if not path.hops:
             return self.cell(table, path.column, source)
         hop, rest = path.hops[0], Path(path.hops[1:], path.column)
@@ -255,14 +238,14 @@ class ConditionCompiler:
     # ── Hops ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _through(self, hop: Hop, table: str, source: RowSource, depth: int, node: Condition) -> Expression:
-        """Whether a far row that this reading sees fulfils `node`."""
+        """Whether a visible related row meets `node`."""
         rows, guard = self.linked(hop, table, source)
         rule = ALWAYS if self.rule is None else self.rule(hop.table)
         found: Any = Exists(self.narrowed(rows, node, hop.table, rule, depth + 1))
         return found if guard is None else boolean("(", guard, " AND ", found, ")")
 
     def linked(self, hop: Hop, table: str, source: RowSource) -> tuple["RowQuerySet", Expression | None]:
-        """The far rows of one hop, and the condition under which the cell that links to them can be read."""
+        """The related rows of one hop, and the condition to read the linking cell."""
         rows = self.far(hop.table)
         if hop.many:
             link = self.cell(hop.table, hop.column, CURRENT_ROW)
@@ -276,15 +259,14 @@ def _shorter(path: Path) -> Path:
 
 
 def _nearer(leaf: Compare | Search) -> Leaf:
-    """The same leaf, asked of the row that its first step leads to."""
+    """The leaf seen from the row of its first step."""
     if isinstance(leaf, Search):
         return Search(tuple(map(_shorter, leaf.paths)), leaf.operand)
     return Compare(_shorter(leaf.path), leaf.operator, leaf.operand)
 
 
 def is_quick(table: Table, column: Column, operator: Operator) -> bool:
-    """Whether PostgreSQL compares a cell of `column` by `operator` in a time that does not grow with the cell: short
-    ones, texts that an index holds among them; or finds texts equal, whose lengths it compares first."""
+    """Whether comparing a cell takes constant time: short values, indexed texts, and equality."""
     if column.type not in LONG_TYPES:
         return True
     if column.type != "text" or operator == "ilike":
@@ -293,7 +275,7 @@ def is_quick(table: Table, column: Column, operator: Operator) -> bool:
 
 
 def hops_of(condition: Condition) -> Iterator[Hop]:
-    """Every step to another row that `condition` takes."""
+    """Every hop that `condition` takes."""
     for part in parts(condition):
         if isinstance(part, Quantified):
             yield part.hop

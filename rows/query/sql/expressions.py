@@ -1,8 +1,5 @@
-"""Two expressions for Django's compiler: a value that is bound later, and a piece of SQL around other expressions.
-Everything that `rows` asks of a table becomes a queryset of these: `translation` builds them from conditions,
-`managers` filters by them, `compiler` renders the queryset and numbers the parameters. No value ever becomes part of
-the text, and the text comes from constants of this package: columns are named through Django's `F`, which quotes
-them."""
+"""Expressions for Django's compiler: a value that is bound later, and SQL around other expressions. Values never become
+part of the text, which comes from constants of this package; columns are quoted by Django's `F`."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, Self
@@ -14,17 +11,15 @@ from django.db.models.sql.compiler import SQLCompiler
 from psycopg.adapt import Dumper
 
 Piece = tuple[str, list[Any]]
-"""SQL with `%s` for each parameter (and `%%` for a percent sign), and the parameters in order."""
+"""SQL with `%s` (and `%%`), and its parameters."""
 
 _BOOLEAN = BooleanField()
 _TEXT = TextField()
 
 
 class Parameter(Expression):
-    """A value that the statement takes when it runs, cast to `sql_type`, the bare PostgreSQL type. `key` names it: the
-    same key is the same `$n`. With `wire` (text as PostgreSQL reads it; bytes) the value is known already: a constant
-    of the schema document, or, in a queryset that Django runs itself, the caller's value. The instance itself is in
-    Django's list of parameters, so nothing converts the value on the way."""
+    """A value bound at execution, cast to `sql_type`. The same `key` is the same `$n`. `wire` (bytes of PostgreSQL's
+    text format) is a known value. The instance itself is Django's parameter, so nothing converts it."""
 
     conditional = False
 
@@ -52,7 +47,7 @@ class Parameter(Expression):
 
 
 class _WireDumper(Dumper):
-    """For querysets that Django runs by itself: psycopg sends a bound parameter's text, untyped."""
+    """Sends a bound parameter's text untyped, for querysets that Django runs."""
 
     oid = 0
 
@@ -66,8 +61,7 @@ psycopg.adapters.register_dumper(Parameter, _WireDumper)
 
 
 class Sql(Expression):
-    """Text and expressions in turn: `Sql("(", left, " = ", right, ")")`. Text is this package's own, with `%%` for a
-    percent sign. `boolean` says that it can stand in WHERE."""
+    """Texts (with `%%`) and expressions in turn: `Sql("(", left, " = ", right, ")")`. `boolean`: allowed in WHERE."""
 
     def __init__(
         self, *parts: "str | Expression | Any", boolean: bool = False, field: "Field[Any, Any] | None" = None
@@ -107,7 +101,6 @@ class Sql(Expression):
 
 
 def boolean(*parts: "str | Expression | Any") -> Sql:
-    """A piece of SQL that is a condition."""
     return Sql(*parts, boolean=True)
 
 
@@ -116,7 +109,6 @@ NEVER = boolean("FALSE")
 
 
 def joined(separator: str, conditions: Sequence[Expression], neutral: Sql) -> Expression:
-    """`(a AND b AND c)`; `neutral` where there is none."""
     if len(conditions) < 2:
         return conditions[0] if conditions else neutral
     parts: list[Any] = ["("]

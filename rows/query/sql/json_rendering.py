@@ -1,7 +1,5 @@
-"""How a cell becomes JSON: one SQL fragment per column type, and the only renderer there is. Every row that leaves the
-service, in an answer, a nested relation, an event or an `ETag`, is `row_to_json` over these fragments, so its bytes are
-the same wherever it appears. PostgreSQL's own spelling is kept where it is exact and stable: integers with all digits,
-floats in their shortest exact form, uuids in lower case, dates, arrays. Where it is not, the fragment decides."""
+"""The one renderer of cells as JSON: an SQL fragment per column type. Every response, relation, event and `ETag` is
+`row_to_json` over these, so bytes are the same everywhere. Exact and stable forms of PostgreSQL are kept."""
 
 from typing import Final
 
@@ -14,8 +12,7 @@ _FRAGMENTS: Final[dict[ColumnType, tuple[str, str]]] = {
 
 
 def fragment(column: Column) -> tuple[str, str]:
-    """The SQL before and after the reference to a cell of `column`, so that `row_to_json` renders it in the API's
-    format."""
+    """The SQL before and after a reference to a cell of `column`."""
     if column.type == "decimal":
         # A JSON number would lose digits in every client that reads it as a float. Always the column's scale: "1.50".
         return "round(", f", {column.scale or 0:d})::text"

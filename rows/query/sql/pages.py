@@ -1,4 +1,4 @@
-"""One page of a list: its order, and the ranges of rows behind a cursor."""
+"""One page of a list: its order, and the ranges behind a cursor."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -19,10 +19,8 @@ def page(
     order: tuple[OrderKey, ...],
     after: tuple[bool, ...] | None,
 ) -> tuple[Piece, list[str]]:
-    """The rows of one page, with `columns` of theirs, and under which names they carry their order keys. Behind a
-    cursor the page is a UNION ALL of ranges, each ordered and limited by itself, and both again outside: every range is
-    a stretch of the index that has the page's order, also across the border into nulls and with mixed directions, where
-    one condition with OR would walk the index from its start."""
+    """The rows of a page with `columns`, and the names of their order keys. Behind a cursor it is a UNION ALL of
+    ranges, each an index range with its own limit: one condition with OR would scan the index from its start."""
     keys: list[tuple[OrderKey, str, Any]] = []
     extra: dict[str, Any] = {}
     for index, key in enumerate(order):
@@ -49,7 +47,7 @@ def page(
 
 
 def _order(key: OrderKey, value: Any) -> OrderBy:
-    """Says where nulls go only where PostgreSQL would put them elsewhere: an index on the column can then serve it."""
+    """NULLS FIRST or LAST only if not the default, so that an index can serve it."""
     if key.nulls_first == key.descending:
         return OrderBy(value, descending=key.descending)
     return OrderBy(
@@ -63,7 +61,7 @@ def direction(key: OrderKey) -> str:
 
 
 def _ranges(keys: list[tuple[OrderKey, Any]], after: tuple[bool, ...]) -> Iterable[list[Expression]]:
-    """The conditions of each range behind the cursor, nearest first. The last key is `id`: unique and never null."""
+    """The conditions of each range, nearest first. The last key is `id`."""
     tail = len(keys) - 1
     while tail > 0 and _joins_row(keys[tail - 1][0], keys[tail][0]) and not after[tail - 1]:
         tail -= 1

@@ -1,4 +1,4 @@
-"""A row as JSON: its cells as the caller may see them, and the relations that are embedded in it."""
+"""A row as JSON: visible cells and embedded relations."""
 
 import re
 from collections.abc import Callable, Collection
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 MAX_EMBEDDED: Final = 100
-"""Rows of a to-many relation that are embedded in one row."""
+"""Rows of an embedded to-many relation."""
 MAX_ANSWER_BYTES: Final = 16 * 2**20
-"""Of the rows of one answer. PostgreSQL leaves out what is beyond: without a bound some few requests for long texts, or
-for relations of relations, each leading to a hundred rows, would take all the memory that it or our process has."""
+"""Per response. PostgreSQL leaves out the rest: unbounded texts or nested relations could exhaust its memory or
+ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRow:
-    """A row under an alias, which records the columns that are used, so that no others are read."""
+    """Records the used columns, so that no others are read."""
 
     alias: str
     asked: set[str] = field(default_factory=set)
@@ -46,9 +46,8 @@ def cells(
     masked: Callable[[Condition], Any] | None = None,
     chosen: Collection[str] | None = None,
 ) -> list[Any]:
-    """The select list that makes a row's JSON: each readable cell of the row at `source`, through `json_rendering`.
-    `masked` gives the expression of a condition under which a cell may be read; `chosen` names the columns to show,
-    `id` among them, None all."""
+    """The select list of a row's JSON: readable cells at `source`, rendered by `json_rendering`. `masked` applies a
+    read condition; `chosen` names the columns, `id` among them (None: all)."""
     ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
     made: list[Any] = []
     for column in role_view.columns(table.name):
@@ -64,7 +63,7 @@ def cells(
 
 
 def whole_row(table: Table, source: RowSource) -> list[Any]:
-    """As `cells`, for the whole row, whoever looks: what events carry."""
+    """As `cells`, for the unmasked row of events."""
     made: list[Any] = []
     for column in table.all_columns.values():
         before, after = json_rendering.fragment(column)
@@ -73,7 +72,7 @@ def whole_row(table: Table, source: RowSource) -> list[Any]:
 
 
 def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
-    """The SHA-256, in hex, of the row's JSON as this role_view sees it, without `with`."""
+    """The SHA-256, in hex, of the row's JSON without `with`."""
     return Sql(
         "(SELECT encode(sha256(convert_to(row_to_json(_q)::text, 'UTF8')), 'hex') FROM (SELECT ",
         *cells(role_view, table, source),
@@ -84,7 +83,7 @@ def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
 def shown(
     writer: Writer, table: Table, source: RowSource, chosen: Collection[str] | None = None
 ) -> tuple[Piece, Piece]:  # fmt: skip
-    """`cells` of the row at `source`, and what must be joined for them."""
+    """`cells` of the row at `source`, and joins for them."""
     role_view = writer.role_view
     masks: dict[Condition, int] = {}
     flags = f"_m{writer.number()}"
@@ -104,7 +103,6 @@ def shown(
 
 
 def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowSource) -> Piece:
-    """What `one` puts under its name into the JSON of the row at `source`."""
     if isinstance(one, WithUser):
         found = writer.expression(embedded_users.mark(user_id(writer, one.column, table, source)), table)
     else:
@@ -113,15 +111,13 @@ def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowS
 
 
 def user_id(writer: Writer, column: str, table: str, source: RowSource) -> Any:
-    """The id of the user in `column`; null where the caller may not read it."""
+    """The user id in `column`; null if unreadable."""
     return writer.role_view.reading.cell(table, column, source)
 
 
 def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
-    """The JSON of relation `one` of the row at `source`: the far row or null, or an array of at most MAX_EMBEDDED.
-    Where there are more, the array has one more element, between two tabs: the values of a cursor (CONTINUATION). An
-    array of more than MAX_ANSWER_BYTES is never put together: in its place is a text that is longer than that, so that
-    whatever it becomes a part of is left out as well."""
+    """The JSON of relation `one`: a row or null, or an array of at most MAX_EMBEDDED, with a CONTINUATION element if
+    there are more. Beyond MAX_ANSWER_BYTES, an oversized text instead, so that what contains it is left out as well."""
     far = writer.role_view.schema.tables[one.hop.table]
     seen, guard = writer.role_view.reading.linked(one.hop, table, source)
     number = writer.number()
@@ -164,30 +160,27 @@ def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
 
 
 def _continuation(hop: Hop, source: RowSource) -> Sql:
-    """The element after the last embedded row of `_a`. PostgreSQL writes no tab into JSON by itself, and escapes those
-    of texts, so that no cell can look like it."""
+    """The element after the last embedded row. Only raw tabs mark it, which PostgreSQL escapes in cells."""
     names = f"'{hop.relation}', '{hop.table}', '{hop.column}', "
     values = [names, source.column("id"), ", lag(_a._id) OVER ()"]
     return Sql("(chr(9) || json_build_array(", *values, ")::text || chr(9))::json")
 
 
 CONTINUATION: Final = re.compile(rb",\t(\[[^\t]*\])\t\]")
-"""In JSON: where an array of `embedded` rows goes on, up to its end. The group is an array of the texts relation, far
-table, its column, the id in it, and the id of the last row."""
+"""The end of a truncated array: texts of relation, table, column, its id, and the last row's id."""
 
 
 def needed_columns(table: Table, row: TrackedRow, chosen: Collection[str] | None) -> list[str]:
-    """The columns that the innermost select has to have, once everything above it was written: all of them, or, where
-    some were chosen, what was asked of `row` for these and for the rules and relations that lean on others."""
+    """The columns of the innermost select, known once everything above is written: all, or those that `row`
+    recorded."""
     return [name for name in table.all_columns if chosen is None or name in row.asked]
 
 
 _TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES} + 0 * count(*)::int))"
-"""Of a constant length PostgreSQL would make the text as it plans: 50 ms, and 16 MB in each plan that it keeps."""
+"""Not constant: PostgreSQL would evaluate it when planning (50 ms, and 16 MB per cached plan)."""
 _EARLIER: Final = "OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
 
 def held(json: str, size: str) -> str:
-    """`json`, but null once the rows before it have more than MAX_ANSWER_BYTES. `size` is an expression of one row's.
-    Written for a query around the one that makes the JSON, so that each is made once."""
+    """`json`, but null once previous rows exceed MAX_ANSWER_BYTES. For a query around the one that makes the JSON."""
     return f"CASE WHEN coalesce(sum({size}) {_EARLIER}, 0) <= {MAX_ANSWER_BYTES} THEN {json} END"

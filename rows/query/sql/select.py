@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class ReadShape:
-    """What a reading request asks for, without its values. `after` is None for a first page, else for each order key
-    whether its value was null. `order` None: one row, by `id`. `columns` None: all that may be read."""
+    """A reading request without its values. `after`: None for a first page, else per order key whether its value was
+    null. `order` None: one row, by `id`. `columns` None: all."""
 
     table: str
     where: Condition = TRUE
@@ -56,14 +56,12 @@ class ReadShape:
 
     @property
     def has_only_users(self) -> bool:
-        """Whether `withs` are users of the rows themselves, and nothing else."""
         return With not in map(type, self.withs)
 
 
 def read(role_view: "RoleView", shape: ReadShape) -> Statement:
-    """The statement of a list, or of one row. Its columns: the row as JSON; where there are `withs`, the relations as
-    JSON, or, if they are only users, the id of each, which costs half as much; for a list the text of each order key,
-    for the cursor. JSON of rows behind more than MAX_ANSWER_BYTES is null, as are relations of more than that."""
+    """The statement of a list or row: the row as JSON; with `withs` the relations as JSON, or only users' ids; for a
+    list the text of each order key. JSON beyond MAX_ANSWER_BYTES is null."""
     writer = Writer(role_view)
     table = role_view.schema.tables[shape.table]
     row = TrackedRow("_r")
@@ -106,7 +104,7 @@ def read(role_view: "RoleView", shape: ReadShape) -> Statement:
 
 
 def _bounded(found: Piece, shape: ReadShape, texts_beside: int) -> Piece:
-    """The rows of `found` without the JSON that no answer holds. OFFSET 0 keeps the planner from making it twice."""
+    """The rows of `found` within MAX_ANSWER_BYTES. OFFSET 0 keeps the planner from making the JSON twice."""
     names, size = ["_j"], "pg_column_size(_s._j)"
     relations = f"CASE WHEN pg_column_size(_s._k) <= {MAX_ANSWER_BYTES} THEN _s._k END"
     if not shape.has_only_users:
@@ -128,14 +126,12 @@ def _bounded(found: Piece, shape: ReadShape, texts_beside: int) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class CountShape:
-    """How many rows a list has in all; counting stops at `most`."""
-
     rows: ReadShape
     most: int | None
 
 
 def counted(role_view: "RoleView", shape: CountShape) -> Statement:
-    """The number of rows of a list without its page. No row comes back where the version is stale."""
+    """The number of rows of a list. No row comes back where the version is stale."""
     writer = Writer(role_view)
     limit = "" if shape.most is None else f" LIMIT {shape.most:d}"
     return assign_parameter_numbers(
@@ -150,7 +146,6 @@ def counted(role_view: "RoleView", shape: CountShape) -> Statement:
 
 
 def planned(role_view: "RoleView", shape: ReadShape) -> Statement:
-    """PostgreSQL's plan for a list without its page, as JSON."""
     sql, params = Writer(role_view).queryset(filtered(role_view, shape).values_list("id"))
     return assign_parameter_numbers(*combine("EXPLAIN (FORMAT JSON) ", (sql, params)))
 

@@ -1,4 +1,4 @@
-"""A statement as it is prepared: its text, the keys of its parameters, and the writer that puts it together."""
+"""A prepared statement: its text, its parameters, and the writer that composes it."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 AS_TEXT: Final = f'::text COLLATE "{table_models.COLLATION}"'
-"""Behind a column that a statement answers with. The answer's types and collations are then those of before when the
-column's type changes; PostgreSQL refuses a prepared statement whose are not, and its text may be the same."""
+"""Cast of result columns: PostgreSQL refuses a prepared statement whose result types change."""
 
 ENVIRONMENT: Final = "environment"
 VERSION: Final = "version"
@@ -31,21 +30,21 @@ Key = Hashable
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """The value of order key `index` at the place where the page before ended."""
+    """The last page's value of order key `index`."""
 
     index: int
 
 
 class Cell(NamedTuple):
-    """The new value of a column. A tuple, since a write looks up each of its cells, and their hash is then C's."""
+    """The new value of a column. A tuple, for a fast hash."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One text, and what its parameters take: a constant (bytes), the number of a filter's value (int), a rule's
-    `Variable`, or a name (`After`, `Cell`, one of this module's words) that the request looks up."""
+    """A text and its parameters: a constant (bytes), an index of the filter's values (int), a rule's `Variable`, or a
+    name that the request looks up (`After`, `Cell`, str)."""
 
     sql: bytes
     keys: tuple[Key, ...]
@@ -53,7 +52,7 @@ class Statement:
     def bind(
         self, named: Mapping[Key, bytes | None], wires: Sequence[bytes], principal: Principal
     ) -> list[bytes | None]:
-        """The values in order. Raises KeyError for a name that the request does not know: a null would not do."""
+        """The values in order. Raises KeyError for an unknown name."""
         values: list[bytes | None] = []
         for key in self.keys:
             if type(key) is int:  # a match would ask by isinstance, which takes longer
@@ -68,7 +67,7 @@ class Statement:
 
 
 def assign_parameter_numbers(sql: str, params: Iterable[Any]) -> Statement:
-    """The finished statement: `%s` becomes `$n`, one number for each (key, type) however often it occurs."""
+    """`%s` becomes `$n`, one number for each (key, type)."""
     numbers: dict[tuple[Key, str], int] = {}
     spelled: list[str] = []
     for param in params:
@@ -84,15 +83,12 @@ def assign_parameter_numbers(sql: str, params: Iterable[Any]) -> Statement:
 
 
 class Writer:
-    """Puts a statement together: texts of this module, and what Django compiles."""
-
     def __init__(self, role_view: "RoleView") -> None:
         self.role_view = role_view
         self.connection = connections[role_view.alias]
         self._numbers = count()
 
     def number(self) -> int:
-        """A number for aliases, fresh in this statement."""
         return next(self._numbers)
 
     def queryset(self, rows: "QuerySet[Any, Any]") -> Piece:
@@ -103,7 +99,7 @@ class Writer:
         return sql, list(params)
 
     def expression(self, expression: Any, table: str) -> Piece:
-        """An expression outside of any queryset: it only refers to aliases and parameters."""
+        """An expression outside any queryset, of aliases and parameters."""
         query = Query(self.role_view.models[table])
         compiler = query.get_compiler(connection=self.connection)
         sql, params = compiler.compile(expression.resolve_expression(query))
@@ -111,7 +107,6 @@ class Writer:
 
 
 def combine(*parts: "str | Piece") -> Piece:
-    """One piece of several."""
     texts: list[str] = []
     params: list[Any] = []
     for part in parts:
@@ -131,8 +126,7 @@ def listed(pieces: Iterable["str | Piece"], separator: str = ", ") -> Piece:
 
 
 def is_current() -> Sql:
-    """Whether the environment still is at the version that the statement was compiled for. Evaluated once, before any
-    row is read; in the same snapshot as the rows."""
+    """The test of the schema version, evaluated once, in the snapshot of the rows."""
     return boolean(
         "(SELECT version = ", Parameter(VERSION, "integer"), ' FROM "platform"."rows_currentversion"'
         " WHERE environment_id = ", Parameter(ENVIRONMENT, "text"), ")",
@@ -140,5 +134,4 @@ def is_current() -> Sql:
 
 
 def is_row() -> Sql:
-    """The condition that the current row is the one that the request addresses."""
     return boolean("(", F("id"), " = ", Parameter(ROW_ID, "text"), ")")

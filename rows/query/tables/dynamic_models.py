@@ -1,8 +1,6 @@
-"""Django models of an environment's tables, made from one version of its schema document. They live in registries of
-their own (never in Django's) and are made when a statement is to be compiled: nothing remembers them. They have no
-relation fields: a reference is the text column that it is in PostgreSQL, so that a join which no rule has passed cannot
-even be written; every hop is a subquery over a queryset that the row manager made. The default and the base manager are
-closed (`rows.query.tables.managers`)."""
+"""Django models of an environment's tables, in registries of their own, made to compile statements and not cached. They
+have no relation fields, so no join can bypass the rules: each hop is a subquery over a queryset of the row manager.
+Default and base manager are closed (`rows.query.tables.managers`)."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +24,7 @@ LABEL: Final = "tenant"
 
 
 class RowModel(models.Model):
-    """Base of every tenant model. Instances are only ever read; writes go through `rows.services`."""
+    """Base of tenant models. Instances are only read; writes go through `rows.services`."""
 
     class Meta:
         abstract = True
@@ -36,15 +34,13 @@ class RowModel(models.Model):
     unruled: ClassVar[UnruledManager]
     TABLE: ClassVar[Table]
     SIBLINGS: ClassVar["RowModels"]
-    """In capitals, as no column can be."""
+    """In capitals, unlike any column."""
 
     def __str__(self) -> str:
         return str(self.pk)
 
 
 class _Config(AppConfig):
-    """The registry's one app: reverse look-ups of Django's options walk app configs."""
-
     path = "/"
 
     def __init__(self, registry: Apps) -> None:
@@ -55,7 +51,7 @@ class _Config(AppConfig):
 
 
 class RowApps(Apps):
-    """A registry of one model, which keeps nothing alive: `Apps.get_models` is cached for ever, keyed by registry."""
+    """A registry of one model. Uncached: `Apps.get_models` is cached for ever, keyed by registry."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -73,11 +69,8 @@ class RowApps(Apps):
 
 
 class RowModels(Mapping[str, type[RowModel]]):
-    """A model for each table of a schema, by the table's name: made when it is asked for, and again once it is gone.
-    Models are for compiling. Requests run the statements that were compiled, so that most models are idle from their
-    first day on, and each has 90 objects that the collector would walk through for as long as they live. So nothing
-    here keeps them: they go with the next full collection, and the next shape makes those that it needs. About 0.4 ms
-    and 40 KB each; no query."""
+    """A model per table, by name, made on demand and not kept: requests use compiled statements, and idle models (90
+    objects each) would slow garbage collection. About 0.4 ms and 40 KB each; no query."""
 
     __slots__ = ("_alias", "_environment_id", "_lock", "_made", "_rules", "_schema")
 
@@ -97,11 +90,10 @@ class RowModels(Mapping[str, type[RowModel]]):
         return found
 
     def role_view(self, role_key: RoleKey, operand: Callable[[Operand], Expression]) -> RoleView:
-        """A role_key's view of all of them, with its values as `operand` spells them."""
+        """A role's view of all tables, with values by `operand`."""
         return RoleView(self._schema, self, self._rules, role_key, self._alias, operand)
 
     def viewer_of(self, principal: Principal) -> RoleView:
-        """`principal`'s view with its values bound, for querysets that Django runs."""
         return self.role_view(self._rules.role_key(principal), bound_operand(principal))
 
     def __iter__(self) -> Iterator[str]:
@@ -138,8 +130,7 @@ def _model(table: Table, environment_id: str, siblings: RowModels) -> type[RowMo
 
 
 def _field(column: Column) -> "models.Field[Any, Any]":
-    """What Django needs to name and read the column; what may stand in it is decided by `rows.schema.column_values` and
-    PostgreSQL."""
+    """What Django needs to name and read the column."""
     facts: dict[str, Any] = {"null": column.null, "blank": column.null}
     match column.type:
         case "integer":

@@ -14,7 +14,7 @@ SELECT n.nspname, c.relname
 
 
 def existing_tables(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Of pairs of an environment id and a name, those that are tables. One query."""
+    """The existing tables among pairs of environment id and name. One query."""
     with connections[using].cursor() as cursor:
         cursor.execute(_EXISTING, [[pair[0] for pair in pairs], [pair[1] for pair in pairs]])
         return set(cursor.fetchall())

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class PrincipalRequired(RuntimeError):
-    """Rows were read without a principal. A programming error."""
+    """Rows were read without a principal: a programming error."""
 
 
 class ReadOnly(RuntimeError):
-    """A queryset was asked to write. Writes go through `rows.services`, which checks rules and records events."""
+    """Writes go through `rows.services`, which checks rules and records events."""
 
 
 class RuledQuery(Query):
@@ -49,8 +49,6 @@ def _refuse_write(*_: Any, **__: Any) -> NoReturn:
 
 
 class RowQuerySet(models.QuerySet[Any]):
-    """Rows to be read. What Django would write with raises ReadOnly."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if type(self.query) is Query:
@@ -62,19 +60,17 @@ class RowQuerySet(models.QuerySet[Any]):
 
 
 class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[misc]
-    """Rows of one tenant table, entered only through `visible_to`."""
-
     def get_queryset(self) -> NoReturn:
         raise PrincipalRequired("read rows through visible_to(principal)")
 
     def visible_to(self, principal: "Principal | RoleView") -> RowQuerySet:
-        """The rows that `principal` may read, by the read rules of its role; without a rule, none. No query. These rows
-        still hold the cells that it may not read: a `RoleView` says which, and `rows.query.sql` asks it."""
+        """The rows that `principal` may read. No query. They still have unreadable cells, which `rows.query.sql`
+        masks."""
         role_view = self._role_view(principal)
         return self._rows(role_view).filter(role_view.may_read(self.model.TABLE.name))
 
     def changeable_by(self, principal: "Principal | RoleView", action: Literal["update", "delete"]) -> RowQuerySet:
-        """The rows that `principal` may update or delete: what it may read, and the action's own rule allows."""
+        """The rows that `principal` may read and update or delete."""
         role_view = self._role_view(principal)
         return self._rows(role_view).filter(role_view.may_change(self.model.TABLE.name, action))
 
@@ -86,4 +82,4 @@ class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[mis
 
 
 class UnruledManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[misc]
-    """All rows, for rules' own paths, referential actions, import and export. Conspicuous by its name, and meant so."""
+    """All rows, for rules' own paths, referential actions, import and export."""

@@ -1,4 +1,4 @@
-"""Checks of a table as SQL: the conditions of its CHECK constraints, with their values written out."""
+"""CHECK constraints of a table, with their values written out."""
 
 from types import MappingProxyType
 from typing import Any
@@ -19,15 +19,13 @@ def constraint_name(table: str, check: str) -> str:
 
 
 def constraint(table: Table, name: str, condition: Condition) -> models.CheckConstraint:
-    """The CHECK constraint."""
     text = text_of(table, condition).replace("%", "%%")  # Django's editor formats it
     checked = RawSQL(text, (), output_field=models.BooleanField())  # noqa: S611
     return models.CheckConstraint(condition=checked, name=constraint_name(table.name, name))
 
 
 def text_of(table: Table, condition: Condition) -> str:
-    """Whether the condition is true of the row, as it is of the rows that a filter finds: PostgreSQL takes a CHECK that
-    is null for one that is met."""
+    """True only if the condition is met: PostgreSQL accepts a CHECK that is null."""
     compiler = ConditionCompiler(
         Schema(MappingProxyType({table.name: table}), {}),
         far=_no_rows,
@@ -38,7 +36,7 @@ def text_of(table: Table, condition: Condition) -> str:
 
 
 class _CastRow:
-    """The row itself. Each column names its type, so that a check of a column that changes its type is another one."""
+    """Columns with their types, so that a type change changes the check."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

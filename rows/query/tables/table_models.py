@@ -1,7 +1,5 @@
-"""A `Schema` as Django's migrations see one: the `ProjectState` that the autodetector compares and the editor builds.
-These models exist for DDL only: bare table names (the transaction's `search_path` says which environment), real foreign
-keys, every unique, index and check a named object. Rows are read through other models (`dynamic_models`). Why it is so,
-and what broke otherwise: docs/adr/0002-schema-changes.md."""
+"""A `Schema` as Django's `ProjectState`, for DDL only: bare table names (see `search_path`), real foreign keys, and
+named objects. Rows are read through `dynamic_models`. docs/adr/0002-schema-changes.md."""
 
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
@@ -27,32 +25,31 @@ from rows.schema.formats import FORMATS
 from rows.schema.model import NOW, RANDOM, Column, IndexSpec, Schema, Table
 
 LABEL: Final = "tenant"
-"""The app label of these models. It must be no installed app's: Django would look for its migration files."""
+"""Not an installed app: Django would look for its migrations."""
 
 COLLATION: Final = "pg_c_utf8"
-"""On every text column, whatever the database's own: order by code point on each machine, Unicode letter case, and a
-plain btree serves prefix searches."""
+"""The same order on each machine, Unicode case, and prefix searches by a plain btree."""
 
 _IN_DATABASE: Final = {"cascade": "CASCADE", "restrict": "RESTRICT", "null": "SET NULL"}
 
 
 class Text(models.TextField):  # type: ignore[type-arg]
-    """`text`, or `varchar(n)` where a length is given. One field class for both, so that a change of length is an
-    assignment cast, which refuses what is too long, and never an explicit one, which would cut it off."""
+    """`text`, or `varchar(n)` with a length: as one field class, a change of length is an assignment cast, which
+    refuses long values instead of truncating."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
         return f"varchar({int(self.max_length)})" if self.max_length else "text"
 
 
 class Numeric(models.Field):  # type: ignore[type-arg]
-    """Plain `numeric`. Precision and scale are a check: a typed `numeric(p, s)` would round instead of refusing."""
+    """Plain `numeric` with checks: `numeric(p, s)` would round."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
         return "numeric"
 
 
 class Reference(models.ForeignKey):  # type: ignore[type-arg]
-    """A foreign key whose ON DELETE is the database's. Django 5.2 has none and does not see one change."""
+    """ON DELETE in the database, which Django 5.2 does not support."""
 
     def __init__(self, *args: Any, in_database: str = "RESTRICT", **kwargs: Any) -> None:
         self.in_database = in_database
@@ -64,7 +61,7 @@ class Reference(models.ForeignKey):  # type: ignore[type-arg]
 
 
 class TodayInUTC(models.Func):
-    """The date of the statement, whatever the session's zone."""
+    """The date of the statement in UTC."""
 
     template = "((STATEMENT_TIMESTAMP() AT TIME ZONE 'UTC')::date)"
     output_field = models.DateField()
@@ -72,15 +69,13 @@ class TodayInUTC(models.Func):
 
 
 Checks = Mapping[str, Mapping[str, Condition]]
-"""Table → check → its condition."""
 
 
 def state_of(
     schema: Schema, *, unconstrained: Collection[tuple[str, str]] = (), checks: Checks | None = None
 ) -> ProjectState:
-    """The state of a whole schema. Always fresh: the autodetector spoils the states it is given. `unconstrained` names
-    (table, column) references that have no foreign key yet. `checks` are those of the tables, where they are not the
-    ones of the document."""
+    """The state of a schema; new each time, because the autodetector changes it. `unconstrained`: (table, column)
+    references without foreign key. `checks` replace those of the document."""
     if checks is None:
         checks = checks_of(schema)
     state = ProjectState()
@@ -91,7 +86,6 @@ def state_of(
 
 
 def checks_of(schema: Schema) -> Checks:
-    """The checks of a schema that has been validated."""
     author = Ruleset(schema).author
     return {table.name: read_all(table, author) for table in schema.tables.values() if table.checks}
 
@@ -118,7 +112,7 @@ def _model_state(table: Table, loose: Collection[str], checks: Mapping[str, Cond
 
 
 def field_name(column: Column) -> str:
-    """A reference's field is called as in the document, since Django adds the `_id` itself; others as the column."""
+    """References are named as in the document, since Django adds `_id`."""
     return column.key if column.is_reference else column.name
 
 
@@ -127,7 +121,7 @@ def unique_name(table: str, columns: tuple[str, ...]) -> str:
 
 
 def new_unique_name(table: str, columns: tuple[str, ...]) -> str:
-    """The name of the index that becomes this unique (`rows.migrate.concurrent_unique_indexes`), until it does."""
+    """The temporary name of the index (`rows.migrate.concurrent_unique_indexes`)."""
     return identifiers.of("nu", table, *columns)
 
 
@@ -136,13 +130,12 @@ def index_name(table: str, spec: IndexSpec) -> str:
 
 
 _TEXTS_OF_A_PAGE: Final = 4
-"""So many texts of an index, each short enough by itself, may take more than the 8,191 bytes of any entry."""
+"""More texts of an index may exceed the 8,191 bytes of an entry."""
 
 
 def too_long_together(table: Table, index: str | None) -> tuple[str, ...]:
-    """The columns whose values PostgreSQL found too long together for the index or unique of that name (54000): its
-    texts. It names none for an entry longer than a page; then those of every index to which that can happen. Empty
-    where the error is about something else."""
+    """The columns whose values are too long together for this index (error 54000); without a name, those of every such
+    index. Empty for other errors."""
     found: dict[str, None] = {}
     held = {index_name(table.name, spec): [key.column for key in spec.keys] for spec in table.indexes}
     held |= {unique_name(table.name, unique): list(unique) for unique in table.unique}
@@ -167,7 +160,7 @@ def primary_key_name(table: str) -> str:
 
 
 def index_for(table: Table, spec: IndexSpec) -> models.Index:
-    """The index as Django makes it; the nulls stand where the document wants them."""
+    """With nulls placed as in the document."""
     keys = []
     for key in spec.keys:
         column = models.F(field_name(table.all_columns[key.column]))
@@ -180,7 +173,7 @@ def index_for(table: Table, spec: IndexSpec) -> models.Index:
 
 
 def check_of(column: Column) -> models.Q | None:
-    """What PostgreSQL holds every value to beyond its type, also on paths that know no documents (COPY, `psql`)."""
+    """The column's CHECK, which also holds for COPY and `psql`."""
     found = list(_checks_of(column))
     return reduce(and_, found) if found else None
 
@@ -210,7 +203,7 @@ def _checks_of(column: Column) -> Iterator[models.Q]:
 
 
 def check_sql(column: Column, connection: BaseDatabaseWrapper) -> str:
-    """The condition of the column's CHECK constraint; `true` if it has none."""
+    """The CHECK's condition, or `true`."""
     if (condition := check_of(column)) is None:
         return "true"
     state = ProjectState()
@@ -224,7 +217,6 @@ def check_sql(column: Column, connection: BaseDatabaseWrapper) -> str:
 
 
 def field_for(column: Column, *, constrained: bool = True) -> "models.Field[Any, Any]":
-    """The Django field that makes this column."""
     if column.name == "id" and column.implicit:
         return Text(primary_key=True, db_collation=COLLATION)
     options: dict[str, Any] = {"null": column.null, "blank": column.null}
