@@ -1,3 +1,3 @@
 """Settings, URLs, the server, the embedded services, and the base packages under every app.
-Depends on: nothing: importing it imports nothing, since `manage.py up` starts without Django.
+Depends on: nothing: `manage.py up` starts without Django.
 Used from outside: settings, urls, celery."""

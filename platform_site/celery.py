@@ -1,5 +1,4 @@
-"""The Celery application. A message only has an id; leases in PostgreSQL decide which worker does the work. Senders:
-`platform_site.background.dispatch`, after a commit, and beat for the periodic jobs. Workers: `manage.py work`."""
+"""The Celery application. Messages only have ids; leases in PostgreSQL decide which worker does the work."""
 
 import logging
 import os
@@ -19,18 +18,16 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
 logger = logging.getLogger(__name__)
 
 _BROKER_ERRORS: Final = (RedisError, OSError)
-"""What says nothing against a message: Celery connects again."""
+"""Celery reconnects after these."""
 
 
 class Channel(redis.Channel):
-    """Kombu's channel, for messages that may be lost. Invalid messages, of another version or another program, are
-    dropped; Celery would end the worker. Redis does not track consumed messages (`ack_emulation` is off in the
-    settings): if a worker dies before the work is done, a periodic job finds it. Tracking was most of the cost of a
-    message, and acknowledging over a lost connection ended the worker."""
+    """Kombu's channel for messages that may be lost. Invalid ones are dropped, where Celery would end the worker.
+    Consumed messages are not tracked (`ack_emulation`): that was most of a message's cost, and periodic jobs find lost
+    work."""
 
     do_restore = False
-    """A lost connection would requeue its messages over itself: an AttributeError that ends every worker when Redis
-    vanishes without closing connections."""
+    """A lost connection would requeue its messages over itself: an AttributeError that ends the worker."""
 
     _clients: "dict[ConnectionPool, Redis]"
 
@@ -39,7 +36,7 @@ class Channel(redis.Channel):
         super().__init__(*positional, **named)
 
     def _create_client(self, asynchronous: bool = False) -> "Redis":
-        """One client for each pool: Kombu builds one for each message, which takes longer than to send it."""
+        """One client per pool: Kombu builds one per message."""
         pool = self.async_pool if asynchronous else self.pool
         client = self._clients.get(pool)
         if client is None:
@@ -84,7 +81,7 @@ app.autodiscover_tasks()
 
 @signals.import_modules.connect(weak=False)
 def _schedule_jobs(sender: Celery, **_: Any) -> None:
-    """After autodiscovery (connected earlier), when every app's jobs are known."""
+    """After autodiscovery, when all jobs are known."""
     from platform_site.background.periodic import beat_schedule
 
     sender.conf.beat_schedule = {**sender.conf.beat_schedule, **beat_schedule()}
@@ -92,7 +89,7 @@ def _schedule_jobs(sender: Celery, **_: Any) -> None:
 
 @signals.worker_init.connect(weak=False)
 def _start_schedulers(**_: Any) -> None:
-    """Before the worker connects to Redis, so that it works while Redis is unavailable."""
+    """Before connecting to Redis, which may be unavailable."""
     from django.db import connections
 
     from platform_site.background.periodic import SchedulerThread
@@ -110,7 +107,7 @@ def stop_schedulers(**_: Any) -> None:
 
 @signals.beat_embedded_init.connect(weak=False)
 def _beat_dies_with_its_worker(**_: Any) -> None:
-    """The beat inside a worker is a child process, which would outlive a worker that was killed."""
+    """The beat process would outlive a killed worker."""
     from platform_site.embedded.launch import die_with_parent
 
     die_with_parent(os.getppid(), signal.SIGTERM)

@@ -1,7 +1,6 @@
-"""The demo: a small task tracker that `manage.py up` creates at its first start, for newcomers and tests. `STEPS` are
-its parts, in order; an app adds a step here. Each step runs once per data directory and is recorded, so a later version
-completes an older directory and deletions stay. Passwords and keys are random and only stored in `<data-dir>/demo.json`
-(mode 0600)."""
+"""The demo that `manage.py up` creates at its first start: a small task tracker. Each of STEPS runs once per data
+directory and is recorded, so later versions add steps and deletions stay. Random passwords and keys are in
+`<data-dir>/demo.json` (mode 0600)."""
 
 import json
 import secrets
@@ -31,16 +30,16 @@ from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhooks
 
 Facts = dict[str, Any]
-"""What `demo.json` holds."""
+"""The content of `demo.json`."""
 
 DOMAIN: Final = "example.com"
 CONTENT: Final = Path(__file__).with_name("tracker")
-"""The task tracker itself, to be read and copied: its schema, its first rows, its functions."""
+"""The task tracker's schema, first rows and functions."""
 
 
 def complete(layout: Layout, *, base_url: str) -> Facts:
-    """Do the steps that this data dir lacks, and write the facts. Safe to cut off anywhere and to run again. A control
-    database that knows nothing of the facts (another one, or an emptied one) gets the whole demo anew."""
+    """Run missing steps, and write the facts. Can be interrupted and repeated. An emptied control database gets the
+    whole demo again."""
     facts, done = _read(layout.demo_file), _read(layout.demo_steps_file).get("done", [])
     if done and not User.objects.filter(pk=facts.get("account", {}).get("id")).exists():
         facts, done = {}, []
@@ -59,14 +58,14 @@ def complete(layout: Layout, *, base_url: str) -> Facts:
 
 # ── The steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _people(facts: Facts) -> None:
-    """The console's administrator, and the account that owns the project."""
+    """The administrator, and the project's owner."""
     admin = _person(None, f"admin@{DOMAIN}", "Demo administrator", is_staff=True)
     facts["admin"] = {"email": admin["email"], "password": admin["password"]}
     facts["account"] = _person(None, f"owner@{DOMAIN}", "Demo owner")
 
 
 def _project(facts: Facts) -> None:
-    """A project with its two environments, and a key to production that may do everything there."""
+    """A project, and a key to production with all scopes."""
     account = facts["account"]["id"]
     found = Environment.objects.filter(project__created_by_id=account, project__deleted_at=None)
     environments = {environment.name: environment for environment in found}
@@ -84,20 +83,19 @@ def _project(facts: Facts) -> None:
 
 
 def _app_users(facts: Facts) -> None:
-    """Two users of the application: what one sees of the rows, the other must not."""
+    """Two users, who must not see each other's rows."""
     pool = facts["environments"]["production"]
     facts["app_users"] = [_person(pool, f"{name.lower()}@{DOMAIN}", name) for name in ("Ada", "Grace")]
 
 
 def _schema(facts: Facts) -> None:
-    """The tables of the task tracker, with the rules that keep users apart."""
     place = _production(facts)
     if place is not None and schema_service.current(place).version == 0:
         schema_service.change(place, _content("schema.json"), actor=SYSTEM)
 
 
 def _rows(facts: Facts) -> None:
-    """Lists, tasks and comments, each written as the user whose they are."""
+    """Written as the users that own them."""
     place = _production(facts)
     if place is None or schema_service.current(place).schema != schema_service.read(_content("schema.json")):
         return  # whoever has made another schema of it did not ask for these rows, and they may not fit
@@ -108,7 +106,7 @@ def _rows(facts: Facts) -> None:
 
 
 def _fill(caller: Caller, place: EnvironmentRef, lists: list[Facts]) -> None:
-    """The lists that the user lacks, by name: a run that was cut off is completed."""
+    """Creates the user's missing lists, by name."""
     who = Principal.of(caller)
     for wanted in lists:
         list_id = _row(place, who, "lists", {"name": wanted["name"]})
@@ -122,14 +120,12 @@ def _fill(caller: Caller, place: EnvironmentRef, lists: list[Facts]) -> None:
 
 
 def _row(place: EnvironmentRef, who: Principal, table: str, known_by: Facts, **more: Any) -> str:
-    """The id of the row of that description: found, or made."""
     found = json.loads(rows.list_rows(place, who, table, ListQuery(where=known_by, limit=1)).body)["data"]
     row = found[0] if found else json.loads(rows.insert_row(place, who, table, {**known_by, **more}).body)
     return str(row["id"])
 
 
 def _functions(facts: Facts) -> None:
-    """Two functions: one only uses its input, one reads rows as its caller."""
     place = _production(facts)
     if place is None:
         return
@@ -143,8 +139,7 @@ def _functions(facts: Facts) -> None:
 
 
 def _webhook(facts: Facts) -> None:
-    """A webhook that tells the service itself of tasks and comments: deliveries to look at, with nothing else running.
-    Without, where this machine may not be called (`OUTBOUND_ALLOWED_NETWORKS`)."""
+    """A webhook to the service itself, unless `OUTBOUND_ALLOWED_NETWORKS` excludes this machine."""
     place = _production(facts)
     if place is None:
         return
@@ -163,7 +158,7 @@ def _webhook(facts: Facts) -> None:
 
 
 def _any_task(facts: Facts) -> str | None:
-    """A task to comment on, of the first user; None where the owner has made another schema."""
+    """A task of the first user; None with another schema."""
     user = facts["app_users"][0]["id"]
     found = restore_caller("user", user, facts["environments"]["production"])
     if found is None or not {"tasks", "comments"} <= schema_service.current(found[1]).schema.tables.keys():
@@ -174,7 +169,7 @@ def _any_task(facts: Facts) -> str | None:
 
 
 def _follow_the_address(facts: Facts) -> None:
-    """The service may listen on another port than last time: its own webhook follows."""
+    """Updates the webhook if the service's port has changed."""
     place = _production(facts) if "webhook" in facts else None
     if place is None:
         return
@@ -197,7 +192,7 @@ STEPS: Final[dict[str, Callable[[Facts], None]]] = {
 
 # ── Tools of the steps ───────────────────────────────────────────────────────────────────────────────────────────────
 def _person(pool_id: str | None, email: str, name: str, *, is_staff: bool = False) -> Facts:
-    """A user with a new random password: made, or found from a run that was cut off."""
+    """A user with a new random password, created or existing."""
     password = secrets.token_urlsafe(12)
     user = User.objects.in_pool(pool_id).filter(email=email).first()
     if user is None:
@@ -210,7 +205,6 @@ def _person(pool_id: str | None, email: str, name: str, *, is_staff: bool = Fals
 
 
 def _production(facts: Facts) -> EnvironmentRef | None:
-    """The demo's production environment; None if its owner deleted it."""
     return place_of(facts["environments"]["production"])
 
 

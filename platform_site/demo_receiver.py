@@ -1,5 +1,4 @@
-"""The receiver of the demo's webhook, in development only: the service listens to itself, so that a newcomer sees
-signed deliveries arrive with nothing else running. It does what every receiver should: verify, answer, and no more."""
+"""The receiver of the demo's webhook, in development only: shows signed deliveries with nothing else running."""
 
 import hmac
 import json
@@ -22,7 +21,7 @@ TOLERANCE_SECONDS: Final = 300
 @csrf_exempt
 @require_POST
 def receive(request: HttpRequest) -> HttpResponse:
-    """204 for a delivery that the demo's webhook signed within the last minutes; else 401."""
+    """204 for a delivery signed by the demo's webhook within the last minutes; else 401."""
     key = _key()
     try:
         sent_at = int(request.headers.get("webhook-timestamp", ""))
@@ -39,7 +38,7 @@ def receive(request: HttpRequest) -> HttpResponse:
 
 
 def _key() -> bytes | None:
-    """The demo's signing secret, or None if there is no demo or the secret was rotated."""
+    """None without a demo, or after a rotation."""
     try:
         facts = json.loads(Layout(Path(settings.DATA_DIR)).demo_file.read_text())
         return signing.decode_secret(facts["webhook"]["secret"])

@@ -1,4 +1,4 @@
-"""Typed readers of the environment. A value that cannot be read stops the start with a sentence that names it."""
+"""Typed readers of environment variables. They raise ImproperlyConfigured with a sentence that names an invalid one."""
 
 import math
 import os
@@ -10,16 +10,14 @@ from urllib.parse import unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 MOST: Final = 2_147_483_647
-"""What a number may be that has no bound of its own: the largest that PostgreSQL's settings and C take for one."""
+"""The largest of PostgreSQL's settings and C's int."""
 
 
 def text(name: str, default: str | None = None) -> str | None:
-    """The value of `name`, or `default` where it is unset or empty."""
     return os.environ.get(name) or default
 
 
 def boolean(name: str, default: bool = False) -> bool:
-    """`1/true/yes/on` or `0/false/no/off`, in any case. Raises ImproperlyConfigured for another word."""
     value = (os.environ.get(name) or "").lower()
     if not value:
         return default
@@ -31,18 +29,15 @@ def boolean(name: str, default: bool = False) -> bool:
 
 
 def number(name: str, default: float, *, minimum: float, maximum: float = MOST) -> float:
-    """A number from `minimum` to `maximum`. Raises ImproperlyConfigured for anything else."""
     value = os.environ.get(name)
     return default if not value else _within(name, value, minimum, maximum)
 
 
 def numbers(name: str, *, minimum: float) -> list[float]:
-    """A comma-separated list of numbers from `minimum` on. Raises ImproperlyConfigured for anything else."""
     return [_within(name, word, minimum, MOST) for word in words(name)]
 
 
 def integer(name: str, default: int, *, minimum: int, maximum: int = MOST) -> int:
-    """A whole number from `minimum` to `maximum`. Raises ImproperlyConfigured for anything else."""
     parsed = number(name, default, minimum=minimum, maximum=maximum)
     if parsed != int(parsed):
         raise ImproperlyConfigured(f"{name} must be a whole number, not {os.environ.get(name)!r}")
@@ -64,7 +59,6 @@ def _within(name: str, value: str, minimum: float, maximum: float) -> float:
 
 
 def words(name: str, default: Iterable[str] = ()) -> list[str]:
-    """A comma-separated list, blanks dropped."""
     value = os.environ.get(name)
     if not value:
         return list(default)
@@ -72,12 +66,11 @@ def words(name: str, default: Iterable[str] = ()) -> list[str]:
 
 
 def postgres_urls(name: str) -> list[str]:
-    """A comma-separated list of `postgresql://` URLs, in which libpq's lists of hosts have commas of their own."""
+    """Comma-separated `postgresql://` URLs, which may contain commas."""
     return re.split(r"\s*,\s*(?=postgres(?:ql)?://)", value.strip()) if (value := os.environ.get(name)) else []
 
 
 def choice(name: str, options: tuple[str, ...], default: str) -> str:
-    """One of `options`. Raises ImproperlyConfigured for another word."""
     value = os.environ.get(name) or default
     if value not in options:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(options)}, not {value!r}")
@@ -85,8 +78,7 @@ def choice(name: str, options: tuple[str, ...], default: str) -> str:
 
 
 def origin(name: str, default: str) -> str:
-    """`https://host` or `http://host:port`; a slash at its end is dropped. Raises ImproperlyConfigured for more or less
-    than that."""
+    """`https://host` or `http://host:port`, without a trailing slash."""
     value = (os.environ.get(name) or default).removesuffix("/")
     if re.fullmatch(r"https?://[^\s/?#@]+", value) is None:
         raise ImproperlyConfigured(f"{name} must be a URL such as https://example.com without a path, not {value!r}")
@@ -94,9 +86,8 @@ def origin(name: str, default: str) -> str:
 
 
 def postgres(name: str, url: str) -> dict[str, str]:
-    """Django's NAME, USER, PASSWORD, HOST and PORT of a `postgresql://` URL. A Unix socket directory goes into the
-    query (`postgresql://user:password@/name?host=/run/pg`), as libpq has it. Other query parameters are kept under
-    `OPTIONS:` keys for libpq (`sslmode`, `sslrootcert`)."""
+    """Django's NAME, USER, PASSWORD, HOST and PORT of a `postgresql://` URL, as libpq reads it (`?host=/run/pg` for a
+    socket). Other parameters are `OPTIONS:` keys (`sslmode`, `sslrootcert`)."""
     parts = urlsplit(url)
     if parts.scheme not in {"postgres", "postgresql"}:
         raise ImproperlyConfigured(f"{name} must start with postgresql://, not {parts.scheme}://")

@@ -1,5 +1,4 @@
-"""The guides: the pages of `docs/`, served at `/docs/guides`, with a table of contents and a search index. The order of
-the pages, and so the navigation, is that of `docs/README.md`. A page is named by its path below `docs/` without the
+"""The guides: pages of `docs/`, served at `/docs/guides`, in the order of `docs/README.md`, by their path without
 suffix (`reference/errors`). Names are looked up in a table and never used as paths."""
 
 import posixpath
@@ -36,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of a page, below its title. `level` is 2 or 3; `text` is the text below it."""
+    """`level` is 2 or 3; `text` is below the heading."""
 
     id: str
     title: str
@@ -46,8 +45,6 @@ class Heading:
 
 @dataclass(frozen=True)
 class Guide:
-    """A page, ready to be shown."""
-
     title: str
     html: str
     introduction: str
@@ -68,7 +65,7 @@ def guide(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_safe
 def search_index(request: HttpRequest) -> HttpResponse:
-    """Every section of every page, for the search in the browser (`guides.js`)."""
+    """Every section, for `guides.js`."""
     return JsonResponse({"sections": _index()}, headers={"Cache-Control": "max-age=600"})
 
 
@@ -78,7 +75,7 @@ def _shown(request: HttpRequest, name: str) -> HttpResponse:
 
 @cache
 def sections() -> list[tuple[str, list[Entry]]]:
-    """The navigation: each heading of the index that has pages, with them."""
+    """The navigation: each heading of the index, with its pages."""
     parts = _files()[_INDEX].read_text().split("\n## ")[1:]
     return [(part.partition("\n")[0], [Entry(name, title) for title, name in _ENTRY.findall(part)]) for part in parts]
 
@@ -99,7 +96,7 @@ def _index() -> list[dict[str, str]]:
 
 @cache
 def read(name: str) -> Guide:
-    """The page `name` as HTML. Raw HTML in the source is shown as text; links to other pages become URLs."""
+    """The page as HTML, with raw HTML escaped and links converted."""
     parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlighted}).enable("table")
     tokens = parser.parse(_files()[name].read_text())
     title, introduction, headings = _outline(tokens, name)
@@ -116,7 +113,7 @@ def read(name: str) -> Guide:
 
 
 def _outline(tokens: list[Token], name: str) -> tuple[str, str, tuple[Heading, ...]]:
-    """Title, text before the first heading, and headings; gives each heading an id that is unique in the page."""
+    """Title, introduction, and headings, which get unique ids."""
     title, ids = name, set[str]()
     parts: list[tuple[str, str, int, list[str]]] = [("", "", 1, [])]
     for before, token in zip([None, *tokens], tokens, strict=False):
@@ -144,14 +141,14 @@ def _plain(token: Token) -> str:
 
 
 def _language(code: str) -> str:
-    """The language of indented code, which does not name it: shell commands and JSON are recognised."""
+    """Recognises shell commands and JSON."""
     if _SHELL.match(code):
         return "sh"
     return "json" if code.startswith(("{", '"', "[")) else "text"
 
 
 def _highlighted(code: str, language: str, _: Any) -> str:
-    """The tokens of `code` as spans, coloured by `pages.css`; empty, so that it is shown as it is, for plain text."""
+    """`code` as coloured spans; empty for plain text."""
     try:
         lexer = get_lexer_by_name(language or "text")
     except ClassNotFound:
@@ -160,7 +157,7 @@ def _highlighted(code: str, language: str, _: Any) -> str:
 
 
 def _label_cells(tokens: list[Token]) -> None:
-    """Add the name of its column to each cell: on narrow screens, `pages.css` shows it before the cell."""
+    """Adds column names to cells, for narrow screens."""
     names: list[str] = []
     column = 0
     for token, inside in zip(tokens, tokens[1:], strict=False):
@@ -178,7 +175,7 @@ def _label_cells(tokens: list[Token]) -> None:
 
 
 def _target(href: str, name: str) -> str:
-    """The URL of a link in the page `name`: that of another page if it names its file, otherwise `href`."""
+    """The page's URL if `href` names its file."""
     path, _, anchor = href.partition("#")
     if "://" in path or not path.endswith(".md"):
         return href

@@ -1,4 +1,4 @@
-"""Tables of the console's metrics, in the control database. Bounded: two days of five-minute buckets."""
+"""Tables of the console's metrics, in the control database: two days of five-minute buckets."""
 
 from typing import ClassVar
 
@@ -7,20 +7,19 @@ from django.db import models
 
 
 class EndpointMetric(models.Model):
-    """What one endpoint answered in one bucket, over all web processes."""
+    """One endpoint's responses in one bucket, over all web processes."""
 
     at = models.DateTimeField()
-    """When the bucket begins."""
+    """The start of the bucket."""
     method = models.CharField(max_length=10)
     route = models.CharField(max_length=200)
-    """The template: `/v1/rows/<str:table>`."""
     requests = models.BigIntegerField()
     client_errors = models.BigIntegerField()
     server_errors = models.BigIntegerField()
     rate_limited = models.BigIntegerField()
-    """429; among `client_errors`, too."""
+    """429; included in `client_errors`."""
     buckets = ArrayField(models.BigIntegerField())
-    """Answers by time taken, one count for each bound of `metrics.SECONDS`."""
+    """Counts by duration, for the bounds of `metrics.SECONDS`."""
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["at", "method", "route"], name="endpoint_figure_once")]
@@ -30,7 +29,7 @@ class EndpointMetric(models.Model):
 
 
 class RateLimitedCaller(models.Model):
-    """How often one caller met the rate limit in one bucket."""
+    """Per bucket."""
 
     at = models.DateTimeField()
     caller_id = models.CharField(max_length=64)
@@ -44,17 +43,16 @@ class RateLimitedCaller(models.Model):
 
 
 class RegionMetric(models.Model):
-    """What one region's deliveries and runs came to in one bucket."""
+    """One region's deliveries and runs in one bucket."""
 
     at = models.DateTimeField()
     region = models.CharField(max_length=40)
     attempts = models.BigIntegerField()
-    """Of deliveries."""
     attempts_succeeded = models.BigIntegerField()
     runs_succeeded = models.BigIntegerField()
     runs_failed = models.BigIntegerField()
     runs_timed_out = models.BigIntegerField()
-    """Among `runs_failed`, too."""
+    """Included in `runs_failed`."""
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["at", "region"], name="region_figure_once")]
@@ -64,7 +62,7 @@ class RegionMetric(models.Model):
 
 
 class FunctionMetric(models.Model):
-    """The runs of one function in one bucket, if it was among its region's slowest."""
+    """One function's runs in one bucket, if it was among the slowest."""
 
     at = models.DateTimeField()
     region = models.CharField(max_length=40)
@@ -84,13 +82,13 @@ class FunctionMetric(models.Model):
 
 
 class Sample(models.Model):
-    """The latest look at one thing: `control`, `workers`, or a region by its name."""
+    """The latest values of `control`, `workers`, or a region."""
 
     name = models.CharField(max_length=40, primary_key=True)
     at = models.DateTimeField()
-    """When it was last measured or attempted."""
+    """The last measurement or attempt."""
     values = models.JSONField(default=dict)
-    """As of `measured_at`; `rollups` defines the content."""
+    """As of `measured_at`, by `rollups`."""
     measured_at = models.DateTimeField(null=True)
     is_away = models.BooleanField(default=False)
 

@@ -1,7 +1,5 @@
-"""Notifies workers that a region's queue has work, in batches. After a commit that queued something, the process wakes
-that queue's sending thread, which sends one Celery message for everything that was committed within `PAUSE`. So a burst
-costs one message per 20 to 80 ms, and a request only sets a flag. A lost message delays the work by one period of the
-queue's periodic job."""
+"""Notifies workers of a region's queue: after a commit, the queue's sender thread sends one Celery message for all
+commits within `PAUSE`. A lost message only delays the work until the periodic job."""
 
 import threading
 import time
@@ -13,13 +11,11 @@ from django.db import transaction
 
 PAUSE: Final = 0.02
 _LONGEST: Final = 4
-"""While one commit follows another the pause doubles up to this many: the worker is at work then and looks by itself,
-and a message costs a millisecond here and another one there."""
+"""The maximum factor of the pause during consecutive commits: the worker is running then."""
 
 
 class Debouncer:
-    """Those of one queue. `send` sends the message for a region's alias; it must not raise. Between two messages
-    is at least the time `pause`, in seconds."""
+    """Of one queue. `send`, which must not raise, gets a region's alias, at most once per `pause` seconds."""
 
     def __init__(self, name: str, send: Callable[[str], object], pause: float = PAUSE) -> None:
         self._name, self._send, self._pause = name, send, pause
@@ -29,11 +25,10 @@ class Debouncer:
         self._thread: threading.Thread | None = None
 
     def after_commit(self, using: str) -> None:
-        """Wake a worker for the region `using` once the transaction at hand has committed; at once outside of one."""
+        """Wake a worker for the region `using` after the current transaction, if any."""
         transaction.on_commit(partial(self.wake, using), using=using)
 
     def wake(self, using: str) -> None:
-        """Wake a worker for the region now. Never waits, never raises."""
         self._wanted.add(using)
         self._flag.set()
         if self._thread is None or not self._thread.is_alive():  # the first time, and after a fork

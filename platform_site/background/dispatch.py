@@ -1,7 +1,5 @@
-"""Sends Celery tasks by name after the commit, as notifications that may be lost. Due work is in PostgreSQL, and a
-periodic job (`platform_site.background.periodic`) finds it without a notification. So a lost one costs at most one
-period of its job, and sending one never fails or delays a request. An unresponsive Redis costs the first sender 0.2 s;
-then this process does not try for a second."""
+"""Sends Celery tasks by name after the commit, as notifications that may be lost: periodic jobs find all due work in
+PostgreSQL. An unresponsive Redis costs the first sender 0.2 s; then this process does not try for a second."""
 
 import logging
 import os
@@ -27,7 +25,7 @@ _silent_until = 0.0
 
 
 def _after_fork() -> None:
-    """Kombu closes inherited connections in a child: without a new pool, a forked web process could not send."""
+    """Kombu closes inherited connections in a child, which needs a new pool."""
     global _lock, _pool, _silent_until
     _lock, _pool, _silent_until = threading.Lock(), None, 0.0
 
@@ -36,13 +34,11 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def send(task: str, *ids: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Send the task of this name once the transaction of database `using` has committed (now, outside of one). By name,
-    so that no service imports the task that calls it. Never raises."""
+    """Send a task after the commit of `using` (now, outside a transaction), by name, to avoid imports. Never raises."""
     transaction.on_commit(partial(send_now, task, *ids), using=using)
 
 
 def send_now(task: str, *ids: str) -> bool:
-    """Send without regard for transactions. False if Redis is unavailable (or was, a moment ago)."""
     global _silent_until
     if time.monotonic() < _silent_until:
         return False
@@ -57,7 +53,7 @@ def send_now(task: str, *ids: str) -> bool:
 
 
 def _producers() -> ProducerPool:
-    """Connections of our own: the workers' wait for seconds, which a request must not."""
+    """Own connections: those of workers wait for seconds."""
     global _pool
     if _pool is None:
         with _lock:

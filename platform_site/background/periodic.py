@@ -1,17 +1,7 @@
-"""Periodic jobs: functions that find all due work in PostgreSQL.
-
-    @periodic_job(every=5)
-    def finish_deletions() -> None: …
-
-in an app's `tasks.py` is enough; `periodic_job_per_region` is for work that a region can do by itself. Jobs are started
-in two ways. Celery's beat sends a task each `every` seconds to a free worker. Each worker process also has a scheduler
-thread, which runs a job that this process has not seen for three periods (beat or Redis is unavailable, or another
-worker got every task). Frequent jobs of a region are handed to that thread if it is free, because it keeps its
-connection, unlike a Celery task. An advisory lock of the job's database makes one process at a time run a job. A
-process that stalls keeps its lock; after three periods without activity of its session, the others ignore it. A
-region's job must not depend on another database: its lock is in the region, and each database has its own scheduler
-thread. A job must be safe to run at any time, twice, and interrupted anywhere; it continues past its batch until
-nothing is due."""
+"""Periodic jobs: functions in `tasks.py` that find all due work in PostgreSQL, marked `@periodic_job(every=5)` or
+`periodic_job_per_region`. Beat sends them as tasks; each worker's scheduler threads (one per database) run jobs that
+were not seen for three periods, and frequent ones. An advisory lock in the job's database makes one process run it; one
+that stalls is ignored after three periods. A job must be safe to run at any time, twice, and interrupted."""
 
 import logging
 import math
@@ -46,32 +36,28 @@ from platform_site.fastpath.libpq import session
 logger = logging.getLogger(__name__)
 
 _LATE: Final = 3
-"""Periods without a run until a process stops waiting for beat, or without a word from another that is at it."""
+"""Periods without a run before a process stops waiting for beat or another process."""
 _STALL_SECONDS: Final = 5.0
-"""Seconds, the minimum before a running job counts as stalled: a job may take longer than its period."""
+"""Minimum before a running job counts as stalled."""
 _FREQUENT: Final = 15.0
-"""Seconds; a job with at most this period is frequent: opening its connection is then most of its cost."""
+"""Jobs with at most this period are run in the thread with a connection."""
 _STALE: Final = 3600.0
-"""Seconds after which an unconsumed task is dropped. Celery compares beat's clock with the worker's, so this is also
-their maximum difference: a worker that is ahead by more drops every task and relies on its own scheduler."""
+"""Seconds after which an unconsumed task is dropped, and so the maximum clock difference between beat and worker."""
 
 
 @dataclass(slots=True)
 class PeriodicJob:
-    """One registered job; `every` is its period in seconds."""
-
     name: str
     every: float
     function: Callable[[], object]
     using: str = DEFAULT_DB_ALIAS
-    """The database that has its lock."""
     seen_at: float = field(default_factory=time.monotonic)
-    """When this process last ran it, or found another running it; or when it was registered."""
+    """When this process last ran it or saw it run."""
     ran_at: float = -math.inf
-    """The same, never before the first time."""
+    """When this process last ran it or saw it run; never at first."""
 
     def run(self) -> bool:
-        """Run it, unless another process is at it now. What it raises, we raise."""
+        """Run it, unless another process is running it."""
         with _run_exclusively(self.name, self.using, timeout=max(_STALL_SECONDS, self.every * _LATE)) as ours:
             self.seen_at = self.ran_at = time.monotonic()
             if ours:
@@ -83,8 +69,7 @@ _jobs: Final[dict[str, PeriodicJob]] = {}
 
 
 def periodic_job(*, every: float, at_start: bool = False) -> Callable[[Callable[[], object]], Callable[[], object]]:
-    """Register a function to be run each `every` seconds, somewhere; with `at_start` also as soon as a worker's own
-    clock runs, beat or no beat. The function itself is returned unchanged."""
+    """Run a function every `every` seconds, on one process; with `at_start` also when a worker starts."""
 
     def register(function: Callable[[], object]) -> Callable[[], object]:
         name = f"{function.__module__}.{function.__qualname__}"
@@ -96,9 +81,7 @@ def periodic_job(*, every: float, at_start: bool = False) -> Callable[[Callable[
 
 
 def periodic_job_per_region(*, every: float) -> Callable[[Callable[[str], object]], Callable[[str], object]]:
-    """As `periodic_job`, for a function of a region's alias that only connects to that database; anything else that it
-    needs, such as plans, it asks for in another thread, with a time limit. Each region has its own job, independent of
-    the other regions and the control database."""
+    """As `periodic_job`, per region, with its alias. The function may only connect to that database."""
 
     def register(function: Callable[[str], object]) -> Callable[[str], object]:
         for using in settings.REGION_DATABASES:
@@ -111,9 +94,8 @@ def periodic_job_per_region(*, every: float) -> Callable[[Callable[[str], object
 
 @contextmanager
 def log_failures(what: str, *expected: type[Exception], using: str | None = None) -> Iterator[None]:
-    """One part of a job, usually a region's: an error in it does not stop the next part. Database errors (psycopg's
-    InterfaceError is no DatabaseError, nor is Django's) and the `expected` ones are logged as a warning that names
-    `what`; others are bugs and logged in full. The thread's connection to `using` is then closed."""
+    """Log database errors (also psycopg's InterfaceError) and `expected` ones as warnings that name `what`, others in
+    full; then close the connection to `using`. The next part of the job continues."""
     warned: tuple[type[Exception], ...] = (Error, psycopg.Error, *expected)
     try:
         yield
@@ -130,9 +112,8 @@ def log_failures(what: str, *expected: type[Exception], using: str | None = None
 def after_commit(
     what: str, do: Callable[..., object], *args: Any, using: str, committed: str = DEFAULT_DB_ALIAS
 ) -> None:
-    """Call `do(*args)`, which asks the database `using`, once the transaction at hand of `committed` has committed; as
-    a part of its own (`apart`), since what is committed is answered so whatever becomes of what follows it. Django's
-    own robust hooks look for the name of one that failed, which a `partial` has not: they end in 500 then."""
+    """Call `do(*args)`, which uses `using`, after the commit of `committed`. Its errors are logged: Django's robust
+    hooks fail for a `partial`."""
 
     def hook() -> None:
         with log_failures(what, using=using):
@@ -142,7 +123,6 @@ def after_commit(
 
 
 def all_jobs() -> list[PeriodicJob]:
-    """Every job of the modules imported so far."""
     return list(_jobs.values())
 
 
@@ -150,14 +130,12 @@ _STARTED_AT: Final = datetime.now(UTC) - timedelta(seconds=time.monotonic())
 
 
 def _steady_now() -> datetime:
-    """Beat asks this what time it is. By the host's clock it would stand still when that is set back, for as long as it
-    was ahead."""
+    """Beat's clock: the host's would stop it when set back."""
     return _STARTED_AT + timedelta(seconds=time.monotonic())
 
 
 def beat_schedule() -> dict[str, dict[str, Any]]:
-    """The entries for Celery's beat. Unconsumed tasks accumulate for at most an hour, about four per second with three
-    regions."""
+    """Unconsumed tasks accumulate for at most an hour, about four per second with three regions."""
     return {
         found.name: {
             "task": run_job.name,
@@ -171,8 +149,7 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
 
 @shared_task(name="platform.run_sweep")
 def run_job(name: str) -> None:
-    """Run a job on beat's request. Unknown names (of another version) are ignored, and so are repeated requests for a
-    job that this process has just run."""
+    """Run a job for beat. Ignores unknown names and repeated requests."""
     found = _jobs.get(name)
     if found is not None and time.monotonic() - found.ran_at >= found.every / 2:
         clock = _schedulers.get(found.using) if found.every <= _FREQUENT and found.using != DEFAULT_DB_ALIAS else None
@@ -186,12 +163,10 @@ def run_job(name: str) -> None:
 
 
 _schedulers: Final[dict[str, "SchedulerThread"]] = {}
-"""The scheduler threads of this process, by the database of their locks."""
 
 
 class SchedulerThread(threading.Thread):
-    """The scheduler of a worker process for one database. Started and stopped with the worker, by
-    `platform_site.celery`."""
+    """A worker's scheduler for one database, started by `platform_site.celery`."""
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS, tick: float = 1.0) -> None:
         super().__init__(name=f"sweeps-{using}", daemon=True)
@@ -201,7 +176,6 @@ class SchedulerThread(threading.Thread):
         self._taken: PeriodicJob | None = None
 
     def take(self, found: PeriodicJob) -> bool:
-        """Run it now, in this clock's thread; False if that is at another, which may take long, or has ended."""
         with self._turn:
             if not self._is_waiting or self._is_stopped or self._taken is not None:
                 return False
@@ -228,7 +202,7 @@ class SchedulerThread(threading.Thread):
             _schedulers.pop(self._using, None)
 
     def _wait(self) -> PeriodicJob | None:
-        """Until the next look, or until there is one to take. Workers that start together must not look together."""
+        """Workers that start together must not check together."""
         with self._turn:
             self._is_waiting = True
             self._turn.wait_for(lambda: self._is_stopped or self._taken, self._tick * random.uniform(0.75, 1.25))  # noqa: S311
@@ -258,8 +232,7 @@ class SchedulerThread(threading.Thread):
 
 
 def stop_schedulers(seconds: float) -> None:
-    """Stop all of this process, and wait at most so long for each. A running job may be interrupted anywhere; none
-    starts any more."""
+    """Stop all, and wait at most so long for each. Running jobs may be interrupted."""
     stopped = list(_schedulers.values())
     for clock in stopped:
         clock.stop()
@@ -278,8 +251,8 @@ SELECT EXISTS (
 
 @contextmanager
 def _run_exclusively(name: str, using: str, timeout: float) -> Iterator[bool]:
-    """Whether this process may run the job until the end of the block: no other process runs it, or only in a session
-    that has been silent for `timeout` seconds."""
+    """Whether this process may run the job in the block: no other does, except sessions silent for `timeout`
+    seconds."""
     key = f"sweep:{name}"
     with session(using) as connection:
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Periodic jobs of the kernel."""
+"""Periodic jobs that delete expired idempotency records."""
 
 from django.db import DEFAULT_DB_ALIAS
 
@@ -8,11 +8,9 @@ from platform_site.http import idempotency
 
 @periodic_job(every=600)
 def purge_idempotency_records() -> None:
-    """Delete expired records in the control database."""
     idempotency.purge_expired(using=DEFAULT_DB_ALIAS)
 
 
 @periodic_job_per_region(every=600)
 def purge_idempotency_records_of_a_region(using: str) -> None:
-    """The same in a region."""
     idempotency.purge_expired(using=using)

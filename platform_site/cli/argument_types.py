@@ -1,11 +1,11 @@
-"""Numbers on a command line. Without Django: `manage.py up` reads its own before there is any."""
+"""Numeric arguments. Without Django: `manage.py up` starts before it."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """For argparse: what reads a number from `least` (0 or more) to `most`, and refuses all else in words."""
+    """For argparse: a number from `least` (0 or more) to `most`."""
 
     def read(text: str) -> int:
         digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))

@@ -1,4 +1,4 @@
-"""A command whose `--help` ends with examples, or whatever else is laid out in lines; and questions to operators."""
+"""Commands with formatted epilogs, and confirmation by operators."""
 
 from argparse import RawDescriptionHelpFormatter
 from typing import Any, ClassVar
@@ -7,8 +7,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 
 class CommandWithExamples(BaseCommand):
-    """A command whose `epilog` is printed verbatim."""
-
     epilog: ClassVar[str]
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -18,7 +16,7 @@ class CommandWithExamples(BaseCommand):
 
 
 def confirmed_by_name(name: str, prompt: str, *, without_asking: str) -> None:
-    """Have `name` typed. Raises CommandError for another answer, and where standard input ends before one."""
+    """Raises CommandError unless `name` is typed."""
     try:
         answer = input(prompt)
     except EOFError:

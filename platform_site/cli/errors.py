@@ -1,5 +1,4 @@
-"""Messages of `manage.py` for errors that the operator can fix or that pass by themselves. They replace the traceback,
-which `--traceback` still shows. A command with more specific information prints its own."""
+"""Messages of `manage.py` for errors that an operator can fix; `--traceback` shows the traceback."""
 
 from typing import Final
 
@@ -19,8 +18,7 @@ _AGAIN: Final = "The step at hand was undone: run the command again."
 
 
 def error_text(error: Error | UnicodeEncodeError) -> str | None:
-    """A sentence for a database that does not answer, was not migrated or could not go on, and for an argument in
-    another encoding than UTF-8; None for what is no operator's matter."""
+    """A sentence for an unavailable or unmigrated database, or an argument that is not UTF-8; None for other errors."""
     if isinstance(error, UnicodeEncodeError):
         # Python reads such bytes as halves of surrogate pairs, which nothing takes but the names of files.
         return "An argument is not UTF-8." if "surrogates not allowed" in error.reason else None

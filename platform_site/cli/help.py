@@ -1,4 +1,4 @@
-"""`manage.py help`: the commands of this project with what each is for, and Django's own by their names alone."""
+"""`manage.py help`: our commands with descriptions, Django's by name."""
 
 import re
 import shutil
@@ -15,14 +15,12 @@ _OURS: Final = {
     "webhooks": "Webhooks",
     "functions": "Functions",
 }
-"""A heading for each of our packages, in the order in which one needs them."""
+"""Headings of our packages, in order."""
 
 
 class Overview(ManagementUtility):
-    """Django's, with another page where no command is named."""
-
     def main_help_text(self, commands_only: bool = False) -> str:
-        """The page, as wide as the terminal; with `commands_only` the names, a line each, as shells complete them."""
+        """The page, as wide as the terminal; with `commands_only` one name per line, for shells."""
         if commands_only or self.settings_exception is not None:  # without settings our commands cannot be imported
             return super().main_help_text(commands_only)
         width = min(shutil.get_terminal_size().columns, 120)

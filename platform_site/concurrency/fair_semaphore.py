@@ -1,20 +1,7 @@
-"""A fair semaphore: limits concurrent slow operations per owner, and lowers the priority of owners whose operations
-have been slow. For calls to identity providers, name lookups and trial loading of modules: a tenant decides how long
-each takes, a process can afford few at a time, and a tenant may have many environments. Equal shares alone are not
-enough, so slots must be earned:
-
-1. **Shares.** The share of an owner shrinks with the number of others; an owner without a slot may take the last one.
-2. **Standing.** The last quarter of the slots is for owners that were fast before; the last half is closed to owners
-   that were slow recently. Slow means holding a slot for longer than `firm` seconds. The penalty lasts a minute,
-   doubles each time up to an hour, and reduces the share to a quarter. Slots taken before the last penalty ended count
-   as the same time.
-3. **Giving way.** After `firm` seconds a slot can be reclaimed: if an owner of no worse standing waits, the oldest slot
-   of the worst standing is asked to end its operation, if it can (`give_way`).
-4. **A queue.** An operation without a slot may wait briefly. The better standing goes first, then the owner with fewer
-   slots, then the older. The queue is bounded, and a better claim displaces the last one.
-
-So slow owners together use at most the first half. New owners can fill three quarters for `firm` seconds each, and then
-count as slow. Everything is known per process, in time of a monotonic clock, for the last OWNERS owners."""
+"""A fair semaphore for slow operations whose duration a tenant decides, per process. An owner's share shrinks with the
+number of others. Standing: the last quarter of the slots is for owners that were fast, the last half is closed to slow
+ones (over `firm` seconds; the penalty doubles from a minute to an hour). A slot can be reclaimed after `firm` seconds
+(`give_way`), and a bounded queue admits the best claim first: standing, fewer slots, age."""
 
 import math
 import threading
@@ -28,24 +15,23 @@ from typing import Final
 OWNERS: Final = 10_000
 FIRST_PENALTY: Final = 60.0
 LONGEST_PENALTY: Final = 3600.0
-"""Seconds."""
 _PROVEN, _UNKNOWN, _SLOW = range(3)
-"""Standings, the best first."""
+"""The best first."""
 
 
 class Full(Exception):
-    """No place came free in time."""
+    pass
 
 
 @dataclass(slots=True)
 class _Owner:
     held: int = 0
     is_proven: bool = False
-    """Whether it was quick since it was last slow."""
+    """Whether it was fast since it was last slow."""
     times_slow: int = 0
     slow_until: float = -math.inf
     slow_at: float = -math.inf
-    """When it was last found to be slow."""
+    """When it was last slow."""
 
     def standing(self, now: float) -> int:
         if now < self.slow_until:
@@ -56,7 +42,7 @@ class _Owner:
         return min(LONGEST_PENALTY, FIRST_PENALTY * float(2 ** min(self.times_slow - 1, 20)))
 
     def record(self, since: float, firm: float, now: float) -> None:
-        """It held a place from then until now. Who behaved for as long as its last penalty after it begins anew."""
+        """Record a slot from `since` until `now`. The penalty resets after good behaviour for its length."""
         if self.times_slow and now > self.slow_until + self.penalty():
             self.times_slow = 0
         if now - since > firm:
@@ -70,7 +56,7 @@ class _Owner:
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A place that is taken."""
+    """A taken slot."""
 
     owner: str
     since: float
@@ -84,12 +70,11 @@ class _Waiter:
     owner: str
     give_way: Callable[[], None] | None
     hold: Hold | None = None
-    """Its slot, once it has one; it has then left the queue."""
 
 
 class FairSemaphore:
-    """A semaphore of `most` slots, of which one owner may have `each` while there are no others. Thread-safe. `firm`
-    seconds are how long a slot cannot be reclaimed. At most `line` operations wait (None: any number)."""
+    """`most` slots; one owner may have `each` while there are no others. A slot cannot be reclaimed for `firm` seconds.
+    At most `line` operations wait. Thread-safe."""
 
     def __init__(
         self,
@@ -105,13 +90,11 @@ class FairSemaphore:
         self._changed = threading.Condition()
         self._owners: OrderedDict[str, _Owner] = OrderedDict()
         self._holds: list[Hold] = []
-        """The oldest first."""
         self._line: list[_Waiter] = []
-        """In the order of arrival."""
 
     @contextmanager
     def held(self, owner: str, *, wait: float, give_way: Callable[[], None] | None = None) -> Iterator[Hold]:
-        """A place for the block. Raises Full. Afterwards `is_leaving` of it says whether it had to give way."""
+        """A slot for the block; its `is_leaving` tells whether it had to give way. Raises Full."""
         hold = self.take(owner, wait=wait, give_way=give_way)
         if hold is None:
             raise Full
@@ -121,8 +104,8 @@ class FairSemaphore:
             self.give_back(hold)
 
     def take(self, owner: str, *, wait: float, give_way: Callable[[], None] | None = None) -> Hold | None:
-        """A place for `owner`, waited for `wait` seconds at most; None if none came free. `give_way` ends what is done
-        there, soon and from any thread, without waiting and without asking for places."""
+        """A slot for `owner`; None after `wait` seconds. `give_way` ends the operation from any thread, without
+        blocking or taking slots."""
         until = self._clock() + wait
         me = _Waiter(owner, give_way)
         with self._changed:
@@ -179,7 +162,7 @@ class FairSemaphore:
         return owner.held < max(1, math.ceil(each * (self.most - others) / self.most))
 
     def _claims(self, now: float) -> list[tuple[int, int, int]]:
-        """The priority of each waiting operation, smaller first: standing, slots held and waited for, position."""
+        """By waiting operation: standing, slots held and waited for, position; smaller first."""
         before: Counter[str] = Counter()
         claims = []
         for place, waiter in enumerate(self._line):
@@ -189,7 +172,7 @@ class FairSemaphore:
         return claims
 
     def _let_in(self, now: float) -> None:
-        """Give free slots to waiting operations, the best claims first."""
+        """Give free slots to the best claims."""
         while len(self._holds) < self.most and self._line:
             for *_, place in sorted(self._claims(now)):
                 if self._has_room(self._line[place].owner, now):
@@ -205,14 +188,14 @@ class FairSemaphore:
         self._changed.notify_all()
 
     def _shorten_line(self, now: float) -> None:
-        """Refuse the waiting operations with the worst claims."""
+        """Refuse the worst claims of a full queue."""
         while self._most_waiting is not None and len(self._line) > self._most_waiting:
             *_, place = max(self._claims(now))
             del self._line[place]
             self._changed.notify_all()
 
     def _ask_somebody_to_leave(self, me: _Waiter, now: float) -> None:
-        """Reclaim at most one slot for each waiting operation. An owner with a slot reclaims none."""
+        """Reclaim at most one slot per waiting operation of an owner without one."""
         owner = self._of(me.owner)
         if owner.held or sum(hold.is_leaving for hold in self._holds) >= len(self._line):
             return
@@ -232,6 +215,6 @@ class FairSemaphore:
                 hold.give_way()
 
     def _until_one_is_lent(self, now: float) -> float:
-        """Seconds; at least a moment, at most `firm`."""
+        """Seconds; at most `firm`."""
         ages = [now - hold.since for hold in self._holds if hold.give_way is not None and not hold.is_leaving]
         return max(0.01, min((self.firm - age for age in ages if age < self.firm), default=self.firm))

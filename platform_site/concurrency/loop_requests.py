@@ -1,7 +1,5 @@
-"""Requests on the event loop: each runs in a greenlet, which lets the loop go on while it waits. A request runs here
-only if all that it waits for knows of this module: statements by `platform_site.postgres.libpq`, round trips to Redis,
-and what it sends to a thread itself. Whatever else would wait (a cursor, a password hash) calls `must_not_wait` first,
-and the request is repeated from its beginning in the pool of threads."""
+"""Requests on the event loop, each in a greenlet that yields while it waits: for `platform_site.postgres.libpq`, Redis,
+and its own threads. What would block otherwise calls `must_not_wait`, and the request is repeated in a thread."""
 
 import asyncio
 import logging
@@ -24,28 +22,27 @@ logger = logging.getLogger(__name__)
 
 
 class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
-    """One request. Its parent is the loop's own greenlet; `connections` are those that it has borrowed, by alias."""
+    """Its parent is the loop's greenlet; `connections` are those it borrowed, by alias."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
         super().__init__(work)
         self.loop = loop
         self.connections: dict[str, Any] = {}
         self.may_be_counted = False
-        """Whether a round trip to Redis was begun, which counts the request for its limits."""
+        """Whether a round trip to Redis, which counts the request, was started."""
         self.has_written = False
-        """Whether it may have changed something, so that it cannot be repeated."""
+        """Whether it may have changed something and cannot be repeated."""
 
     def wait(self) -> Any:
-        """Let the loop go on until another callback switches to this request; what that hands over."""
+        """Yield to the loop; returns what the resuming callback passes."""
         return self.parent.switch()
 
     def pause(self, seconds: float) -> None:
-        """Let the loop go on for so long."""
         self.loop.call_later(seconds, self.switch)
         self.wait()
 
     def in_thread(self, call: Callable[[], Result]) -> Result:
-        """What `call()` returns or raises, in another thread."""
+        """The result of `call()` in another thread."""
         future = _executor().submit(call)
         future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self.switch))
         self.wait()
@@ -53,14 +50,13 @@ class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
 
 
 def current() -> LoopRequest | None:
-    """The request that runs on the loop now; None in threads, tests, commands and workers."""
     found = _getcurrent()
     return found if type(found) is LoopRequest else None
 
 
 def must_not_wait() -> None:
-    """What follows waits. Raises Parked for a request on the loop: it is repeated in a thread. One that has written is
-    not, and the whole loop waits for it."""
+    """Called before blocking. Raises Parked on the loop: the request is repeated in a thread, unless it has written;
+    then it blocks the loop."""
     found = _getcurrent()
     if type(found) is LoopRequest:
         if found.has_written:
@@ -70,8 +66,7 @@ def must_not_wait() -> None:
 
 
 def will_write() -> None:
-    """What follows is a statement that changes something, and mostly waiting. A request on the loop cannot be repeated
-    from here on."""
+    """Called before a statement that writes: the request cannot be repeated from here on."""
     found = _getcurrent()
     if type(found) is LoopRequest:
         found.has_written = True
@@ -80,7 +75,6 @@ def will_write() -> None:
 
 
 def sleep(seconds: float) -> None:
-    """`time.sleep`, also for a request on the loop."""
     found = current()
     if found is None:
         time.sleep(seconds)
@@ -89,8 +83,8 @@ def sleep(seconds: float) -> None:
 
 
 class Readiness:
-    """Tells a request when a socket can be read. It watches a duplicate of the descriptor: libpq may close its own
-    at any time, and the loop must not watch a closed one. Ends by itself once the other side has closed."""
+    """Tells a request when a socket can be read. Watches a duplicate of the descriptor, because libpq may close its own
+    at any time."""
 
     __slots__ = ("_descriptor", "_loop", "_request")
 
@@ -102,11 +96,11 @@ class Readiness:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing has come that nobody waited for."""
+        """Whether nothing unexpected has arrived."""
         return self._descriptor is not None
 
     def wait(self, request: LoopRequest, *, writable: bool = False, seconds: float | None = None) -> bool:
-        """Wait until the socket can be read, or also written. False once `seconds` are over."""
+        """Wait until the socket can be read (or written). False after `seconds`."""
         descriptor, loop = self._descriptor, self._loop
         if descriptor is None:
             return True
@@ -141,8 +135,7 @@ _most = 32
 
 
 def serve_by(threads: int) -> None:
-    """As `availability.serve_by`. Twice as many open connections, so that those that wait for a silent database leave
-    some for the others."""
+    """As `availability.serve_by`, with twice as many connections, so that a silent database leaves some for others."""
     global _most
     _most = 2 * threads
 

@@ -1,4 +1,4 @@
-"""A bounded memory of what was computed before: two generations of a dictionary, without a lock between threads."""
+"""A bounded cache: two generations of a dictionary, without a lock."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -8,10 +8,8 @@ V = TypeVar("V")
 
 
 class Memo(Generic[K, V]):
-    """Keeps at least the `size` and at most twice the `size` entries that were put or asked for last. When the young
-    generation is full it becomes the old one, and what was in that is forgotten. Each step is a single operation on a
-    dictionary, so threads can at worst forget an entry early. An exact least-recently-used order would cost a lock on
-    every read."""
+    """Keeps between `size` and twice `size` of the last used entries: a full young generation replaces the old one.
+    Single dictionary operations, so threads can at worst lose an entry."""
 
     __slots__ = ("_old", "_young", "size")
 

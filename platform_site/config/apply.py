@@ -1,13 +1,6 @@
-"""Applies a stored plan to its environment: all of it or nothing, although two databases are involved.
-
-1. What takes long or calls out is done first: sources are loaded, unique indexes made, hosts resolved.
-2. The control database records which plan is applied (`control_part.begin`). Settings that are stored there do not
-   change otherwise from then on, and the changes have been rehearsed.
-3. One transaction of the region changes schema, functions and webhooks, writes the audit entry, and marks the plan as
-   applied. It decides: before its commit nothing has changed, afterwards the rest follows.
-4. The control database changes sign-in and origins, and forgets the plan (`control_part.finish`).
-
-After an interruption `settle` continues with step 4 or undoes step 2, in the same process or in a periodic job."""
+"""Applies a stored plan atomically, although it spans two databases: (1) slow work first (sources, unique indexes,
+hosts); (2) the control database records the plan, which locks its settings; (3) one transaction of the region applies
+it and decides; (4) the control database follows. After an interruption `settle` continues with 4 or undoes 2."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -40,9 +33,8 @@ from rows.migrate import service as schema_service
 from rows.outbox import audit as audit_outbox
 
 ABANDONED: Final = timedelta(minutes=1)
-"""How long after its beginning another process may end an apply that has not changed the region."""
+"""How long after its start another process may end an apply that has not changed the region."""
 MOST_NAMED: Final = 500
-"""Changes in an audit entry."""
 _OUTDATED: Final = "The environment changed since the plan. Plan again."
 
 Status = Literal["applied", "completing"]
@@ -51,9 +43,9 @@ Status = Literal["applied", "completing"]
 @dataclass(frozen=True, slots=True)
 class Outcome:
     status: Status
-    """`completing`: the region is changed; the control database was unavailable and follows."""
+    """`completing`: the region is changed, the control database follows."""
     version: str | None
-    """Of the parts of the plan, now; None while completing."""
+    """Of the plan's parts; None while completing."""
 
 
 def apply(
@@ -65,10 +57,9 @@ def apply(
     source: EnvironmentRef | None = None,
     resolve: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Apply a plan of the caller's. Again once it is applied: nothing changes, and the outcome is the same. `source` is
-    the environment that a plan merges, and `resolve` says what its conflicts become (`three_way.Merger`). Raises
-    Forbidden for another's plan, PreconditionFailed if it expired or the environment changed since, ValidationFailed
-    for what is not confirmed or refused, ApplyInProgress, and the errors of the services."""
+    """Apply the caller's plan; idempotent. `source` is a merged environment, `resolve` decides its conflicts
+    (`three_way.Merger`). Raises Forbidden, PreconditionFailed (expired, or the environment changed), ValidationFailed
+    (unconfirmed), ApplyInProgress, and the services' errors."""
     if (plan.author_kind, plan.author_id) != (caller.kind, caller.id):
         raise Forbidden("Only the author of a plan can apply it. Plan yourself.")
     if plan.is_applied:
@@ -166,7 +157,7 @@ def _change_region(
     change: Callable[[], None],
     caller: Caller,
 ) -> None:
-    """One transaction. Raises LockNotWon: then it may be repeated."""
+    """One transaction. Raises LockNotWon: repeat it."""
     using = place.cluster
     with schema_apply.locks_or_not(), transaction.atomic(using=using):
         environment_locks.lock_shared_in_region(place.environment_id, using)
@@ -205,7 +196,7 @@ def _change_region(
 
 
 def _completed(place: EnvironmentRef, plan: StoredPlan, wanted: Submitted, caller: Caller | Actor) -> Outcome:
-    """The control database follows. What is committed in the region is reported as such, whatever becomes of that."""
+    """Completes the control database. The region's commit decides the reported status."""
     outcome = Outcome("completing", None)
     with log_failures(f"the apply of {plan.pk}"):
         control_part.finish(place, plan.pk, wanted, plan.changes, actor=caller)
@@ -220,7 +211,7 @@ def _version(place: EnvironmentRef, plan: StoredPlan) -> str:
 
 
 def _settle(place: EnvironmentRef, plan_id: str, wanted: Submitted, caller: Caller) -> bool:
-    """After an error of the caller's own apply. Returns whether the plan is applied all the same."""
+    """After an error of the caller's apply. Returns whether the plan is applied nevertheless."""
     with transaction.atomic(using=place.cluster):
         # A commit whose connection broke may still be under way: it keeps the lock until it is decided.
         plan = StoredPlan.objects.using(place.cluster).select_for_update().filter(pk=plan_id).first()
@@ -232,7 +223,7 @@ def _settle(place: EnvironmentRef, plan_id: str, wanted: Submitted, caller: Call
 
 
 def settle_interrupted() -> None:
-    """Complete each apply that was interrupted after its region had changed; end those that had changed nothing."""
+    """Complete applies that were interrupted after changing their region; end others."""
     unsettled = Environment.objects.live().filter(status=Environment.Status.MIGRATING, applying_plan__isnull=False)
     for environment_id, plan_id, since in list(unsettled.values_list("pk", "applying_plan", "applying_since")):
         with log_failures(f"the apply of {plan_id}"):
@@ -252,7 +243,7 @@ def _settle_abandoned(place: EnvironmentRef, plan_id: str, *, is_old: bool) -> N
 
 
 def _is_fenced_off(place: EnvironmentRef, plan_id: str) -> bool:
-    """Whether no process will change the region for this apply any more."""
+    """Whether no process can change the region for this apply any more."""
     using = place.cluster
     with transaction.atomic(using=using):
         plans_here = StoredPlan.objects.using(using).filter(pk=plan_id)

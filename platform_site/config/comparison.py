@@ -1,4 +1,4 @@
-"""What a submitted configuration would change in an environment."""
+"""What a submitted configuration would change."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -26,14 +26,13 @@ _PROVIDER_TRUST: Final = frozenset(
     {*current.ENDPOINTS, "client_id", "client_auth", "profile_fields", "scopes", "trusts_email", "sign_up", "enabled"}
 )
 IDENTITY: Final = frozenset({*current.ENDPOINTS, "profile_fields", "client_auth"})
-"""Fields that cannot change in a provider: a change replaces it, and its linked users are unlinked."""
+"""A change of these replaces the provider and unlinks its users."""
 _SUBSTITUTED: Final[dict[str, Any]] = {"allowed_hosts": [], "schedule": None, "on": [], "invoke": None}
-"""The defaults of a function's trust settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference. `trust` is a change of access, or of where data is sent."""
+    """One difference. `trust`: it changes access, or where data is sent."""
 
     path: str
     kind: Kind
@@ -45,19 +44,18 @@ class Change:
 
     @property
     def to_confirm(self) -> str | None:
-        """The name that confirms it; None if it needs no confirmation."""
+        """The name that confirms it; None if not needed."""
         return (self.operation or self.path) if self.destructive or self.kind == "trust" else None
 
 
 @dataclass(slots=True)
 class Plan:
     version: str
-    """Of the parts that were compared, as they are now."""
+    """Of the compared parts."""
     changes: list[Change] = field(default_factory=list)
     missing_secrets: list[str] = field(default_factory=list)
     warnings: list[FieldError] = field(default_factory=list)
     locks: tuple[TableLock, ...] = ()
-    """Of the schema's changes."""
 
     @property
     def confirm(self) -> list[str]:
@@ -65,7 +63,7 @@ class Plan:
 
 
 def plan(place: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
-    """Raises ValidationFailed for a schema that the rows do not allow, and the errors of `schema_service.rehearse`."""
+    """Raises ValidationFailed, and the errors of `schema_service.rehearse`."""
     found = Plan(now.version)
     parts = wanted.parts
     _check_limits(place, now, parts)
@@ -84,7 +82,7 @@ def plan(place: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
 
 
 def _check_limits(place: EnvironmentRef, now: Configuration, parts: Item) -> None:
-    """What the plan of the project allows; what is there already may stay. The schema checks its own."""
+    """The plan's limits, which existing items may exceed. The schema checks its own."""
     limits = plan_limits(place.plan)
     for part, most in (
         ("functions", limits.functions_per_environment),
@@ -177,7 +175,7 @@ def _items(
     trust: frozenset[str],
     defaults: Item | None = None,
 ) -> Iterator[Change]:
-    """By name. A new one is an addition, beside the trust settings that it brings."""
+    """By name. A new item is an addition, besides its trust settings."""
     for name in sorted(now.keys() | wanted.keys()):
         path = f"{part}.{name}"
         if name not in wanted:
@@ -191,7 +189,7 @@ def _items(
 
 
 def _fields(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterator[Change]:
-    """Fields that `wanted` leaves out stay as they are."""
+    """Fields missing in `wanted` stay."""
     for name in sorted(wanted):
         before, after = now.get(name), wanted[name]
         if before == after:
@@ -205,7 +203,7 @@ def _fields(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterat
 
 
 def _unknown_urls(now: Mapping[str, Item], wanted: Mapping[str, Item]) -> Iterator[str]:
-    """URLs that refer to secrets which the environment does not have for them."""
+    """URLs with references to secrets that the environment does not have."""
     for name, item in sorted(wanted.items()):
         if credentials.REFERENCE in item["url"] and item["url"] != now.get(name, {}).get("url"):
             yield f"webhooks.{name}.url"

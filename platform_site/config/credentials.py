@@ -1,11 +1,11 @@
-"""Secrets in texts of a configuration: masks them in URLs, and finds them where they do not belong. Pure."""
+"""Secrets in a configuration: masks them in URLs, and finds misplaced ones. Pure."""
 
 import re
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 REFERENCE: Final = "$secret:"
-"""What stands for a secret in a document, followed by a name."""
+"""Replaces a secret, followed by a name."""
 
 _KNOWN: Final = re.compile(
     r"\b(?:sk|rk|whsec)_[A-Za-z0-9_+/=]{16,}"
@@ -17,23 +17,21 @@ _KNOWN: Final = re.compile(
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
     r"|\b[a-z][a-z0-9+.-]{0,20}://[^\s/@:\"'`$]{1,100}:[^\s/@\"'`$]{3,200}@"
 )
-"""Forms of keys and tokens that are in wide use, and passwords in URLs. Repetitions are bounded: a source of 512 KB is
-searched in milliseconds."""
+"""Widely used forms of keys, and passwords in URLs. Bounded repetitions: 512 KB take milliseconds."""
 _TOKEN: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_.~%-]{16,}", re.ASCII)
 _SECRET_PATHS: Final = ("hooks.slack.com", "hooks.zapier.com", "discord.com", "discordapp.com")
-"""Hosts whose webhook paths are credentials."""
+"""Their webhook paths are credentials."""
 _PLACEHOLDER: Final = re.compile(r"\{[a-z_]+\}", re.ASCII)
 
 
 def first_line_with_secret(text: str) -> int | None:
-    """The number of the first line that has what looks like a secret; None without one."""
+    """The first line that looks like it has a secret; None without one."""
     found = _KNOWN.search(text)
     return None if found is None else text.count("\n", 0, found.start()) + 1
 
 
 def masked(url: str) -> str:
-    """The URL with references for its user info, its query values and a path with a token. Masking twice changes
-    nothing."""
+    """The URL with references for user info, query values and token paths. Idempotent."""
     try:
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()

@@ -1,4 +1,4 @@
-"""The configuration of an environment as it is now."""
+"""The current configuration of an environment."""
 
 import hashlib
 from base64 import b32encode
@@ -45,21 +45,21 @@ _PROVIDER_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """`parts` is the document, in which functions have `source_sha256` instead of their source."""
+    """`parts` is the document, with `source_sha256` in place of sources."""
 
     parts: dict[str, Any]
     secrets: frozenset[str] = field(default_factory=frozenset)
-    """`function.NAME` of each secret of a function that has a value."""
+    """`function.NAME` of each secret with a value."""
 
     @property
     def version(self) -> str:
-        """The same for the same configuration; of the parts that were read."""
+        """Equal for equal configurations; of the read parts."""
         digest = hashlib.sha256(exact_json.canonical(self.parts)).digest()
         return "cfg_" + b32encode(digest[:16]).decode().rstrip("=").lower()
 
 
 def require_scopes(caller: Caller, needed: Collection[str]) -> None:
-    """Raise Forbidden with every scope that `caller` lacks; users of an application have no part in configuration."""
+    """Raise Forbidden with every missing scope; app users have none."""
     if caller.kind in ("user", "anonymous"):
         raise Forbidden("The configuration is for members and server keys.")
     missing = sorted(scope for scope in needed if not caller.may(scope))
@@ -68,7 +68,6 @@ def require_scopes(caller: Caller, needed: Collection[str]) -> None:
 
 
 def read(place: EnvironmentRef, parts: Collection[str]) -> Configuration:
-    """These parts. At most eight queries, without the sources of functions."""
     found: dict[str, Any] = {}
     secrets: frozenset[str] = frozenset()
     if "schema" in parts:
@@ -86,7 +85,7 @@ def read(place: EnvironmentRef, parts: Collection[str]) -> Configuration:
 
 
 def with_sources(place: EnvironmentRef, configuration: Configuration) -> dict[str, Any]:
-    """The document with the sources of its functions. Two queries. Raises ValidationFailed if they are too large."""
+    """With the functions' sources. Two queries. Raises ValidationFailed if they are too large."""
     if "functions" not in configuration.parts:
         return configuration.parts
     active = _active_versions(place)
@@ -132,7 +131,7 @@ def _secrets_with_values(place: EnvironmentRef) -> frozenset[str]:
 
 
 def _webhooks(place: EnvironmentRef) -> dict[str, Any]:
-    """By name, or by id without one. Without those of terminals, which end with them."""
+    """By name, or by id without one; without those of terminals."""
     live = Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)
     return {
         each.name or each.pk: {
@@ -145,7 +144,7 @@ def _webhooks(place: EnvironmentRef) -> dict[str, Any]:
 
 
 def _auth(place: EnvironmentRef) -> dict[str, Any]:
-    """A preview branch has redirect URIs of its own; its users and how they sign in are those of its source."""
+    """A preview branch has its own redirect URIs; the rest is its source's."""
     found: dict[str, Any] = {"redirect_uris": redirects.of(place.environment_id)}
     if place.pool_id != place.environment_id:
         return found
@@ -157,7 +156,7 @@ def _auth(place: EnvironmentRef) -> dict[str, Any]:
 
 
 def _provider(provider: IdentityProvider) -> dict[str, Any]:
-    """Without what it has none of."""
+    """Without empty fields."""
     urls = {name: getattr(provider, name) for name in ENDPOINTS}
     found = {
         **{name: credentials.masked(url) for name, url in urls.items() if url is not None},

@@ -16,7 +16,7 @@ class StoredPlan(models.Model):
     class State(models.TextChoices):
         OPEN = "open"
         APPLIED = "applied"
-        """In the region; the control database may have to follow (`applying`)."""
+        """In the region; the control database may follow (`applying`)."""
         DONE = "done"
 
     id = public_id("pln")
@@ -25,18 +25,16 @@ class StoredPlan(models.Model):
     author_id = models.CharField(max_length=30)
     parts = ArrayField(models.CharField(max_length=20))
     document_text = models.TextField()
-    """The document as JSON. Text: the order of columns in a schema has a meaning."""
+    """JSON text: the order of columns matters."""
     changes = models.JSONField()
     """Path, kind and operation of each change."""
     confirm = models.JSONField()
     version_in_region = models.CharField(max_length=30)
-    """Of the parts in the region that were compared."""
     version_in_control = models.CharField(max_length=30)
     state = models.CharField(max_length=10, choices=State.choices, default=State.OPEN)
     interruptions = models.SmallIntegerField(default=0)
-    """How many applies were ended from outside before they changed anything: those must not go on."""
+    """Applies that were ended from outside before changing anything: they must not continue."""
     merge: "models.JSONField[Any, Any]" = models.JSONField(null=True)
-    """Of a plan that merges another environment: `planning.of_merge`."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField()
 
@@ -61,16 +59,14 @@ class StoredPlan(models.Model):
 
 
 class MergeBase(models.Model):
-    """What a branch and another environment last had in common: the branch at its creation, then the source of each
-    merge."""
+    """The last common state of a branch and another environment."""
 
     environment_id = models.CharField(max_length=30)
     """The branch."""
     other_id = models.CharField(max_length=30, db_index=True)
     parts = models.JSONField()
-    """As `current.Configuration.parts`."""
     names = models.JSONField()
-    """By environment, the version of its schema then, and what it calls the tables and columns of the base."""
+    """By environment, its schema version and names for the base's tables and columns."""
 
     class Meta:
         db_table = "config_merge_base"
@@ -83,13 +79,13 @@ class MergeBase(models.Model):
 
 
 class ConfigVersion(models.Model):
-    """What an environment had in some parts before a plan changed them, to go back to."""
+    """The replaced parts of a configuration, to go back to."""
 
     environment_id = models.CharField(max_length=30)
     version = models.CharField(max_length=30)
     schema_version = models.IntegerField()
     compressed_document = models.BinaryField()
-    """JSON, with the sources of functions."""
+    """JSON, with sources."""
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

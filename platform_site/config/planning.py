@@ -1,4 +1,4 @@
-"""Creates stored plans: from a document, or by merging another environment."""
+"""Creates stored plans: from a document, or by a merge."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -47,8 +47,7 @@ def of_merge(
 
 
 def resolve(place: EnvironmentRef, source: EnvironmentRef, stored: StoredPlan, choices: Mapping[str, Any]) -> None:
-    """Complete a plan by what its conflicts become; the environments are what they were. Raises ValidationFailed with
-    the conflicts that remain."""
+    """Complete a plan by decisions about conflicts. Raises ValidationFailed with the remaining ones."""
     _refuse_secrets(choices)
     merge = merging.merge(
         place, source, include=stored.merge["include"], resolve={**stored.merge["resolve"], **choices}
@@ -66,7 +65,7 @@ def resolve(place: EnvironmentRef, source: EnvironmentRef, stored: StoredPlan, c
 
 
 def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
-    """Nothing is stored or repeated of a choice that holds a secret. Sources may, of which the plan warns."""
+    """A choice with a secret is not stored or repeated; sources only cause warnings."""
     for path, choice in resolve.items():
         is_source = path.startswith("functions.") and path.endswith(".source")
         text = path if is_source else f"{path} {exact_json.dumps(choice)}"

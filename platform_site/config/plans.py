@@ -1,4 +1,4 @@
-"""Stored plans: created, found by their author, deleted."""
+"""Stored plans."""
 
 from collections.abc import Collection, Mapping
 from datetime import timedelta
@@ -20,14 +20,14 @@ from projects.models import Environment
 
 LIFETIME: Final = timedelta(hours=1)
 REMEMBERED: Final = timedelta(days=1)
-"""How long after its end the apply of a plan can be repeated, which returns what it returned."""
+"""How long after its end an apply can be repeated."""
 MOST_OPEN: Final = 20
-"""Plans of one author in one environment. A new one replaces the oldest."""
+"""Plans of one author in an environment; a new one replaces the oldest."""
 BATCH: Final = 500
 
 
 def versions_of(configuration: Configuration) -> tuple[str, str]:
-    """The versions of the parts in the region and of those in the control database."""
+    """The versions of the region's and of the control database's parts."""
     in_region = {name: part for name, part in configuration.parts.items() if name in current.IN_REGION}
     in_control = {name: part for name, part in configuration.parts.items() if name not in current.IN_REGION}
     return Configuration(in_region).version, Configuration(in_control).version
@@ -41,7 +41,7 @@ def store(
     plan: Plan,
     merge: Mapping[str, Any] | None = None,
 ) -> StoredPlan:
-    """Store a plan for its author. `now` is the configuration that it was compared with."""
+    """Store a plan; `now` is the compared configuration."""
     using = place.cluster
     in_region, in_control = versions_of(now)
     with transaction.atomic(using=using):
@@ -71,7 +71,6 @@ def changes_as_json(plan: Plan) -> list[dict[str, Any]]:
 
 
 def find(place: EnvironmentRef, plan_id: str) -> StoredPlan:
-    """A plan of the environment. Raises NotFound."""
     plans = StoredPlan.objects.using(place.cluster).filter(environment_id=place.environment_id)
     found = plans.filter(pk=plan_id).first() if ids.matches("pln", plan_id) else None
     if found is None:
@@ -80,7 +79,7 @@ def find(place: EnvironmentRef, plan_id: str) -> StoredPlan:
 
 
 def delete_old(using: str) -> None:
-    """Delete plans that were forgotten. Those that are being applied stay."""
+    """Plans that are being applied stay."""
     old = StoredPlan.objects.using(using).filter(expires_at__lt=clock.now(using) - REMEMBERED)
     while True:
         batch = dict(old.order_by("expires_at").values_list("pk", "state")[:BATCH])
@@ -96,7 +95,6 @@ def _being_applied(plan_ids: Collection[str]) -> set[str | None]:
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """The plans of a deleted environment. May run twice."""
     StoredPlan.objects.using(cluster).filter(environment_id=environment_id).delete()
 
 

@@ -1,4 +1,4 @@
-"""Plans and applies configurations with the permissions of a caller, for the API and `manage.py config`."""
+"""Plans and applies configurations with a caller's permissions, for the API and `manage.py config`."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -21,7 +21,7 @@ WRITE_SCOPES: Final = {
     "auth": (),
     "origins": ("environments:write",),
 }
-"""Beside the scopes to read a part. Webhooks carry rows."""
+"""Besides the scopes to read. Webhooks carry rows."""
 
 
 def read_scopes(parts: Collection[str]) -> set[str]:
@@ -38,21 +38,18 @@ def write_scopes(parts: Collection[str], document: Mapping[str, Any]) -> set[str
 
 
 def plan_document(place: EnvironmentRef, document: Mapping[str, Any], caller: Caller) -> Planned:
-    """Raises Forbidden, ValidationFailed and the errors of `planning.of_document`."""
     parts = submitted.parts_of(document, current.PARTS)
     current.require_scopes(caller, write_scopes(parts, document))
     return planning.of_document(place, document, parts, caller)
 
 
 def plan_version(place: EnvironmentRef, version: str, caller: Caller) -> Planned:
-    """To go back to a stored version. Raises as `plan_document`; NotFound."""
     return plan_document(place, versions.document_of(place, version), caller)
 
 
 def plan_merge(
     place: EnvironmentRef, source_id: str, *, include: Collection[str], resolve: Mapping[str, Any], caller: Caller
 ) -> Planned:
-    """Raises as `plan_document`; Conflict if the environments have no common base."""
     parts = merging.parts_of(include)
     source = _source(place, source_id, parts, write_scopes(parts, {}), caller)
     return planning.of_merge(place, source, include=include, resolve=resolve, author=caller)
@@ -61,8 +58,8 @@ def plan_merge(
 def _source(
     place: EnvironmentRef, environment_id: str, parts: Collection[str], further: Collection[str], caller: Caller
 ) -> EnvironmentRef:
-    """The environment to merge. Raises ValidationFailed; Forbidden with all scopes that are missing: those to read
-    the source and `further` ones of the target."""
+    """The environment to merge. Raises ValidationFailed, and Forbidden with all missing scopes: those to read the
+    source, and `further` ones of the target."""
     found = place_for(caller, environment_id)
     if found is None or found[0].project_id != place.project_id:
         raise ValidationFailed.of("from", "unknown", "The project has no such environment that you can see.")

@@ -1,4 +1,4 @@
-"""A configuration document that a caller submits: its form, and no secrets in it."""
+"""Validates a submitted configuration document, and refuses secrets."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -26,14 +26,14 @@ from webhooks.api.serializers import NewWebhook, check_against_schema
 
 ROOT: Final = "config"
 MAX_ITEMS: Final = 1_000
-"""Functions, webhooks or providers in a document: as many as the largest plan allows of anything."""
+"""Items of a part: the largest plan's limit."""
 MAX_ERRORS: Final = 100
 _SECRET_FIELDS: Final = frozenset({"secrets", "secret", "client_secret", "password", "token", "private_key"})
 _WEBHOOK_NAME: Final = re.compile(rf"{WEBHOOK_NAME}|wh_[0-9a-z]{{26}}", re.ASCII)
 
 
 class FunctionConfig(Deployment):
-    """A field that is left out stays as it is."""
+    """Missing fields stay."""
 
     source = SourceField(required=False)
     secrets = None  # type: ignore[assignment]
@@ -54,7 +54,7 @@ class ProviderConfig(NewProvider):
 
 
 class BranchAuthConfig(Serializer):
-    """In a preview branch, which has no users of its own."""
+    """A preview branch has no users of its own."""
 
     redirect_uris = fields.ListField(
         child=fields.CharField(trim_whitespace=False), max_length=redirects.MOST, required=False
@@ -67,7 +67,7 @@ class AuthConfig(SettingsInput, BranchAuthConfig):
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A checked document, in the form of `current.Configuration.parts`."""
+    """A valid document, as `current.Configuration.parts`."""
 
     parts: dict[str, Any]
     schema: Schema | None
@@ -75,7 +75,7 @@ class Submitted:
 
 
 def check(place: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
-    """Raises ValidationFailed with the path of each mistake. No message repeats a value."""
+    """Raises ValidationFailed with the path of each error, without values."""
     refuse_secrets(document)
     errors: list[FieldError] = []
     parts: dict[str, Any] = {}
@@ -99,13 +99,13 @@ def check(place: EnvironmentRef, document: Mapping[str, Any]) -> Submitted:
 
 
 def refuse_secrets(document: Mapping[str, Any]) -> None:
-    """Raises ValidationFailed with the path of each secret, without it."""
+    """Raises ValidationFailed with the path of each secret."""
     if found := list(_secrets_in(document)):
         raise ValidationFailed(fields=found[:MAX_ERRORS])
 
 
 def _secrets_in(document: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Everywhere but in the sources of functions, of which the plan warns."""
+    """Except in sources, for which the plan warns."""
     waiting: list[tuple[str, ...]] = [(part,) for part in document]
     values: dict[tuple[str, ...], Any] = {(part,): value for part, value in document.items()}
     while waiting:
@@ -131,7 +131,7 @@ def _shown(path: tuple[str, ...]) -> str:
 
 
 def _is_field_of_item(path: tuple[str, ...]) -> bool:
-    """Not a column in a filter, nor the name of a function."""
+    """Not a column in a filter, nor a function's name."""
     depth = len(path)
     return depth == 3 if path[0] in ("functions", "webhooks") else path[0] == "auth" and depth in (2, 4)
 
@@ -196,7 +196,7 @@ _SETS: Final = ("allowed_hosts", "on", "secret_names", "events", "scopes", "redi
 
 
 def _normal(values: dict[str, Any]) -> dict[str, Any]:
-    """Lists whose order means nothing are sorted, as `current` has them."""
+    """Sorted where order has no meaning, as in `current`."""
     return {name: sorted(value or ()) if name in _SETS else value for name, value in values.items()}
 
 
@@ -231,7 +231,7 @@ def _origins(raw: Any, errors: list[FieldError]) -> list[str]:
 def _check_webhooks(
     place: EnvironmentRef, webhooks: Mapping[str, Any], schema: Schema | None, errors: list[FieldError]
 ) -> None:
-    """Filters and columns, against the schema that the document brings."""
+    """By the document's schema."""
     if not any(each.get("filter") or each.get("columns") for each in webhooks.values()):
         return
     schema = schema or schema_service.current(place).schema
@@ -252,7 +252,7 @@ def below(path: str, found: FieldError) -> FieldError:
 
 
 def parts_of(document: Mapping[str, Any], known: Collection[str]) -> list[str]:
-    """The parts that a document names. Raises ValidationFailed for others, and for none."""
+    """The document's parts. Raises ValidationFailed for unknown ones, or none."""
     wrong = [
         FieldError(f"{ROOT}.{name[:60]}", "unknown_field", f"There is no such part. There are: {', '.join(known)}.")
         for name in document

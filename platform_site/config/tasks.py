@@ -12,7 +12,6 @@ HOUR: Final = 3600.0
 
 @periodic_job(every=settings.JOB_SECONDS)
 def settle_interrupted_applies() -> None:
-    """Complete or end each apply whose process died."""
     apply.settle_interrupted()
 
 

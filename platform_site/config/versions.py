@@ -1,4 +1,4 @@
-"""Stored versions of configurations: what each applied plan replaced, to go back to."""
+"""Stored versions of configurations, to go back to."""
 
 import zlib
 from typing import Any, Final
@@ -14,11 +14,11 @@ from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
 
 MOST: Final = 20
-"""Of an environment; the oldest go."""
+"""Per environment."""
 
 
 def store(place: EnvironmentRef, now: Configuration) -> None:
-    """In the transaction that changes it. One that is too large to be read as a document is not stored."""
+    """In the transaction of the change, unless it is too large to be read as a document."""
     using = place.cluster
     try:
         document = current.with_sources(place, now)
@@ -39,8 +39,7 @@ def store(place: EnvironmentRef, now: Configuration) -> None:
 
 
 def document_of(place: EnvironmentRef, version: str) -> dict[str, Any]:
-    """The document that brings it back: tables and columns that were renamed since are renamed back. Raises
-    NotFound."""
+    """The document that restores it, renames included. Raises NotFound."""
     own = ConfigVersion.objects.using(place.cluster).filter(environment_id=place.environment_id)
     stored = own.filter(version=version).first()
     if stored is None:
@@ -52,5 +51,4 @@ def document_of(place: EnvironmentRef, version: str) -> dict[str, Any]:
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """May run twice."""
     ConfigVersion.objects.using(cluster).filter(environment_id=environment_id).delete()

@@ -49,7 +49,7 @@ class PlanInput(Serializer):
     impact = fields.BooleanField(default=False, help_text="Also count the rows that changed rules show and hide.")
 
     def get_fields(self) -> dict[str, Any]:
-        """`from` is a word of Python's, so it cannot be declared as a field."""
+        """`from` is a Python keyword."""
         named = fields.CharField(required=False, max_length=40, help_text="`env_…`, whose configuration is merged.")
         return {**super().get_fields(), "from": named}
 
@@ -121,7 +121,7 @@ class ApplyResponse(Serializer):
 
 
 class ConfigViewSet(ApiViewSet):
-    """`/v1/config`. Which scopes a call needs follows from its parts."""
+    """The required scopes follow from the parts."""
 
     required_scopes = {"retrieve": None, "plan": None, "apply": None}
     query_parameters = {"retrieve": frozenset({"parts"})}
@@ -177,7 +177,6 @@ class ConfigViewSet(ApiViewSet):
         )
 
     def _impact(self, planned: Planned) -> list[dict[str, Any]]:
-        """Nothing without a schema, or while its conflicts are not resolved."""
         schema = planned.stored.document.get("schema")
         if schema is None or any(each.path.startswith("schema") for each in planned.conflicts):
             return []
@@ -199,7 +198,7 @@ class ConfigViewSet(ApiViewSet):
         return respond({"plan": stored.pk, "status": outcome.status, "version": outcome.version})
 
     def _parts(self) -> list[str]:
-        """In the order of a document. Raises ValidationFailed."""
+        """In document order. Raises ValidationFailed."""
         named = self.query.get("parts")
         if named is None:
             return [*current.PARTS]

@@ -1,5 +1,5 @@
-"""The console's frame: its sidebar and its search. Named in `settings.UNFOLD`. In the top layer, because it links to
-all apps. Pages that a member of staff may not see are left out."""
+"""The sidebar and account menu of `/admin` (`settings.UNFOLD`), without pages that the person may not see. In the top
+layer, because it links to all apps."""
 
 from functools import cache
 from typing import Any, Final
@@ -32,7 +32,7 @@ _SIDEBAR: Final = (
 
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:
-    """The sidebar: the dashboard and the timeline, then one group per app with the pages that this person may see."""
+    """The dashboard and timeline, then one group per app."""
     top = [
         {"title": "Dashboard", "icon": "dashboard", "link": reverse("admin:index")},
         {"title": "Timeline", "icon": "timeline", "link": reverse("console:timeline")},
@@ -54,13 +54,13 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
 
 
 def list_of(label: str, request: HttpRequest) -> str | None:
-    """The URL of a model's list; None if this person may not see it."""
+    """The URL of a model's list; None if not permitted."""
     page = admin.site.get_model_admin(apps.get_model(label))
     return list_url(label) if page.has_view_permission(request) else None
 
 
 def listed_as(link: str) -> str | None:
-    """The sidebar's name of the list at this URL; None if it is not in the sidebar."""
+    """The sidebar's name of this URL, or None."""
     return _names().get(link)
 
 
@@ -70,7 +70,6 @@ def _names() -> dict[str, str]:
 
 
 def account_links(request: HttpRequest) -> list[dict[str, Any]]:
-    """The menu under one's own name."""
     return [
         {"title": "Your sign-in", "link": reverse("staff:security")},
         {"title": "Change password", "link": reverse("admin:password_change")},

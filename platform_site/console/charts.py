@@ -1,6 +1,5 @@
-"""Charts as SVG rendered on the server: no scripts are needed, they print, and the content policy stays strict. Colours
-come from `console.css`, by class, in both themes. Each bar shows its values in a tooltip, and a table for screen
-readers has all of them."""
+"""Charts as SVG, without scripts. Colours come from `console.css`. Values are in tooltips and in a table for screen
+readers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ _HEAD: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One colour of a chart: its name, its CSS class and a figure for each bar."""
+    """One colour of a chart: name, CSS class and a value per bar."""
 
     name: str
     colour: str
@@ -29,8 +28,7 @@ class Series:
 def bars(
     title: str, labels: Sequence[str], series: Sequence[Series], *, width: int = WIDTH, summary: str = ""
 ) -> SafeString:
-    """Stacked bars, the first series at the bottom; every sixth label is written under its bar. `width` in units of the
-    text's size: a chart that gets half of the page has half of the units. `summary` replaces the sum as its text."""
+    """Stacked bars with every sixth label. `width` in units of the font size; `summary` replaces the sum."""
     totals = [sum(figures) for figures in zip(*(each.figures for each in series), strict=True)]
     top = _round_up(max(totals, default=0))
     step = width / max(1, len(labels))
@@ -94,7 +92,7 @@ def legend(series: Sequence[Series]) -> SafeString:
 
 
 def _round_up(figure: int) -> int:
-    """The next 1, 2 or 5 with zeros, at least 4: where the scale ends."""
+    """The next 1, 2 or 5 with zeros, at least 4."""
     scale = 1
     while True:
         for step in (1, 2, 5):

@@ -1,6 +1,5 @@
-"""Metrics of the console's first page. Eight queries of the control database, whatever the regions contain. The data
-comes from `platform_site.models` (`rollups` writes it), so no region is queried: an unavailable one shows its last
-metrics and says so. Every number links to its list, if the person may see it."""
+"""Metrics of the console's first page: eight queries of the control database, from what `rollups` stores, so an
+unavailable region shows its last metrics. Numbers link to their lists if permitted."""
 
 import re
 from collections.abc import Sequence
@@ -33,9 +32,9 @@ RECENT: Final = 12
 TOP: Final = 8
 CONTROL_FRESH: Final = timedelta(minutes=5)
 REGION_FRESH: Final = timedelta(seconds=90)
-"""A look that is older: no worker is looking."""
+"""A region without newer metrics has no worker."""
 SLOW_QUEUE: Final = 60.0
-"""Seconds that something due may wait before the page worries."""
+"""Seconds that due work may wait without a warning."""
 
 _BY_HOUR = """
 SELECT date_trunc('hour', at), sum(requests)::bigint, sum(client_errors)::bigint, sum(server_errors)::bigint,
@@ -71,18 +70,15 @@ SELECT function_id, max(environment_id), max(name), max(region), sum(runs)::bigi
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number with what leads to it."""
-
     title: str
     value: str
     link: str | None = None
     note: str = ""
     tone: str = ""
-    """`good`, `bad` or nothing."""
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Add the metrics of the first page. Called by unfold, for staff only."""
+    """Called by unfold, for staff only."""
     now = clock.now(DEFAULT_DB_ALIAS).astimezone(UTC)
     since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
     samples = {sample.name: sample for sample in Sample.objects.all()}
@@ -110,8 +106,6 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 class Links:
-    """Addresses of lists, for those who may see them."""
-
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
 
@@ -130,7 +124,7 @@ def _rows(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def _control(samples: dict[str, Sample], now: datetime) -> tuple[dict[str, Any], datetime]:
-    """The counts as last written down; made now where no worker has for a while."""
+    """The last stored counts, or new ones."""
     sample = samples.get(rollups.CONTROL)
     if sample is not None and sample.measured_at is not None and now - sample.measured_at < CONTROL_FRESH:
         return sample.values, sample.measured_at
@@ -152,7 +146,7 @@ def _counts(control: dict[str, Any], seen: Links) -> list[Metric]:
 
 
 def _warnings(control: dict[str, Any], samples: dict[str, Sample], now: datetime, seen: Links) -> list[Metric]:
-    """Items that need attention. Empty on a good day."""
+    """Items that need attention."""
     late = Project.objects.filter(deleted_at__lt=Now() - timedelta(minutes=5)).count()
     found = []
     if control["environments_failed"]:
@@ -227,7 +221,7 @@ def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -
 
 
 def _endpoints(since: datetime, seen: Links) -> list[dict[str, Any]]:
-    """The busiest endpoints, with the time that 95 of 100 answers stay under."""
+    """The busiest endpoints, with their 95th percentile."""
     places = ", ".join(f"sum(coalesce(buckets[{place + 1}], 0))::bigint" for place in range(len(metrics.BOUNDS)))
     found = []
     for method, route, requests, client, server, *buckets in _rows(_BY_ENDPOINT.format(buckets=places), [since])[:TOP]:
@@ -246,14 +240,13 @@ def _endpoints(since: datetime, seen: Links) -> list[dict[str, Any]]:
 
 
 def _endpoint_label(route: str) -> str:
-    """A route as the API's reference writes it: `/v1/rows/{table}`."""
     return re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", route)
 
 
 def _regions(
     samples: dict[str, Sample], rows: list[tuple[Any, ...]], now: datetime, seen: Links
 ) -> list[dict[str, Any]]:
-    """A card for each region: is it there, what waits, what came of deliveries and runs."""
+    """A card per region."""
     found = []
     for region in settings.REGION_DATABASES:
         sample = samples.get(region)
@@ -292,7 +285,7 @@ def _regions(
 
 
 def _later_work(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
-    """Deliveries and runs by hour, all regions together."""
+    """Deliveries and runs by hour, over all regions."""
 
     def by_hour(place: int) -> list[int]:
         return [sum(row[place] for row in rows if row[1].astimezone(UTC) == hour) for hour in hours]
@@ -346,7 +339,7 @@ def _limited(since: datetime, seen: Links) -> list[dict[str, Any]]:
 
 
 def _recent(seen: Links) -> list[dict[str, Any]]:
-    """The latest audit entries, for staff that may read them."""
+    """The latest audit entries, if permitted."""
     if seen.list("accounts.AuditEntry") is None:
         return []
     return [

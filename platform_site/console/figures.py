@@ -1,4 +1,4 @@
-"""Figures in words: shares, quantiles, durations and ages, as the dashboard shows them."""
+"""Formats shares, quantiles, durations and ages."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ from platform_site.observability import metrics
 
 
 def quantile(share: float, buckets: Sequence[int]) -> float | None:
-    """Seconds that this share of the answers stayed under, as Prometheus reckons it from a histogram: straight lines
-    inside a bucket. None without answers; the last bound where it lies beyond."""
+    """A quantile of a histogram in seconds, with Prometheus' linear interpolation. None without data; at most the last
+    bound."""
     rank, below, low = share * sum(buckets), 0, 0.0
     if not rank:
         return None

@@ -1,4 +1,4 @@
-"""The lists behind the dashboard's numbers: metrics by bucket, read-only."""
+"""Read-only lists of metrics by bucket."""
 
 from typing import Any
 
@@ -15,8 +15,6 @@ from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCall
 
 
 class MetricsAdmin(ReadOnlyAdmin):
-    """Nothing to open: the list says all there is."""
-
     empty_words = "A worker writes these down every 15 seconds. Is one running (manage.py work)?"
     list_display_links = None
     date_hierarchy = None

@@ -1,6 +1,5 @@
-"""The console's page of orphaned schemas, whose environments the control database does not know any more. All staff can
-see them; operators can drop one by typing its id, which calls `projects.provisioning.orphaned_schemas.drop`, as
-`manage.py sweep --drop` does."""
+"""The page of orphaned schemas. Operators can drop one by typing its id
+(`projects.provisioning.orphaned_schemas.drop`)."""
 
 from itertools import islice
 from typing import Any, Final
@@ -23,7 +22,7 @@ from projects.provisioning.orphaned_schemas import NotOrphaned, describe, drop
 from projects.provisioning.schemas import SchemaBusy
 
 SHOWN: Final = 50
-"""Per region; more appear after a restore to a much earlier time, which another restore corrects."""
+"""Per region."""
 _DROP: Final = AdminAction(
     "Drop the schema",
     "Its tables and rows go for good, with what the region keeps of the environment: webhooks, functions, events and "

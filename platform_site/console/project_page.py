@@ -1,6 +1,5 @@
-"""The overview on a project's page: its content, with links. A dozen bounded queries: five of the control database, the
-others of the project's region. If the region is unavailable, the page says so and leaves its data out. Row counts are
-PostgreSQL's estimates."""
+"""The overview on a project's page. A dozen bounded queries; without its region's data if that is unavailable. Row
+counts are estimates."""
 
 from collections import defaultdict
 from dataclasses import dataclass, fields
@@ -18,9 +17,9 @@ from projects.directory import invitations, limits
 from projects.models import Environment, Project
 
 MOST: Final = 24
-"""Environments, tables, versions of one environment and so on that the page shows; the lists show all."""
+"""Maximum of shown items; the lists show all."""
 MEASURED: Final = 3
-"""Environments whose use of the plan is counted."""
+"""Environments whose usage is counted."""
 
 _TABLES = """
 SELECT n.nspname, c.relname, greatest(c.reltuples::bigint, pg_stat_get_live_tuples(c.oid), 0),
@@ -47,7 +46,7 @@ SELECT environment_id, count(*) FROM platform.functions_function WHERE environme
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """One limit of the plan: how much of it is used, and by which environment."""
+    """One limit of the plan, its usage, and the environment."""
 
     name: str
     """As in `PlanLimits`."""
@@ -57,7 +56,6 @@ class Used:
 
     @property
     def title(self) -> str:
-        """`webhooks_per_environment` as people say it."""
         return self.name.partition("_per_")[0].replace("_", " ").replace("app users", "users").capitalize()
 
     @property
@@ -113,7 +111,7 @@ def overview(project: Project) -> dict[str, Any]:
 def _in_its_region(
     project: Project, environments: list[Environment], region: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Fill `region` in by environment; the tables and versions of all of them."""
+    """Fills `region` by environment; returns tables and versions."""
     cluster, project_id = project.cluster, project.pk
     ids = [environment.pk for environment in environments]
     names = {environment.pk: environment.name for environment in environments}
@@ -155,7 +153,6 @@ def _lists(environment: Environment) -> dict[str, str | None]:
 
 
 def _usage(project: Project, environments: list[Environment]) -> list[Used]:
-    """What is used of the plan, for the whole project and for its first environments."""
     allowed = plan_limits(project.plan)
     found: dict[tuple[str, str], Used] = {}
     for environment in environments[:MEASURED]:

@@ -1,8 +1,6 @@
-"""Rollups of the regions' deliveries and runs, and the lengths of their queues, measured by a worker every few seconds.
-Buckets of five minutes. Each run recomputes the current bucket and the one before, so a run may be repeated or
-interrupted. Missing buckets (no worker ran) are computed later, an hour at a time, for up to a day. Each query uses an
-index of the last minutes or of waiting items only; counts of waiting items stop at MOST. An unavailable region keeps
-its last metrics and is marked."""
+"""Rollups of the regions' deliveries, runs and queues, in buckets of five minutes, by a worker every few seconds. Each
+run recomputes the last two buckets, and catches up an hour at a time for up to a day. Queries use indexes; counts stop
+at MOST."""
 
 import logging
 from collections import defaultdict
@@ -29,9 +27,9 @@ MAX_CATCH_UP: Final = timedelta(days=1)
 CATCH_UP_STEP: Final = timedelta(hours=1)
 RETENTION: Final = timedelta(days=2)
 MOST: Final = 10_000
-"""What waits is counted up to this; the page then says "more than"."""
+"""Maximum count of waiting items."""
 SLOWEST: Final = 20
-"""Functions of one region and bucket that are kept."""
+"""Stored functions per region and bucket."""
 DAYS: Final = 14
 CONTROL: Final = "control"
 
@@ -48,7 +46,6 @@ _REPLACE_FUNCTIONS: Final = _SQL["replace_functions"]
 
 
 def measure_region(region: str) -> None:
-    """Measure one region and store the result, or that it is unavailable."""
     try:
         queues, now = _queues(region)
         since = _next_bucket(region, now)
@@ -66,7 +63,7 @@ def measure_region(region: str) -> None:
 
 
 def _queues(region: str) -> tuple[dict[str, Any], datetime]:
-    """The waiting items, without those of suspended projects."""
+    """Without those of suspended projects."""
     suspended = suspended_in(region)
     with connections[region].cursor() as cursor:
         cursor.execute(QUEUES, {"most": MOST + 1, "suspended": suspended})
@@ -89,7 +86,7 @@ def _queues(region: str) -> tuple[dict[str, Any], datetime]:
 
 
 def _next_bucket(region: str, now: datetime) -> datetime:
-    """Where to begin: the bucket before the last one that was looked at, at most a day back."""
+    """The bucket before the last computed one, at most a day back."""
     earliest = _bucket_of(now - MAX_CATCH_UP)
     with connection.cursor() as cursor:
         cursor.execute("SELECT max(at) FROM platform_site_regionmetric WHERE region = %s", [region])
@@ -103,7 +100,7 @@ def _bucket_of(at: datetime) -> datetime:
 
 
 def _sum_up(region: str, since: datetime, until: datetime) -> None:
-    """Replace the buckets that begin from `since` on, before `until`."""
+    """Replace the buckets from `since` to `until`."""
     span = {"since": since, "until": until}
     with connections[region].cursor() as cursor:
         cursor.execute(ATTEMPTS, span)
@@ -148,8 +145,7 @@ def _sum_up(region: str, since: datetime, until: datetime) -> None:
 
 
 def measure_control() -> dict[str, Any]:
-    """What there is of projects, environments, accounts and keys; written down and returned. Some seconds on a platform
-    with millions of them, which is why the page reads what was written down."""
+    """Store and return counts of projects, environments, accounts and keys: seconds on a platform with millions."""
     by_region_and_plan = {
         f"{region} {plan}": count
         for region, plan, count in Project.objects.live()
@@ -181,7 +177,7 @@ def measure_control() -> dict[str, Any]:
 
 
 def _estimated_rows(model: type[User]) -> int:
-    """What PostgreSQL believes since its last ANALYZE; counting millions of users would take seconds."""
+    """By the last ANALYZE: counting would take seconds."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = %s::regclass", [model._meta.db_table]
@@ -191,7 +187,7 @@ def _estimated_rows(model: type[User]) -> int:
 
 
 def purge_old() -> None:
-    """Figures older than two days go, and the samples of regions that are no more."""
+    """Delete metrics older than two days, and samples of removed regions."""
     with connection.cursor() as cursor:
         for table in ("endpointmetric", "ratelimitedcaller", "regionmetric", "functionmetric"):
             cursor.execute(

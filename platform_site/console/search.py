@@ -1,5 +1,5 @@
-"""What the command palette (Ctrl K) finds beside the console's pages: things by name, email, URL or id. At most EACH of
-a kind, each kind within TIMEOUT_MS: a name of a large table is found, or the kind is left out."""
+"""What the command palette (Ctrl K) finds besides pages: objects by name, email, URL or id, at most EACH of a kind,
+each within TIMEOUT_MS."""
 
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EACH: Final = 5
 SHORTEST: Final = 2
-"""Characters from which on names are looked up."""
+"""Minimum characters to search names."""
 TIMEOUT_MS: Final = 500
 _TABLES: Final = """
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -39,7 +39,7 @@ Found = tuple[str, str, str, str]
 
 
 def search(request: HttpRequest, text: str) -> "list[SearchResult]":
-    """Named in `settings.UNFOLD`. Finds only what the member of staff may view."""
+    """Named in `settings.UNFOLD`. Only finds what the person may view."""
     from unfold.dataclasses import SearchResult
 
     text = text.strip().replace("\0", "")
@@ -68,7 +68,7 @@ def _may_view(request: HttpRequest, model: type[models.Model]) -> bool:
 
 
 def _within(using: str, look: Callable[[], list[Found]]) -> list[Found]:
-    """What is found in time; nothing where the database does not answer or the search takes too long."""
+    """What is found within the timeout, if the database is available."""
     try:
         with transaction.atomic(using=using):
             with connections[using].cursor() as cursor:
@@ -139,5 +139,5 @@ def _webhooks(region: str, text: str) -> list[Found]:
 
 
 def _plain(text: str) -> str:
-    """Without control and direction characters, which a tenant's name could turn the line around with."""
+    """Without control and direction characters of tenants' names."""
     return "".join(char for char in text if unicodedata.category(char) not in ("Cc", "Cf"))

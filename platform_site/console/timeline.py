@@ -40,12 +40,11 @@ from webhooks.models import Attempt, Delivery, Webhook
 
 MOST: Final = 50
 LONGEST: Final = 120
-"""Characters of what may be pasted: `table/row id`, or a request id that a client chose."""
+"""`table/row id`, or a client's request id."""
 REQUESTS: Final = 5
-"""Requests whose surroundings are looked up."""
 
 KINDS: Final = frozenset({"audit", "request", "event", "delivery", "run"})
-"""Of entries. An attempt belongs to its delivery, an inbound endpoint to its runs."""
+"""An attempt belongs to its delivery, an inbound endpoint to its runs."""
 CONTROL_KINDS: Final = {
     "prj": ("project_id", "target_id"),
     "env": ("environment_id", "target_id"),
@@ -60,7 +59,7 @@ CONTROL_KINDS: Final = {
     "run": ("target_id",),
     "aud": ("id",),
 }
-"""The columns of the audit log that may have an id of this kind. Each has an index."""
+"""Indexed columns of the audit log that may have an id of this kind."""
 
 _NEWEST_RUNS: Final = """
 SELECT r.id
@@ -70,7 +69,7 @@ SELECT r.id
  WHERE f.environment_id = %s
  ORDER BY r.created_at DESC, r.id DESC LIMIT %s
 """
-"""The newest five of each function of an environment: a leap in the index for each."""
+"""The newest five per function, by index."""
 
 Kinds = frozenset[str]
 Row = TypeVar("Row", bound=Model)
@@ -79,7 +78,7 @@ logger = logging.getLogger("platform.console")
 
 @dataclass(slots=True)
 class Timeline:
-    """What was found. `unavailable`: the unavailable regions. `hint`: advice if nothing was found."""
+    """`unavailable`: regions. `hint`: advice if nothing was found."""
 
     text: str
     environment_id: str = ""
@@ -87,13 +86,11 @@ class Timeline:
     unavailable: list[str] = field(default_factory=list)
     hint: str = ""
     is_cut: bool = False
-    """Whether some kind had more than MOST."""
 
 
 def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = None, kinds: Kinds = KINDS) -> Timeline:
-    """The timeline around an id: of anything, of a request, or of a row (`tsk_…` or `tasks/tsk_…` with its
-    environment). Operators see all. For others, `within` is the environment whose entries alone are shown, and `kinds`
-    are those that they may see."""
+    """The timeline around any id, request, or row (`tsk_…` or `tasks/tsk_…` with its environment). `within` and `kinds`
+    limit the entries for callers other than operators."""
     text, environment_id = text.strip()[:LONGEST], environment_id.strip()
     found = Timeline(text, environment_id)
     if not text:
@@ -126,7 +123,7 @@ def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = N
 
 
 class _Gathered:
-    """What has been found so far, each thing once."""
+    """What has been found so far, deduplicated."""
 
     def __init__(self, timeline: Timeline, within: EnvironmentRef | None, kinds: Kinds) -> None:
         self._timeline = timeline
@@ -141,13 +138,11 @@ class _Gathered:
             self._entries.setdefault(entry.id, entry)
 
     def own(self, kind: str, rows: QuerySet[Row]) -> QuerySet[Row]:
-        """Those that may be shown."""
         if kind not in self._kinds:
             return rows.none()
         return rows.filter(environment_id=self._within) if self._within else rows
 
     def cut(self, found: Sequence[Any]) -> Sequence[Any]:
-        """At most MOST of what was asked for; one more was asked for, to know whether there is more."""
         if len(found) > MOST:
             self._timeline.is_cut = True
         return found[:MOST]
@@ -172,7 +167,7 @@ class _Gathered:
             self.add(request_entry(entry, using) for entry in newest)
 
     def events(self, using: str, which: Q) -> None:
-        """Events with their deliveries, the attempts of these, and the runs of functions on them."""
+        """Events with their deliveries, attempts, and triggered runs."""
         known = self.own("event", OutboxEvent.objects.using(using).filter(which))
         events = list(self.cut(list(known.order_by("-sequence")[: MOST + 1])))
         for event in events:
@@ -206,7 +201,7 @@ class _Gathered:
 
 
 def _in(found: Timeline, region: str | None, look: Callable[[str], None]) -> None:
-    """Search in one region; if it is unavailable the timeline says so."""
+    """Search in one region, if it is available."""
     if region is None:
         return
     try:
@@ -246,8 +241,8 @@ def _resource(gathered: _Gathered, using: str, kind: str, text: str) -> None:
 
 
 def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
-    """An inbound endpoint, and which of its function's newest runs it started: their inputs have its id, which no
-    header or body can imitate (its quotes would be escaped)."""
+    """An inbound endpoint, and the runs it started: their inputs have its id, whose quotes no header or body can
+    imitate."""
     functions = gathered.own("run", Function.objects.using(using).all())
     known = InboundEndpoint.objects.using(using).select_related("function").filter(pk=address_id)
     address = known.filter(function__in=functions).first()
@@ -261,7 +256,7 @@ def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
 
 
 def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
-    """The newest events of an environment, and the newest runs of its functions."""
+    """The environment's newest events and runs."""
     gathered.events(using, Q(environment_id=environment_id))
     with connections[using].cursor() as cursor:
         cursor.execute(_NEWEST_RUNS, [environment_id, MOST + 1])
@@ -270,7 +265,7 @@ def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
 
 
 def _row(gathered: _Gathered, using: str, text: str, environment_id: str) -> None:
-    """The events of one row. Without its table, all tables of the environment are tried."""
+    """The events of one row; without its table, of all tables."""
     if "/" in text:
         subjects = [text]
     else:
@@ -281,7 +276,7 @@ def _row(gathered: _Gathered, using: str, text: str, environment_id: str) -> Non
 
 
 def _follow_requests(gathered: _Gathered) -> None:
-    """What else the requests did that the things found belong to."""
+    """What else the found requests did."""
     requests = sorted(gathered.requests)[:REQUESTS]
     if not requests:
         return

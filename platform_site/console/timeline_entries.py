@@ -1,4 +1,4 @@
-"""Entries of the timeline: one thing that happened, in words."""
+"""Entries of the timeline."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,19 +14,17 @@ from webhooks.models import Attempt, Delivery, Webhook
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that happened."""
-
     at: datetime
     kind: str
     """`audit`, `event`, `delivery`, `attempt`, `run`, `address` or `request`."""
     id: str
     title: str
     facts: tuple[tuple[str, str], ...] = ()
-    """What more is known, in words: (name, value). A value that is an id leads to its own timeline."""
+    """(name, value). An id links to its timeline."""
     tone: str = ""
     """`good`, `bad` or nothing."""
     depth: int = 0
-    """How far from its cause: 0 the request itself."""
+    """Distance from its cause: 0 for the request."""
     region: str = ""
 
 

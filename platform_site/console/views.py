@@ -1,4 +1,4 @@
-"""The console's pages that are no model's: the timeline, and what waits in a region."""
+"""The console's pages without a model: timeline and waiting items."""
 
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from projects.provisioning.suspension import suspended_in
 SHOWN: Final = 50
 
 _SECTIONS: Final = {"wh": "webhooks", "dlv": "webhooks", "fn": "functions", "run": "functions"}
-"""The section of `/console` that has things with an id of this kind."""
+"""The section of `/console` for ids of this kind."""
 
 _SQL: Final = sql_files.load(__file__, reached=REACHED)
 _DUE: Final = _SQL["due"]
@@ -34,7 +34,7 @@ _LISTS: Final = {"due": _DUE, "unrelayed": _UNRELAYED, "pending_events": _PENDIN
 
 
 def _for_staff(request: HttpRequest) -> None:
-    """Whether the person may read the audit log: support and above."""
+    """Whether the person may read the audit log."""
     page = admin.site._registry[AuditEntry]
     if not page.has_view_permission(request):
         raise PermissionDenied
@@ -56,7 +56,7 @@ def timeline(request: HttpRequest) -> HttpResponse:
 
 
 def _console_page(found: timelines.Timeline) -> str:
-    """The page of `/console` with what is sought, where operators with a grant can stop it. Empty for other kinds."""
+    """The page of `/console` where operators with a grant can stop it, or empty."""
     section = _SECTIONS.get(found.text.partition("_")[0])
     facts = [value for entry in found.entries for name, value in entry.facts if name == "environment"]
     place = place_of(facts[0]) if section and facts else None
@@ -65,8 +65,7 @@ def _console_page(found: timelines.Timeline) -> str:
 
 @require_safe
 def waiting(request: HttpRequest, region: str) -> HttpResponse:
-    """What waits in one region at this moment: the list behind the dashboard's queues. Not what waits for the end of a
-    suspension."""
+    """What waits in one region, except for suspended projects."""
     _for_staff(request)
     if region not in settings.REGION_DATABASES:
         raise Http404("There is no such region.")
@@ -84,7 +83,7 @@ def waiting(request: HttpRequest, region: str) -> HttpResponse:
 
 @require_safe
 def palette(request: HttpRequest) -> HttpResponse:
-    """The toolkit's own search of pages, which takes `?page=` as it comes: what is no page of it is not there."""
+    """Unfold's search of pages fails for an invalid `?page=`."""
     page = request.GET.get("page", "1")
     if not (page.isascii() and page.isdigit() and len(page) <= 9):
         raise Http404("Pages have numbers.")

@@ -1,4 +1,4 @@
-"""HTTP requests to the service: retries, refresh of the access token, and errors in words."""
+"""HTTP requests to the service: retries, token refresh, and error messages."""
 
 import json
 import time
@@ -26,7 +26,7 @@ _HINTS = {
 
 
 def path_part(text: str) -> str:
-    """`text` as one part of a path: an argument cannot lead to another endpoint."""
+    """`text` as one path segment."""
     if text in ("", ".", "..") or "/" in text:
         raise Failure(Exit.USAGE, "invalid_name", f'"{text}" is not a name.')
     try:
@@ -36,7 +36,7 @@ def path_part(text: str) -> str:
 
 
 class Answer(dict[str, Any]):
-    """A JSON object of a response. A missing field ends the command: the service has another version."""
+    """A JSON object. A missing field ends the command: the service has another version."""
 
     def __missing__(self, name: str) -> Any:
         raise Failure(
@@ -48,7 +48,7 @@ class Answer(dict[str, Any]):
 
 
 class Api:
-    """The API of one service, as one caller. `environment` is sent as X-Environment."""
+    """The API of one service and caller. `environment` is sent as X-Environment."""
 
     def __init__(self, url: str, credentials: store.Credentials | None, environment: str | None = None) -> None:
         # Imported here, because it takes a third of the time of `platform --help`.
@@ -62,11 +62,10 @@ class Api:
         return self._object(self.request("GET", path, params=params))
 
     def has_page(self, path: str) -> bool:
-        """Whether the service has a page of its console at `path`, open or behind its sign-in."""
+        """Whether the service has a console page at `path`."""
         return self._send_with_retries("GET", f"{self.url}{path}", {}, None, {}).status_code != 404
 
     def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
-        """Every entry of a list that has pages."""
         while True:
             page = self.get(path, **params)
             yield from page["data"]
@@ -77,7 +76,7 @@ class Api:
     def send(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, authored: bool = False
     ) -> Answer:
-        """The object that the service answers, empty for 204. The user wrote the field names of an `authored` body."""
+        """The response's object, empty for 204. `authored`: the user wrote the body's field names."""
         response = self.request(method, path, body=body, headers=headers, authored=authored)
         return self._object(response) if response.content else Answer()
 
@@ -100,7 +99,7 @@ class Api:
         headers: dict[str, str] | None = None,
         authored: bool = False,
     ) -> "httpx.Response":
-        """Raises Failure unless the status is 2xx and the body is one of this API."""
+        """Raises Failure unless the status is 2xx with a body of this API."""
         sent = dict(headers or {})
         if self.environment:
             sent["X-Environment"] = self.environment
@@ -152,7 +151,7 @@ class Api:
         )
 
     def _refresh(self, used: store.Credentials) -> None:
-        """New tokens, unless another process has refreshed them meanwhile."""
+        """New tokens, unless another process has refreshed them."""
         with store.locked():
             stored = store.credentials(self.url)
             if stored is not None and stored.refresh_token and stored.token != used.token:

@@ -1,8 +1,5 @@
-"""The folder `backend/`: schema.json, functions/*.ts, functions.json (their settings), webhooks.json
-and auth.json.
-
-Reading finds every mistake that needs no service: invalid JSON, duplicate keys, and secrets.
-"""
+"""The folder `backend/`: schema.json, functions/*.ts, functions.json (their settings), webhooks.json and auth.json.
+Reading reports invalid JSON, duplicate keys, and secrets."""
 
 import json
 import re
@@ -31,7 +28,7 @@ class JsonFile:
     value: Any
 
     def at(self, field_path: str) -> str:
-        """`backend/schema.json:12` for a field such as `tables.tasks.columns`, or for the nearest one around it."""
+        """`backend/schema.json:12` for a field such as `tables.tasks.columns`, or its nearest parent."""
         lines = dict(_lines(self.text))
         while field_path and field_path not in lines:
             field_path = field_path.rpartition(".")[0]
@@ -40,7 +37,7 @@ class JsonFile:
 
 @dataclass
 class Backend:
-    """What the folder has. A part without a file is None and stays as it is in the environment."""
+    """A missing part is None and stays as it is in the environment."""
 
     schema: JsonFile | None = None
     settings: JsonFile | None = None
@@ -50,7 +47,7 @@ class Backend:
 
 
 def read(folder: Path) -> Backend:
-    """Raises Failure that lists the first mistake of the first file that has one."""
+    """Raises Failure with the first error."""
     if not folder.is_dir():
         raise Failure(Exit.USAGE, "no_folder", f"There is no folder {folder}.", "Run `platform pull` to create it.")
     found = Backend(
@@ -71,7 +68,7 @@ def read(folder: Path) -> Backend:
 
 
 def check_name(name: str) -> str:
-    """A function's name is a file's name: it cannot lead out of the folder."""
+    """A function's name is a file name: it cannot leave the folder."""
     if not _NAME.fullmatch(name):
         raise _mistake(f'"{name[:80]}" cannot be the name of a function.', "Use letters, digits, - and _.")
     return name
@@ -158,7 +155,7 @@ def _check_webhooks(found: Backend) -> None:
 
 
 def suspicious_sources(found: Backend) -> list[str]:
-    """A warning for each source that contains what looks like a secret."""
+    """A warning for each source that seems to have a secret."""
     return [
         f"{path}:{text.count(chr(10), 0, secret.start()) + 1} contains what looks like a secret; use ctx.secrets."
         for path, text in found.sources.values()
@@ -179,7 +176,7 @@ def _lines(text: str) -> Iterator[tuple[str, int]]:
         return found.end() if found else at
 
     def walk(at: int, path: str) -> Iterator[tuple[str, int]]:
-        """Yields the fields below `path`. The position after the value is the last line of the generator: `ends`."""
+        """Yields the fields below `path`; the final position is in `ends`."""
         opened, index = text[at], 0
         if opened not in "{[":
             ends[0] = decoder.raw_decode(text, at)[1]

@@ -1,8 +1,5 @@
-"""Sign-in in the browser: the console sends a one-time code to a port of this computer (RFC 8252, RFC 7636).
-
-The code is worth nothing without the verifier, which never leaves this process before it is exchanged. A request with
-another state, host or path is refused and changes nothing.
-"""
+"""Sign-in in the browser: the console sends a one-time code to a port of this computer (RFC 8252, RFC 7636), useless
+without the verifier, which stays in this process. Other requests are refused."""
 
 import hashlib
 import hmac
@@ -25,10 +22,8 @@ _PASSWORD = "Sign in with a password instead: platform login --email EMAIL"  # n
 
 
 class _Listener(TCPServer):
-    """Waits for one request with the right state; `received` are its parameters.
-
-    Not an HTTPServer, which asks the DNS for the name of this computer.
-    """
+    """Waits for one request with the right state; `received` are its parameters. Not an HTTPServer, which resolves the
+    computer's name."""
 
     def __init__(self, state: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -99,7 +94,7 @@ def sign_in(api: Api) -> Answer:
 
 
 def phrase_of(challenge: str) -> str:
-    """What the page shows, too."""
+    """Shown by the page, too."""
     digest = hashlib.sha256(challenge.encode()).hexdigest().upper()
     return f"{digest[:4]}-{digest[4:8]}"
 

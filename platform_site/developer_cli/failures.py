@@ -1,4 +1,4 @@
-"""Errors that end a command, and their exit codes (documented in docs/reference/platform-command.md)."""
+"""Errors that end a command, and exit codes (docs/reference/platform-command.md)."""
 
 from enum import IntEnum
 from typing import Any
@@ -17,7 +17,7 @@ class Exit(IntEnum):
 
 
 class Failure(Exception):
-    """Ends the command: `message` says what is wrong, `hint` what to do."""
+    """`message` says what is wrong, `hint` what to do."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Failure(Exception):
         self.fields, self.request_id = fields or [], request_id
 
     def as_json(self) -> dict[str, Any]:
-        """The API's shape of an error, with `hint`."""
+        """As the API's errors, with `hint`."""
         error = {"code": self.code, "message": self.message, "hint": self.hint, "request_id": self.request_id}
         error = {name: value for name, value in error.items() if value}
         return {"error": {**error, "fields": self.fields} if self.fields else error}

@@ -1,4 +1,4 @@
-"""Tokens in the system's keyring, if the package `keyring` is installed. It is imported only to use it: it is slow."""
+"""Tokens in the system's keyring, if `keyring` is installed. Imported late: it is slow."""
 
 import json
 from contextlib import suppress
@@ -10,7 +10,7 @@ _SERVICE = "platform"
 
 
 def write(url: str, tokens: dict[str, Any]) -> bool:
-    """Whether there is a keyring that took them."""
+    """Whether a keyring has stored them."""
     try:
         import keyring
         from keyring.backends import fail, null
@@ -26,7 +26,7 @@ def write(url: str, tokens: dict[str, Any]) -> bool:
 
 
 def read(url: str) -> dict[str, Any]:
-    """Raises Failure if the keyring is locked, not there or has lost them."""
+    """Raises Failure if the keyring is locked or has no tokens."""
     try:
         import keyring
 

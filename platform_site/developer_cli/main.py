@@ -13,7 +13,7 @@ from platform_site.developer_cli.failures import Exit, Failure
 
 
 class _Group(TyperGroup):
-    """Ends a command with the exit code of its error, without a traceback."""
+    """Ends a command with its error's exit code, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         output.accept_every_character()

@@ -1,8 +1,5 @@
-"""Output for people in a terminal, for pipes (no colour, tab-separated) and for programs (`--json`).
-
-Results go to standard output, everything else to standard error.
-Texts of the server cannot contain control sequences for the terminal.
-"""
+"""Output for terminals, pipes (tab-separated) and programs (`--json`). Results go to standard output, all else to
+standard error. The server's texts cannot contain control sequences."""
 
 import io
 import json
@@ -31,11 +28,11 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON value, also for errors.", callback=use_json, is_eager=True),
 ]
-"""The option that every command has."""
+"""Every command's option."""
 
 
 def accept_every_character() -> None:
-    """A terminal in another encoding than UTF-8 shows an escape for what it does not have."""
+    """Escape characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -46,12 +43,11 @@ def is_json() -> bool:
 
 
 def is_terminal() -> bool:
-    """Whether a person reads the output and can answer questions."""
     return sys.stdin.isatty() and sys.stdout.isatty() and not _State.json
 
 
 def plain(value: Any) -> str:
-    """`value` as text that cannot control the terminal."""
+    """Without control characters."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -64,7 +60,7 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 
 def result(value: Any, text: str) -> None:
-    """The result of a command: `value` with `--json`, else `text`."""
+    """A command's result: `value` with `--json`, else `text`."""
     if _State.json:
         print_json(value)
     else:
@@ -72,7 +68,7 @@ def result(value: Any, text: str) -> None:
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str], empty: str) -> None:
-    """A list: JSON, a table in a terminal, or tab-separated lines in a pipe."""
+    """JSON, a table in a terminal, or tab-separated lines in a pipe."""
     if _State.json:
         print_json(list(rows))
     elif not rows:
@@ -103,13 +99,13 @@ def _cell(value: Any) -> str:
 
 
 def note(text: str) -> None:
-    """A remark beside the result; nothing with `--json`."""
+    """A remark; nothing with `--json`."""
     if not _State.json:
         print(plain(text), file=sys.stderr)
 
 
 def say(value: dict[str, Any], text: str) -> None:
-    """What the user needs to go on, on standard error: `value` with `--json`, else `text`."""
+    """Necessary information, on standard error: `value` with `--json`, else `text`."""
     print(json.dumps(value) if _State.json else plain(text), file=sys.stderr, flush=True)
 
 

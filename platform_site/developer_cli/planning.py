@@ -1,4 +1,4 @@
-"""The difference between `backend/` and an environment, and its application through the API."""
+"""The difference between `backend/` and an environment, and its application."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,16 @@ if TYPE_CHECKING:
 @dataclass
 class Change:
     part: str
-    """schema, function, webhook or auth."""
     change: str
-    """As the API or this command names it: `drop column tasks.internal`, `create function digest`."""
+    """Such as `drop column tasks.internal`, `create function digest`."""
     destructive: bool = False
     sql: list[str] = field(default_factory=list)
     body: dict[str, Any] = field(default_factory=dict)
     target: str = ""
-    """The function's name, the webhook's id or, for a new webhook, nothing."""
+    """The function's name or the webhook's id; empty for a new webhook."""
     file: JsonFile | None = None
     prefix: str = ""
-    """The path in `file` of the fields that `body` has."""
+    """The path in `file` of `body`."""
 
     def as_json(self) -> dict[str, Any]:
         return {"part": self.part, "change": self.change, "destructive": self.destructive, "sql": self.sql}
@@ -35,14 +34,14 @@ class Plan:
     changes: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     only_there: list[str] = field(default_factory=list)
-    """Functions and webhooks that the folder does not have. They stay."""
+    """Functions and webhooks missing in the folder. They stay."""
     schema_version: int = 0
     auth: dict[str, Any] = field(default_factory=dict)
     """The service's plan for auth.json."""
 
 
 def make(api: "Api", backend: Backend) -> Plan:
-    """Raises Failure if the service refuses the schema. Nothing changes."""
+    """Raises Failure if the service refuses the schema."""
     plan = Plan(warnings=suspicious_sources(backend))
     if backend.schema is not None:
         _plan_schema(api, backend.schema, plan)
@@ -94,7 +93,6 @@ def active_source(api: "Api", name: str) -> str:
 
 
 def webhooks(api: "Api") -> list["Answer"]:
-    """All fields of the environment's webhooks."""
     return [api.get(f"/webhooks/{path_part(each['id'])}") for each in api.get("/webhooks")["data"]]
 
 
@@ -126,7 +124,7 @@ def _plan_auth(api: "Api", file: JsonFile, plan: Plan) -> None:
 
 
 def apply(api: "Api", plan: Plan) -> list[dict[str, Any]]:
-    """The created webhooks, with their signing secrets. A Failure names what was applied before it."""
+    """The created webhooks, with signing secrets. A Failure names what was applied before."""
     done: list[str] = []
     created: list[dict[str, Any]] = []
     schema = [each for each in plan.changes if each.part == "schema"]
@@ -175,7 +173,7 @@ def _send(
 
 
 def _located(error: Failure, file: JsonFile, cut: str, prefix: str = "") -> Failure:
-    """The error, with the file and line of each field that the file has."""
+    """The error, with file and line of each field."""
     for each in error.fields:
         name = str(each.get("field", ""))
         if name.startswith(cut) and name != "source":

@@ -1,4 +1,4 @@
-"""Which service, which credentials and which environment a command uses."""
+"""The service, credentials and environment of a command."""
 
 import os
 from pathlib import Path
@@ -15,11 +15,11 @@ Environment = Annotated[
     str | None,
     typer.Option("--environment", "-e", help="Name or id of an environment, instead of the linked one."),
 ]
-"""The option of commands that work on one environment."""
+"""The option of commands on an environment."""
 
 
 def service_url(given: str | None = None) -> str:
-    """The option, PLATFORM_URL, the link, or the only service with credentials; else the one on this machine."""
+    """The option, PLATFORM_URL, the link, or the only service with credentials; else localhost."""
     if found := given or os.environ.get("PLATFORM_URL"):
         return store.normal_url(found)
     if linked := store.find_link():
@@ -29,7 +29,7 @@ def service_url(given: str | None = None) -> str:
 
 
 def credentials(url: str) -> store.Credentials:
-    """PLATFORM_TOKEN, for the service that PLATFORM_URL names; else the stored ones."""
+    """PLATFORM_TOKEN with PLATFORM_URL; else stored ones."""
     if token := os.environ.get("PLATFORM_TOKEN"):
         named = os.environ.get("PLATFORM_URL")
         if not named or store.normal_url(named) != url:
@@ -68,7 +68,6 @@ def environments(api: Api, project: str) -> list[dict[str, Any]]:
 
 
 def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> dict[str, Any]:
-    """The entry with this name or id."""
     matching = [each for each in entries if each["id"] == given] or [each for each in entries if each["name"] == given]
     if len(matching) == 1:
         return matching[0]
@@ -80,7 +79,7 @@ def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> 
 
 
 def environment_api(given: str | None) -> Api:
-    """The API of the linked environment, or of the one that `given` names in the linked project."""
+    """The API of the linked environment, or of `given` in the linked project."""
     url = service_url()
     linked = store.find_link()
     if linked is not None and store.normal_url(linked[1].url) != url:

@@ -1,8 +1,5 @@
-"""Files of the command: credentials of each service (a keyring, or mode 600) and the link of a folder.
-
-A folder's `platform.json` names the service, so a credential is only used for the URL that it was stored for:
-a link in a cloned repository cannot send it elsewhere.
-"""
+"""Credentials of each service (a keyring, or mode 600) and the link of a folder. Credentials are only sent to the URL
+that they were stored for, whatever a cloned link says."""
 
 import fcntl
 import json
@@ -39,7 +36,6 @@ class Link:
 
 
 def version() -> str:
-    """Of the installed wheel."""
     from importlib import metadata
 
     try:
@@ -53,14 +49,14 @@ def is_id(text: str) -> bool:
 
 
 def checked_token(text: str) -> str:
-    """The token without white space around it, if a header can contain it."""
+    """The stripped token, if a header can contain it."""
     if not _TOKEN.fullmatch(text.strip()):
         raise Failure(Exit.USAGE, "invalid_token", "This is not a token.", "Use a key (sk_…, pk_…) or an access token.")
     return text.strip()
 
 
 def normal_url(url: str) -> str:
-    """Scheme, host and port. Plain HTTP is allowed to this machine only, since requests contain credentials."""
+    """Scheme, host and port. Plain HTTP only to this machine: requests have credentials."""
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -78,7 +74,7 @@ def normal_url(url: str) -> str:
 
 
 def write_file(path: Path, text: str, mode: int | None = None) -> None:
-    """Replace the file at once: a reader never sees half of it. Without `mode`, as new files of the user are."""
+    """Replace the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -118,7 +114,7 @@ def _all_credentials() -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """One process at a time changes credentials: a refresh token is valid for one use."""
+    """A refresh token is valid for one use: one process at a time."""
     path = _credentials_path()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as file:
@@ -134,15 +130,11 @@ def credentials(url: str) -> Credentials | None:
 
 
 def urls() -> list[str]:
-    """The services that have credentials."""
     return list(_all_credentials())
 
 
 def save_credentials(url: str, value: Credentials | None) -> None:
-    """Store or, with None, remove them. Call it inside `locked()`.
-
-    Tokens are stored in the system's keyring if the package `keyring` is installed and has one, else in the file.
-    """
+    """Store or, with None, remove them, inside `locked()`: in the keyring if there is one, else in the file."""
     everything = _all_credentials()
     before = everything.pop(url, None)
     if value is not None:
@@ -156,7 +148,7 @@ def save_credentials(url: str, value: Credentials | None) -> None:
 
 
 def find_link() -> tuple[Path, Link] | None:
-    """The link of the current folder or of the nearest folder above it."""
+    """The link of this folder or the nearest parent."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         path = folder / LINK_FILE

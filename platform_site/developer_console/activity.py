@@ -1,5 +1,4 @@
-"""What happened in an environment in the last 24 hours, by the hour, as charts, which Home loads after itself. Requests
-are those of the request log, which leaves some out under pressure. Each member sees what its scopes show."""
+"""Charts of an environment's last 24 hours, loaded after Home. Each member sees what its scopes show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from projects.directory.environments import place_of
 from webhooks.models import Webhook
 
 MOST: Final = 10_000
-"""Up to which a bar counts."""
 _MOST_TROUBLES: Final = 10
 _TIMEOUT_MS: Final = 1000
 _SQL: Final = sql_files.load(__file__)
@@ -32,7 +30,7 @@ class Activity:
     """(title, chart, legend)."""
     heads: list[str]
     rows: list[list[str]]
-    """The same figures as a table: the hour, then one cell for each of `heads`."""
+    """The charts' figures: the hour, then a cell for each of `heads`."""
     is_empty: bool
     is_cut: bool
     """Whether a count stopped at MOST."""
@@ -40,18 +38,17 @@ class Activity:
 
 @page("home")
 def activity(console: Console) -> HttpResponse:
-    """The charts, as a part of Home or as a page."""
     layout = "console/part.html" if console.request.htmx else "console/base.html"  # type: ignore[attr-defined]
     return console.render("console/activity.html", {"activity": of(console, place(console)), "layout": layout})
 
 
 def place(console: Console) -> EnvironmentRef | None:
-    """Where the environment is; None while its project is suspended."""
+    """The environment; None while its project is suspended."""
     return None if console.project["suspended_at"] else place_of(console.environment["id"])
 
 
 def of(console: Console, place: EnvironmentRef | None) -> Activity | None:
-    """None if the figures are not there: the project is suspended, the region is unavailable or too slow."""
+    """None if the project is suspended, or the region unavailable or slow."""
     if place is None:
         return None
     names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
@@ -65,7 +62,7 @@ def of(console: Console, place: EnvironmentRef | None) -> Activity | None:
 
 
 def troubles(console: Console, place: EnvironmentRef | None) -> list[tuple[str, str]]:
-    """What needs attention, as (text, URL): webhooks that fail or are disabled, triggers that stopped. Two queries."""
+    """(text, URL) of failing webhooks and stopped triggers. Two queries."""
     scopes = console.me["scopes"]
     found: list[tuple[str, str]] = []
     if place is None:

@@ -1,6 +1,5 @@
-"""Calls of the API's own operations in this process, for a page of the console. A call goes to the view that would
-answer it over HTTP, with an access token of the account's session, so that it is authenticated, limited, validated and
-audited like any other call."""
+"""Calls of API operations in this process, by their views, with an access token of the account's session:
+authenticated, limited, validated and audited like any call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ _OF_THE_CLIENT: Final[tuple[str, ...]] = ("REMOTE_ADDR", "HTTP_USER_AGENT", "HTT
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A successful answer. `data` is None where it has no body."""
+    """`data` is None without a body."""
 
     status: int
     data: Any
@@ -32,8 +31,6 @@ class Answer:
 
 
 class Refused(Exception):
-    """An error of the API, for a page to show next to its cause."""
-
     def __init__(self, status: int, error: Mapping[str, Any]) -> None:
         self.status = status
         self.code: str = error["code"]
@@ -54,12 +51,12 @@ def answer_of(response: HttpResponse) -> Answer:
 
 @dataclass(slots=True)
 class ApiClient:
-    """The API as the account of one session sees it. `request` is the page's, whose client is the caller's."""
+    """The API for one account's session. `request` is the page's."""
 
     request: HttpRequest
     signed_in: SignedIn
     staff_grant: StaffGrant | None = None
-    """With which staff see an environment of others."""
+    """The grant of staff."""
     _token: str | None = field(default=None, init=False)
 
     def call(
@@ -72,7 +69,7 @@ class ApiClient:
         environment: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """The answer of `method path`. A `body` of bytes is JSON already. Raises Refused from status 400 on."""
+        """A `body` of bytes is JSON already. Raises Refused from status 400 on."""
         response = self.respond(
             method,
             path,
@@ -93,7 +90,7 @@ class ApiClient:
         environment: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """The response as the API sends it. Raises Refused if no operation has this path."""
+        """Raises Refused if no operation has this path."""
         meta: dict[str, Any] = {name: self.request.META[name] for name in _OF_THE_CLIENT if name in self.request.META}
         meta |= {
             "REQUEST_METHOD": method,

@@ -1,8 +1,5 @@
-"""Sign-in of the command `platform` by the console: a one-time code to a loopback port of the same computer (RFC 8252).
-The command listens at `http://127.0.0.1:PORT/`, and opens this page with the S256 of a secret (PKCE) and a state. When
-the account agrees, the code goes to that port, and nowhere else. It is worth nothing without the secret, for 60
-seconds, once. The page and the terminal show the same words, so that nobody agrees to the request of another
-program."""
+"""Signs the command `platform` in by a one-time code to a loopback port (RFC 8252), useless without the command's PKCE
+secret. Page and terminal show the same words, so that the account does not confirm another program."""
 
 import hashlib
 import re
@@ -24,7 +21,7 @@ _STATE: Final = re.compile(r"[A-Za-z0-9_-]{22,128}", re.ASCII)
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command asks for. `origin` is that of its port."""
+    """`origin` is that of the command's port."""
 
     origin: str
     state: str
@@ -32,7 +29,7 @@ class Asked:
 
     @property
     def phrase(self) -> str:
-        """What the terminal shows, too (`platform_site.developer_cli.browser_sign_in`)."""
+        """Shown by the terminal, too (`platform_site.developer_cli.browser_sign_in`)."""
         digest = hashlib.sha256(self.code_challenge.encode()).hexdigest().upper()
         return f"{digest[:4]}-{digest[4:8]}"
 

@@ -1,4 +1,4 @@
-"""Forms whose values the API checks. Each error of the API is shown at the field that caused it."""
+"""Forms whose values the API checks; its errors are shown at their fields."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ _INTEGER_DIGITS: Final = 18
 _WORD_ENDS: Final = re.compile(r"[\s,]+")
 
 Change = Callable[..., dict[str, Any]]
-"""What a form asks for: called with the console and the object of the page, it returns what the page is to show."""
+"""Called with the console and the page's object; returns what to show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One control. `kind` is an input's type, or `textarea`, `code`, `select`, `checkbox`, `secret`. A `password` and a
-    `secret`, which has several lines, are never sent back to the browser."""
+    """One control. `kind`: an input's type, or `textarea`, `code`, `select`, `checkbox`, `secret`. A `password` or
+    multi-line `secret` is never sent back."""
 
     name: str
     label: str
@@ -31,11 +31,11 @@ class Field:
     placeholder: str = ""
     rows: int = 3
     suggestions: Sequence[str] = ()
-    """Values to choose from, beside any other."""
+    """Suggested values."""
     language: str = "json"
-    """Of code, for its colours; the other one is `typescript`."""
+    """`json` or `typescript`, for colours."""
     chooses_types: bool = False
-    """Its value decides which of the fields are shown whose `types` are among its values."""
+    """Its value shows fields that have it among their `types`."""
     types: Sequence[str] = ()
 
     def only_for(self, types: Sequence[str]) -> "Field":
@@ -44,8 +44,6 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class BoundField:
-    """A field with what it shows."""
-
     field: Field
     id: str
     value: Any
@@ -54,10 +52,10 @@ class BoundField:
 
 @dataclass
 class Form:
-    """Fields with the values to show: those of `asked` after an error, else those of `values`."""
+    """Shows `asked` after an error, else `values`."""
 
     name: str
-    """Tells the forms of a page apart; it is the value of their button `what`."""
+    """The value of its button `what`."""
     fields: Sequence[Field]
     values: Mapping[str, Any] = field(default_factory=dict)
     refusal: Refused | None = None
@@ -71,7 +69,7 @@ class Form:
             yield BoundField(each, f"{self.name}-{each.name}", value, [text for _, text in self._errors_of(each.name)])
 
     def _errors_of(self, name: str) -> list[tuple[str, str]]:
-        """Paths and messages; an error inside of the field's value says where."""
+        """With the path, if inside the field's value."""
         found = [] if self.refusal is None else self.refusal.fields
         return [
             (each["field"], each["message"] if each["field"] == name else f"{each['field']}: {each['message']}")
@@ -81,7 +79,6 @@ class Form:
 
     @property
     def other_errors(self) -> list[dict[str, str]]:
-        """The errors that belong to no field of the form."""
         if self.refusal is None:
             return []
         shown = {path for each in self.fields for path, _ in self._errors_of(each.name)}
@@ -90,13 +87,13 @@ class Form:
 
 @dataclass
 class Submission:
-    """What a page with several forms was sent, and what came of it."""
+    """The submission of a page with several forms, and its result."""
 
     what: str = ""
-    """The name of the form."""
+    """The form's name."""
     asked: Mapping[str, str] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
-    """What the change returned, for the page to show."""
+    """What the change returned, for the page."""
     refusal: Refused | None = None
 
     @property
@@ -105,17 +102,16 @@ class Submission:
 
     @property
     def failed(self) -> str:
-        """The name of the form whose change was refused."""
         return "" if self.refusal is None else self.what
 
     def form(self, name: str, fields: Sequence[Field], values: Mapping[str, Any]) -> Form:
-        """With the errors and the values that were sent, if they are this form's."""
+        """With errors and submitted values, if they are this form's."""
         is_mine = self.failed == name
         return Form(name, fields, values, self.refusal if is_mine else None, self.asked if is_mine else None)
 
 
 def submit(console: Console, changes: Mapping[str, Change], *arguments: Any) -> Submission:
-    """Make the change that the sent form names: `change(console, *arguments)`. Nothing for a page that is only read."""
+    """Make the submitted change: `change(console, *arguments)`. None for a GET."""
     asked = console.request.POST
     found = Submission(asked.get("what", ""), asked)
     if console.request.method == "POST":
@@ -132,26 +128,25 @@ def unknown(console: Console, *_: object) -> dict[str, Any]:
 
 
 def invalid(field_name: str, message: str) -> Refused:
-    """An error of one field that the console finds before it calls the API."""
+    """A field error found before calling the API."""
     fields = [{"field": field_name, "code": "invalid", "message": message}]
     return Refused(422, {"code": "validation_failed", "message": "Some fields are invalid.", "fields": fields})
 
 
 def fingerprint(value: Any) -> str:
-    """For `refuse_stale`, where the API gives no time of the last change."""
+    """For `refuse_stale`, without a time of change."""
     return sha256(exact_json.canonical(value)).hexdigest()
 
 
 def refuse_stale(console: Console, seen: str | None, current: str) -> None:
-    """Raise Refused where somebody else has changed since what the form shows. `seen` comes from the form. Members who
-    may not write get the API's own refusal instead."""
+    """Raise Refused if somebody has changed it since `seen`. Members who may not write get the API's refusal."""
     if console.may_write and seen != current:
         message = "Somebody else changed this meanwhile. Your values are below: save again to overwrite the others."
         raise Refused(412, {"code": "precondition_failed", "message": message})
 
 
 def json_of(text: str, field_name: str) -> Any:
-    """The value of a field that holds JSON; None if it is empty. Raises Refused."""
+    """A field's JSON; None if empty. Raises Refused."""
     if not text.strip():
         return None
     try:
@@ -161,7 +156,7 @@ def json_of(text: str, field_name: str) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """As such a field shows it."""
+    """For such a field."""
     return "" if value is None else exact_json.dumps(value, indent=True)
 
 
@@ -172,13 +167,12 @@ def integer_of(text: str) -> int | str:
 
 
 def moment_of(text: str) -> str:
-    """What `datetime-local` sends, as a time in UTC; anything else stays, for the API to refuse."""
+    """`datetime-local` as UTC; anything else for the API to refuse."""
     text = text.strip()
     return f"{text}Z" if text and "Z" not in text and "+" not in text else text
 
 
 def chosen(names: Sequence[str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Those fields that are not empty."""
     return {name: asked[name].strip().replace("\r\n", "\n") for name in names if asked.get(name, "").strip()}
 
 
@@ -187,5 +181,5 @@ def lines_of(text: str) -> list[str]:
 
 
 def words(asked: Mapping[str, str], name: str) -> list[str]:
-    """The words of a field, separated by commas or spaces."""
+    """Separated by commas or spaces."""
     return [each for each in _WORD_ENDS.split(asked.get(name, "").strip()) if each]

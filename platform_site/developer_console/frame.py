@@ -1,4 +1,4 @@
-"""What every page of the console has: the signed-in account, the project, the environment, the sidebar, the errors."""
+"""What every page of the console has: account, project, environment, sidebar, errors."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -21,14 +21,13 @@ from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 
 _GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
-"""For pages alone. It adds a random length, and the CSRF token differs in each page, so lengths reveal neither it nor a
-row beside a text that somebody else chose (BREACH)."""
+"""For pages alone: random padding and a different CSRF token per page prevent BREACH."""
 WRITERS: Final = frozenset({"owner", "developer"})
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """An entry of the sidebar. `name` is its URL's name and its icon's."""
+    """`name` is its URL's name and its icon's."""
 
     name: str
     title: str
@@ -53,8 +52,6 @@ SECTIONS: Final = (
 
 @dataclass
 class Console:
-    """One request of a page about an environment."""
-
     request: HttpRequest
     client: ApiClient
     section: str
@@ -63,7 +60,7 @@ class Console:
     me: Mapping[str, Any]
 
     def api(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
-        """Call an operation of the API about this environment. Raises Refused. Options are those of ApiClient.call."""
+        """Call an API operation about this environment. Raises Refused. Options: ApiClient.call."""
         return self.client.call(method, path, body, environment=self.environment["id"], **options)
 
     def render(self, template: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
@@ -74,13 +71,13 @@ class Console:
 
     @cached_property
     def projects(self) -> list[dict[str, Any]]:
-        """For the switcher: the newest projects of the account."""
+        """The account's newest projects."""
         found: list[dict[str, Any]] = self.client.call("GET", "/v1/projects", query={"limit": "100"}).data["data"]
         return found
 
     @property
     def may_write(self) -> bool:
-        """Whether to show forms at all; the API decides what they may do."""
+        """Whether to show forms."""
         return self.me["role"] in WRITERS and self.project["suspended_at"] is None
 
     @property
@@ -92,8 +89,7 @@ Page = Callable[..., HttpResponse]
 
 
 def signed_in_page(view: Callable[..., HttpResponse]) -> Page:
-    """A page for signed-in accounts: `view(request, client, …)`. Errors of the API that it does not catch become
-    pages."""
+    """A page for signed-in accounts: `view(request, client, …)`. Uncaught API errors become pages."""
 
     @never_cache
     @csrf_protect
@@ -116,7 +112,7 @@ def signed_in_page(view: Callable[..., HttpResponse]) -> Page:
 
 
 def page(section: str) -> Callable[[Callable[..., HttpResponse]], Page]:
-    """A page of a section: `view(console, …)`, at a path that begins with the project and the environment."""
+    """A page of a section: `view(console, …)`, at a path with project and environment."""
 
     def decorate(view: Callable[..., HttpResponse]) -> Page:
         @signed_in_page
@@ -173,7 +169,7 @@ def _is_by_htmx(request: HttpRequest) -> bool:
 
 
 def go_to(request: HttpRequest, url: str) -> HttpResponse:
-    """Have the browser open another page, also if htmx made the request and would only replace a part of this one."""
+    """Redirect the browser, also for htmx."""
     return HttpResponse(headers={"HX-Redirect": url}) if _is_by_htmx(request) else redirect(url)
 
 
@@ -197,7 +193,7 @@ def _refused(request: HttpRequest, refusal: Refused) -> HttpResponse:
 
 @signed_in_page
 def start(request: HttpRequest, client: ApiClient) -> HttpResponse:
-    """`/console/`: the newest project; without a project, the form that creates one."""
+    """`/console/`: the newest project, or the form to create one."""
     context: dict[str, Any] = {}
     status = 200
     if request.method == "POST":
@@ -223,7 +219,7 @@ def open_project(request: HttpRequest, client: ApiClient, project_id: str) -> Ht
 
 
 def _home_of(client: ApiClient, project: Mapping[str, Any]) -> str:
-    """The page of the first environment that has a schema, looked for in development first; else of development."""
+    """The first environment with a schema, development first; else development."""
     try:
         environments = client.call("GET", f"/v1/projects/{project['id']}/environments").data["data"]
     except Refused:  # the region is unavailable

@@ -1,4 +1,4 @@
-"""Home: the environment's URL, what needs attention, the last day, keys, and the first lines of code."""
+"""Home: the URL, problems, the last day, keys, and code examples."""
 
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ def home(console: Console) -> HttpResponse:
 
 
 def _tables(console: Console) -> list[str] | None:
-    """The names of the tables; None while the project is suspended."""
+    """None while the project is suspended."""
     try:
         document = console.api("GET", "/v1/schema").data["document"]
     except Refused as refusal:

@@ -1,4 +1,4 @@
-"""Keys of the environment: the list, presets for new ones, and revoking. Shown on Home and under Settings."""
+"""Keys of the environment: list, presets, revoking; on Home and in Settings."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,7 +48,7 @@ def panel(console: Console) -> dict[str, Any]:
 
 
 def change(console: Console) -> dict[str, Any]:
-    """Do what the panel's form asks; what the page shows about it. Raises Refused."""
+    """Perform the panel's action. Raises Refused."""
     asked = console.request.POST
     if asked["what"] == "revoke-key":
         console.api("DELETE", f"/v1/keys/{asked.get('key', '')}")

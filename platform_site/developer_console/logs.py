@@ -1,4 +1,4 @@
-"""Logs: the requests of the environment, what happened around an id, and for owners the project's audit log."""
+"""Logs: requests, timelines, and for owners the project's audit log."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -47,7 +47,7 @@ _SEEN_WITH: Final = {
     "webhooks:read": {"event", "delivery"},
     "functions:read": {"run"},
 }
-"""Kinds of entries of the timeline, by scope."""
+"""Kinds of timeline entries, by scope."""
 _MOMENTS: Final = ("since", "until")
 
 
@@ -69,7 +69,7 @@ def audit(console: Console) -> HttpResponse:
 
 @page("logs")
 def timeline(console: Console) -> HttpResponse:
-    """What happened around an id of the environment; without one, the newest."""
+    """Around an id of the environment; without one, the newest."""
     asked = console.request.GET.get("id", "").strip().replace("\0", "")
     place, environment_id = place_of(console.environment["id"]), console.environment["id"]
     if place is None:
@@ -94,7 +94,7 @@ def _is_id(text: str) -> bool:
 def _listed(
     console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]
 ) -> tuple[dict[str, Any], int]:
-    """What the page of a log shows, and its status. An error of a filter is shown at its field."""
+    """The page's context and status. Filter errors are shown at their fields."""
     given = console.request.GET
     asked = {each.name: given[each.name].strip() for each in fields if given.get(each.name, "").strip()}
     query = {name: forms.moment_of(value) if name in _MOMENTS else value for name, value in asked.items()}

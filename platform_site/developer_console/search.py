@@ -77,7 +77,7 @@ def _tables(console: Console) -> list[str]:
 
 
 def _listed(console: Console, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
-    """Nothing where this member may not list them."""
+    """Empty if this member may not list them."""
     try:
         found: list[dict[str, Any]] = console.api("GET", path, query=query).data["data"]
     except Refused:
@@ -134,7 +134,6 @@ def _request(console: Console, asked: str) -> str | None:
 
 
 def _run(console: Console, asked: str) -> str | None:
-    """The API finds a run by its function, which the id does not tell."""
     found = _in_region(console, "functions:read", Run, "function__name", pk=asked)
     return console.url("function-run", found[0], asked) if found else None
 
@@ -154,7 +153,7 @@ def _deliveries(console: Console, webhook_id: str, event_id: str) -> str:
 
 
 def _in_region(console: Console, scope: str, model: Any, *fields: str, **wanted: str) -> tuple[str, ...] | None:
-    """These fields of one object of this environment, for members with the scope."""
+    """Fields of one object, for members with the scope."""
     place = place_of(console.environment["id"]) if scope in console.me["scopes"] else None
     if place is None:
         return None

@@ -1,6 +1,5 @@
-"""The console's session: a session of the account (`accounts.users.sessions`), named by a signed cookie. Whatever ends
-the account's sessions (sign-out elsewhere, a new password, a disabled account) ends this one with the next request,
-because every call of the API checks it. The cookie is not that of `/admin` and is not sent there."""
+"""The console's session: a session of the account (`accounts.users.sessions`), named by a signed cookie, checked by
+every call of the API. The cookie is not sent to `/admin`."""
 
 import time
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,7 @@ PENDING_SECONDS: Final = 300
 """From the password to the code."""
 _SALT: Final = "platform_site.developer_console"
 _RENEW_AFTER: Final = 60
-"""Seconds after which the time of the last request is written again."""
+"""Seconds between updates of the last request's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class SignedIn:
     began: float
     seen: float
     is_verified: bool = False
-    """Whether it began with a second factor."""
+    """Whether it started with a second factor."""
 
 
 def start(response: HttpResponse, *, user_id: str, session_id: str, is_verified: bool) -> None:
@@ -37,7 +36,7 @@ def start(response: HttpResponse, *, user_id: str, session_id: str, is_verified:
 
 
 def read(request: HttpRequest) -> SignedIn | None:
-    """The session that the request shows; None without one, or if it has been idle or open for too long."""
+    """The request's session; None without one, or if it expired."""
     values = _unsigned(request, COOKIE, settings.CONSOLE_SESSION_SECONDS)
     if values is None:
         return None
@@ -58,7 +57,7 @@ def end(response: HttpResponse) -> None:
 
 
 def start_pending(response: HttpResponse, values: dict[str, str]) -> None:
-    """Remember that the password was right, until the second factor is shown."""
+    """Remember that the password was right, until the second factor."""
     _set(response, PENDING_COOKIE, values, PENDING_SECONDS)
 
 

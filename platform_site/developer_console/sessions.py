@@ -1,4 +1,4 @@
-"""The signed-in account's own sessions, here and elsewhere, and their end."""
+"""The account's own sessions."""
 
 from typing import Any, Final
 from urllib.parse import quote
@@ -10,7 +10,7 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.frame import Console, page
 
 _PROGRAMS: Final = {"console": "Console", "command line": "Command platform"}
-"""By the method of the sign-in."""
+"""By method of sign-in."""
 
 
 @page("sessions")

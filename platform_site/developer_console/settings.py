@@ -1,4 +1,4 @@
-"""Settings: members and invitations, keys, origins, usage, the project's name and its end."""
+"""Settings: members, invitations, keys, origins, usage, project name and deletion."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -64,7 +64,7 @@ def _environment(console: Console) -> str:
 
 
 def _invitations(console: Console) -> list[dict[str, Any]]:
-    """Open ones, which only owners may see."""
+    """Visible to owners only."""
     if not console.is_owner:
         return []
     found: list[dict[str, Any]] = console.api("GET", f"{_project(console)}/invitations").data["data"]
@@ -72,7 +72,7 @@ def _invitations(console: Console) -> list[dict[str, Any]]:
 
 
 def _staff_grants(console: Console) -> list[StaffGrant]:
-    """Of the whole project. Owners alone see and end them, as they alone read the audit log."""
+    """Of the project; visible to owners only."""
     if not console.is_owner:
         return []
     grants = staff_access.active().filter(environment__project_id=console.project["id"])
@@ -91,7 +91,7 @@ def _revoke_staff(console: Console) -> dict[str, Any]:
 
 
 def _limits(console: Console) -> dict[str, Any]:
-    """Those that say how much is used, by what the page calls them."""
+    """Limits with usage, by their labels."""
     limits = console.api("GET", "/v1/limits").data["limits"]
     return {
         _TITLES.get(name, name.replace("_", " ").capitalize()): limit | {"text": _usage(name, limit)}

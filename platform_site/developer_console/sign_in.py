@@ -1,5 +1,5 @@
-"""Signing in to the console with the password of a platform account and its second factor, and signing out. Attempts
-count together with those at `POST /v1/auth/token`."""
+"""Console sign-in with password and second factor, and sign-out. Attempts count together with those at `POST
+/v1/auth/token`."""
 
 import logging
 from typing import Final
@@ -49,7 +49,6 @@ class CodeForm(forms.Form):
 @never_cache
 @csrf_protect
 def sign_in(request: HttpRequest) -> HttpResponse:
-    """`/console/sign-in`."""
     target = _target(request, request.POST.get("next") or request.GET.get("next") or "")
     if request.method == "GET" and session.read(request) is not None and "ended" not in request.GET:
         return redirect(target)
@@ -76,7 +75,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 @never_cache
 @csrf_protect
 def code(request: HttpRequest) -> HttpResponse:
-    """`/console/sign-in/code`: the second factor of an account that has one."""
+    """The second factor."""
     pending = session.read_pending(request)
     user = _pending_user(pending)
     if pending is None or user is None:
@@ -101,7 +100,7 @@ def code(request: HttpRequest) -> HttpResponse:
 @csrf_protect
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
-    """`/console/sign-out`: ends the account's session, and with it this one."""
+    """Ends the account's session."""
     response = redirect("developer_console:sign-in")
     signed_in = session.read(request)
     if signed_in is not None:
@@ -115,7 +114,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 
 
 def _begin(request: HttpRequest, user: User, target: str, *, is_verified: bool) -> HttpResponse:
-    """Raises InvalidGrant if the account was disabled or got another password meanwhile."""
+    """Raises InvalidGrant if the account was disabled or got another password."""
     method = "console, second factor" if is_verified else "console"
     grant = sessions.start(
         user, environment_id=None, device=device_of(request), method=method, password_hash=user.password
@@ -126,7 +125,7 @@ def _begin(request: HttpRequest, user: User, target: str, *, is_verified: bool) 
 
 
 def _pending_user(pending: dict[str, str] | None) -> User | None:
-    """The user whose password was right a moment ago, if nothing has changed since."""
+    """The user whose password was right, if nothing has changed since."""
     if pending is None:
         return None
     user = User.objects.in_pool(None).filter(pk=pending["user_id"], disabled_at__isnull=True).first()

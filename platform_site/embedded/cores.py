@@ -1,5 +1,5 @@
-"""How many processors this process may use. A container that was given two of a host's 64 processors still sees 64: its
-share is a quota of its control group, which neither `os.cpu_count` nor the affinity knows of."""
+"""How many processors this process may use: a container's share is a quota of its control group, which `os.cpu_count`
+and the affinity ignore."""
 
 import math
 import os
@@ -11,8 +11,7 @@ _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 
 
 def cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
-    """At least 1; a part of a processor counts as one. `groups` is where control groups are mounted, `own_groups` names
-    those of this process (cgroups(7))."""
+    """At least 1, rounded up. `groups`: mount points; `own_groups`: this process's groups (cgroups(7))."""
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         lines = own_groups.read_text().splitlines()
@@ -32,8 +31,7 @@ def cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
 
 
 def _and_above(mount: Path, path: str) -> list[Path]:
-    """The group and all that it is part of, which bound it as well. In a container the mount often is the group itself,
-    and the path one of the host that does not exist here."""
+    """The group and its ancestors, whose quotas apply too. In a container the path may not exist here."""
     group = mount / path.lstrip("/")
     return [group, *(above for above in group.parents if above.is_relative_to(mount))]
 
@@ -46,7 +44,7 @@ def _words(file: Path) -> list[str]:
 
 
 def _share(quota: str = "max", period: str = "100000", *_: str) -> float:
-    """Processors; infinite where there is no quota ("max" in version 2, "-1" in version 1)."""
+    """Infinite without a quota ("max" in version 2, "-1" in version 1)."""
     if quota.isdigit() and period.isdigit() and int(quota) and int(period):
         return int(quota) / int(period)
     return math.inf

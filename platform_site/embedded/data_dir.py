@@ -1,6 +1,5 @@
-"""Where the embedded parts keep their files below the data dir, and the URLs that lead to them. Pure paths and one
-small JSON file, so that settings can read it without starting anything. `manage.py up` makes what is described here;
-every other command finds the running services by the same description."""
+"""Paths and URLs of the embedded services in the data directory. Settings and commands read them; `manage.py up`
+creates the files."""
 
 import contextlib
 import hashlib
@@ -21,7 +20,7 @@ _SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS; 
 
 
 def write_private(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace the JSON file atomically; only its owner may read it."""
+    """Replace the JSON file atomically; mode 0600."""
     partial = path.with_suffix(".new")
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(content, file, indent=2)
@@ -33,8 +32,6 @@ def write_private(path: Path, content: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The files of one data dir."""
-
     data_dir: Path
 
     @property
@@ -59,13 +56,13 @@ class Layout:
 
     @property
     def lock_file(self) -> Path:
-        """Held (`flock`) by the running `manage.py up`; names it and its children."""
+        """Locked (`flock`) by the running `manage.py up`; names it and its children."""
         return self.data_dir / "up.lock"
 
     @property
     def sockets(self) -> Path:
-        """The directory of the Unix sockets: in the data dir, or in the temporary directory if that cannot be. The name
-        of a socket must be short; and libpq takes a comma in it for the border between two hosts."""
+        """The directory of Unix sockets: a short path without commas (libpq separates hosts by them), if need be in the
+        temporary directory."""
         inside = self.data_dir / "run"
         if len(os.fsencode(inside / ".s.PGSQL.5432.lock")) <= _SOCKET_PATH_LIMIT and "," not in str(inside):
             return inside
@@ -77,14 +74,14 @@ class Layout:
         return self.sockets / "valkey.sock"
 
     def read_secrets(self) -> dict[str, str]:
-        """The generated secrets of this data dir, or an empty dict before the first `up`."""
+        """The generated secrets; empty before the first `up`."""
         try:
             return dict(json.loads(self.secrets_file.read_text()))
         except FileNotFoundError:
             return {}
 
     def ensure_secrets(self) -> dict[str, str]:
-        """The secrets of this data dir: made on the first call, completed by a later release, never changed."""
+        """The secrets, created or completed, never changed."""
         self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         known = self.read_secrets()
         wanted: dict[str, Callable[[], str]] = {
@@ -100,19 +97,16 @@ class Layout:
         return known | complete
 
     def postgres_url(self, database: str, *, user: str = "platform", password_name: str = "postgres_password") -> str:  # noqa: S107 - the name of a secret
-        """The URL of one database of the embedded server, by its Unix socket."""
         password = quote(self.read_secrets().get(password_name, ""), safe="")
         return f"postgresql://{user}:{password}@/{database}?host={quote(str(self.sockets), safe='')}"
 
     def redis_url(self) -> str:
-        """The URL of the embedded Valkey, by its Unix socket, as the ACL user `platform`."""
         password = quote(self.read_secrets().get("redis_password", ""), safe="")
         return f"unix://platform:{password}@{quote(str(self.valkey_socket))}"
 
     def make_sockets(self, owner: int) -> Path:
-        """The directory of the sockets, created if missing: mode 0700, owned by user id `owner`. In the temporary
-        directory another user could have created it before, to listen in its place. Raises PermissionError if it
-        belongs to another user."""
+        """The directory of sockets: mode 0700, owned by `owner`. Raises PermissionError if it belongs to another user,
+        who could listen there."""
         directory = self.sockets
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)
@@ -126,10 +120,10 @@ class Layout:
 
 
 def region_database(region: str) -> str:
-    """The name of a region's database on the embedded server: `region_us_east_1`."""
+    """`region_us_east_1`."""
     return f"region_{region.replace('-', '_')}"
 
 
 def region_variable(region: str) -> str:
-    """The environment variable that replaces it: `REGION_US_EAST_1_URL`."""
+    """`REGION_US_EAST_1_URL`."""
     return f"REGION_{region.replace('-', '_').upper()}_URL"

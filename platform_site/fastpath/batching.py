@@ -1,6 +1,5 @@
-"""Batches small items of many threads, and processes them a moment later in another thread. For lines of the access log
-and request metrics: one by one they would cost each request locks and system calls. The module does not depend on the
-kind of item."""
+"""Batches small items of many threads, processed a moment later in another thread: for access log and metrics, which
+would cost each request locks and system calls."""
 
 import logging
 import os
@@ -16,14 +15,14 @@ logger = logging.getLogger(__name__)
 Thing = TypeVar("Thing")
 
 PAUSE: Final = 0.05
-"""Seconds in which things gather."""
+"""Seconds to gather items."""
 
 
 class Batch(Generic[Thing]):
-    """`deal` is given all that was put in since the last time, in order. Thread-safe; a fork begins with none of it."""
+    """`deal` gets all new items, in order. Thread-safe; empty after a fork."""
 
     def __init__(self, deal: Callable[[list[Thing]], None], *, most: int) -> None:
-        """At most `most` items wait, while `deal` is blocked or no thread can be started."""
+        """At most `most` items wait."""
         self._deal, self._most = deal, most
         self._forget()
         _all.add(self)
@@ -34,14 +33,14 @@ class Batch(Generic[Thing]):
         self._dealing = threading.Lock()
         self._wanted = threading.Event()
         self._is_called = False
-        """Whether the thread has yet to take what waits."""
+        """Whether the thread has items to take."""
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, thing: Thing) -> bool:
-        """Hand in. False, and nothing done, where too many wait already."""
+        """False, and nothing done, if too many wait."""
         waiting = self._waiting
         if len(waiting) >= self._most:
             return False
@@ -51,7 +50,7 @@ class Batch(Generic[Thing]):
         return True
 
     def flush(self) -> None:
-        """Deal with what waits now, in this thread. When it returns, all that was put in before has been dealt with."""
+        """Process all items, in this thread."""
         with self._dealing:
             waiting = self._waiting
             taken = [waiting.popleft() for _ in range(len(waiting))]
@@ -86,7 +85,7 @@ _all: Final["weakref.WeakSet[Batch[Any]]"] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """The child has none of its parent's threads, and what waits is the parent's to deal with."""
+    """The child has no threads; the items are the parent's."""
     for each in _all:
         each._forget()
 

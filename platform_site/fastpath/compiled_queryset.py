@@ -1,6 +1,4 @@
-"""A queryset that is compiled once and executed with different values. To compile a queryset takes Django longer than
-PostgreSQL to answer it. The text is kept for as long as the process lives; psycopg prepares it, as everything that
-recurs (settings)."""
+"""A queryset compiled once and executed with different values: Django compiles longer than PostgreSQL executes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +8,8 @@ from django.db.models import QuerySet
 
 
 class Compiled:
-    """`Compiled(lambda pk: Thing.objects.filter(pk=pk).values_list("name"))`: its parameters are text columns' values.
-    They must reach PostgreSQL as they are, so they may be compared and nothing else."""
+    """`Compiled(lambda pk: Thing.objects.filter(pk=pk).values_list("name"))`: parameters are text and may only be
+    compared."""
 
     def __init__(self, make: "Callable[..., QuerySet[Any, Any]]") -> None:
         self._make = make
@@ -19,7 +17,7 @@ class Compiled:
         self._compiled: tuple[str, str, tuple[Any, ...]] | None = None
 
     def first(self, *values: str) -> tuple[Any, ...] | None:
-        """The first row, as PostgreSQL and psycopg give it (JSON is text), or None. One query."""
+        """The first row as psycopg returns it (JSON is text), or None."""
         if self._compiled is None:
             asked = self._make(*self._marks)[:1]
             self._compiled = (asked.db, *asked.query.get_compiler(asked.db).as_sql())

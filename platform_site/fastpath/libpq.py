@@ -1,8 +1,5 @@
-"""Connections to the server itself, for session state. A pooler in transaction mode (PgBouncer) gives a session's next
-transaction any free server connection, so session state (advisory locks, `SET`, cursors held beyond a transaction)
-would leak to other clients. Nearly all code uses transaction locks and `SET LOCAL`. The rest uses these connections, by
-`DATABASE_DIRECT_URL` and `REGION_*_DIRECT_URL`; without these the ordinary URLs point to the servers. Callers: the
-locks of periodic jobs and of dropping an orphaned schema, building indexes on large tables, `manage.py migrate`."""
+"""Direct connections to the server (`DATABASE_DIRECT_URL`, `REGION_*_DIRECT_URL`), for session state, which a pooler in
+transaction mode would leak: locks of periodic jobs, building indexes on large tables, `manage.py migrate`."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,13 +13,13 @@ from platform_site.postgres.base import bounded
 
 
 def is_pooled(alias: str) -> bool:
-    """Whether the ordinary URL of this database leads through a pooler: it has a direct one as well."""
+    """Whether this database has a direct URL besides a pooler's."""
     return alias in settings.DIRECT_DATABASES
 
 
 @contextmanager
 def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """A connection of the block's own to the server itself; what is set or locked on it ends with the block."""
+    """A direct connection for the block."""
     shared = connections[alias]
     own = type(shared)(_direct(shared), alias)
     try:
@@ -33,9 +30,8 @@ def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
 
 @contextmanager
 def without_timeouts(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """The block's own connection, for a statement that may take hours and a session lock that protects it. It has no
-    timeouts, but the server checks every second whether its client is alive, and ends both otherwise. It is not cut
-    when the server stalls for some seconds, which would lose hours of work."""
+    """A direct connection for a statement of hours with a session lock: without timeouts, but the server ends it when
+    its client dies."""
     with own_connection(alias) as own:
         own.execute_wrappers.remove(bounded)
         with own.cursor() as cursor:
@@ -49,7 +45,7 @@ def without_timeouts(alias: str) -> Generator[BaseDatabaseWrapper]:
 
 @contextmanager
 def session(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """A connection that stays one session for the block: this thread's own unless there is a pooler in between."""
+    """One session for the block: this thread's connection unless there is a pooler."""
     if is_pooled(alias):
         with own_connection(alias) as own:
             yield own
@@ -58,7 +54,7 @@ def session(alias: str) -> Generator[BaseDatabaseWrapper]:
 
 
 def go_direct(alias: str) -> None:
-    """Let this thread's connection lead to the server itself from now on. For commands that are all DDL."""
+    """Make this thread's connection direct, for commands of DDL."""
     shared = connections[alias]
     if is_pooled(alias):
         shared.close()

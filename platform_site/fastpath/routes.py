@@ -1,10 +1,6 @@
-"""Resolves the URL paths of the API by a table made from `urlpatterns`, instead of trying one pattern after the other.
-Django tries pattern after pattern, each by a function of its own, and makes an object at each level: 20 µs for the
-rows, which come first, 10 % of what Python does for the reading of one. Here the same `urlpatterns` are laid out once
-by their first two words and their length, and only those that agree in both are tried, in the same order. What the
-table cannot hold (a converter other than `str`, a pattern within a segment, a regular expression) is left to Django
-with all that begins alike, and so is what the table does not find. tests/api/test_routes.py holds both to the same
-answers."""
+"""Resolves API paths by a table of `urlpatterns`, by their first two words and length, instead of trying one pattern
+after the other (20 µs, 10 % of reading a row). What the table cannot hold or find is left to Django.
+tests/api/test_routes.py compares both."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,11 +15,11 @@ _Head = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class _Route:
     literals: tuple[tuple[int, str], ...]
-    """Words that must stand at these places; those of the first two are agreed on already."""
+    """Words at these places, after the first two."""
     variables: tuple[tuple[int, str], ...]
-    """Places where any word may stand, and the names under which views get them."""
+    """Places of variables, and their names."""
     match: dict[str, Any]
-    """What is true of every match."""
+    """Common to all matches."""
 
     def resolve(self, words: list[str]) -> ResolverMatch | None:
         for place, literal in self.literals:
@@ -42,11 +38,11 @@ class Routes:
         self._resolver = resolver
         self._routes: dict[tuple[_Head, int], list[_Route]] = {}
         self._opaque: set[_Head] = set()
-        """What patterns begin with that are not for the table."""
+        """Beginnings of patterns that are left to Django."""
         self._lay_out(resolver.url_patterns, "")
 
     def resolve(self, path: str) -> ResolverMatch:
-        """As Django's own. Raises Resolver404."""
+        """As Django's. Raises Resolver404."""
         words = path[1:].split("/")
         if path[:1] == "/":
             for route in self._routes.get((tuple(words[:2]), len(words)), ()):
@@ -92,13 +88,12 @@ class Routes:
         return None
 
     def _leave_to_django(self, text: str) -> None:
-        """A pattern that begins with `text` is not for the table, so nothing after it is that begins alike."""
         words = text.split("/")
         whole = [word for word in words[:-1] if "<" not in word][:2]
         self._opaque.add(tuple(whole) if words[: len(whole)] == whole else ())
 
     def _is_hidden(self, words: list[str]) -> bool:
-        """Whether an earlier pattern that only Django can read might answer what begins so."""
+        """Whether an earlier pattern of Django's might match."""
         return any(tuple(words[:count]) in self._opaque for count in range(3))
 
 
@@ -111,7 +106,6 @@ _current: Final = _Current()
 
 
 def resolve(path: str) -> ResolverMatch:
-    """The match of `path` in the URLconf at hand. Raises Resolver404."""
     resolver = get_resolver()
     if _current.routes is None or _current.resolver is not resolver:
         _current.routes, _current.resolver = Routes(resolver), resolver

@@ -1,6 +1,5 @@
-"""Settings that every request reads, as plain attributes. Django's `settings` runs Python for every look
-(`LazyObject.__getattribute__`): a microsecond each, five to seven times a request. Here the first look asks it, and a
-change that Django signals (`override_settings`) is forgotten at once."""
+"""Settings of every request as plain attributes: Django's `LazyObject` costs a microsecond each. `override_settings`
+clears it."""
 
 from typing import Any, Final
 
@@ -9,7 +8,7 @@ from django.core.signals import setting_changed
 
 
 class _CachedSettings:
-    """`kept.NAME` is `settings.NAME`. Raises AttributeError for a setting that is not there."""
+    """`kept.NAME` is `settings.NAME`. Raises AttributeError."""
 
     def __getattr__(self, name: str) -> Any:
         found = self.__dict__[name] = getattr(settings, name)

@@ -1,7 +1,6 @@
-"""Request bodies: bytes in, plain Python values out, or an error that says what is wrong with them. orjson is the gate
-(bad UTF-8, byte order marks, lone surrogates, NaN, Infinity and 1e400 end there, as does nesting that would break a
-recursive reader), then the standard library reads the same bytes with a hook that sees duplicate names and keeps
-integers of any size exact, where orjson would answer 2**64 as a float. Reliability section 5, "strict JSON"."""
+"""Reads request bodies as strict JSON. orjson refuses bad UTF-8, byte order marks, lone surrogates, NaN, Infinity,
+1e400 and deep nesting; then the standard library finds duplicate names and keeps large integers exact. Reliability
+section 5, "strict JSON"."""
 
 import json
 import re
@@ -28,12 +27,11 @@ _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
 
 
 class DuplicateName(ValueError):
-    """A JSON object has a duplicate key. JSON allows it and uses the last one, so the first would be ignored
-    silently."""
+    """A duplicate key: JSON would silently ignore the first one."""
 
 
 def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An `object_pairs_hook` of `json`. Raises DuplicateName."""
+    """For `json`'s `object_pairs_hook`. Raises DuplicateName."""
     made = dict(pairs)
     if len(made) != len(pairs):
         raise DuplicateName
@@ -44,9 +42,8 @@ _exact: Final = json.JSONDecoder(object_pairs_hook=object_of)
 
 
 def read(body: bytes) -> Any:
-    """The JSON value of `body`: dict, list, str, int (of any size, exact), float (finite), bool or None. Raises
-    InvalidRequest for anything that is not one well-formed value without duplicate names, NUL characters or more than
-    MAX_DEPTH levels."""
+    """The JSON value of `body`. Raises InvalidRequest unless it is one well-formed value without duplicate names, NUL
+    characters or more than MAX_DEPTH levels."""
     if not body or body.isspace():
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     try:
@@ -97,7 +94,7 @@ def _holds_nul(value: Any) -> bool:
 
 
 def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
-    """Raise the InvalidRequest that names what orjson refused. It repeats nothing of the body."""
+    """Raise InvalidRequest for what orjson refused, without repeating the body."""
     if body.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise InvalidRequest("The body starts with a byte order mark; send plain UTF-8 without one.") from None
     try:
@@ -118,7 +115,7 @@ def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
 
 
 def check_content_type(meta: Mapping[str, Any]) -> None:
-    """Raise UnsupportedMediaType unless the body is declared `application/json`, in UTF-8 and not compressed."""
+    """Raise UnsupportedMediaType unless it is `application/json` in UTF-8, uncompressed."""
     declared: str = meta.get("CONTENT_TYPE") or ""
     media_type, _, parameters = declared.partition(";")
     if media_type.strip().lower() != MEDIA_TYPE:
@@ -133,7 +130,7 @@ def check_content_type(meta: Mapping[str, Any]) -> None:
 
 
 def declared_length(meta: Mapping[str, Any]) -> int:
-    """The Content-Length, 0 if there is none. Raises PayloadTooLarge or InvalidRequest before a byte is read."""
+    """The Content-Length or 0. Raises PayloadTooLarge or InvalidRequest."""
     text = meta.get("CONTENT_LENGTH")
     if not text:
         return 0
@@ -145,7 +142,7 @@ def declared_length(meta: Mapping[str, Any]) -> int:
 
 
 def read_request(request: HttpRequest) -> Any:
-    """The JSON value that `request` carries. Raises InvalidRequest, PayloadTooLarge or UnsupportedMediaType."""
+    """Raises InvalidRequest, PayloadTooLarge or UnsupportedMediaType."""
     meta = request.META
     declared_length(meta)
     try:
@@ -161,7 +158,7 @@ def read_request(request: HttpRequest) -> Any:
 
 
 class StrictJSONParser(BaseParser):
-    """`read` as a DRF parser: what drf-spectacular documents, and what `request.data` goes through."""
+    """For drf-spectacular and `request.data`."""
 
     media_type = MEDIA_TYPE
 

@@ -1,4 +1,4 @@
-"""System checks of settings: outbound networks, replicas, and the servers of production."""
+"""System checks of settings."""
 
 import ipaddress
 from typing import Any, Final
@@ -14,12 +14,11 @@ from platform_site.outbound.ssrf import Network, networks
 from platform_site.security import keyring
 
 _INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
-"""This machine, and the metadata services of clouds."""
+"""This machine, and clouds' metadata services."""
 
 
 @register(Tags.security)
 def check_encryption_keys(**_: Any) -> list[CheckMessage]:
-    """Every entry of ENCRYPTION_KEYS is a key."""
     try:
         keyring.current_header()
     except ImproperlyConfigured as error:
@@ -29,7 +28,6 @@ def check_encryption_keys(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def check_outbound_networks(**_: Any) -> list[CheckMessage]:
-    """Every entry of OUTBOUND_ALLOWED_NETWORKS is a network."""
     try:
         networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
     except ValueError as error:
@@ -39,7 +37,7 @@ def check_outbound_networks(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_outbound_networks_in_production(**_: Any) -> list[CheckMessage]:
-    """In production no webhook may call this machine or a cloud's metadata service."""
+    """In production no webhook may call these."""
     if not settings.PRODUCTION or check_outbound_networks():
         return []
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
@@ -51,7 +49,6 @@ def check_outbound_networks_in_production(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def check_replicas(**_: Any) -> list[CheckMessage]:
-    """No replica is its own primary or named twice."""
     found: list[CheckMessage] = []
     for region, replicas in settings.REPLICAS.items():
         seen = {_server(settings.DATABASES[region]): "the primary itself"}
@@ -64,7 +61,6 @@ def check_replicas(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def check_trusted_proxies(**_: Any) -> list[CheckMessage]:
-    """Every entry of TRUSTED_PROXIES is a network."""
     try:
         for text in settings.TRUSTED_PROXIES:
             ipaddress.ip_network(text)
@@ -74,15 +70,14 @@ def check_trusted_proxies(**_: Any) -> list[CheckMessage]:
 
 
 def require_readable_settings() -> None:
-    """For what serves: a key that is none would be met by the first sign-in, a network by the first call. Raises
-    CommandError."""
+    """For servers, which would fail later. Raises CommandError."""
     for problem in (*check_encryption_keys(), *check_outbound_networks(), *check_trusted_proxies()):
         raise CommandError(problem.msg)
 
 
 @register(Tags.security, deploy=True)
 def check_servers_in_production(**_: Any) -> list[CheckMessage]:
-    """In production every server is named, unless `manage.py up` has made its own in the data dir."""
+    """In production every server is named, unless `manage.py up` runs it."""
     if not settings.PRODUCTION or settings.LAYOUT.postgres.is_dir():
         return []
     unnamed = [name for name in ("DATABASE_URL", *map(region_variable, REGIONS), "REDIS_URL") if not env.text(name)]

@@ -1,9 +1,6 @@
-"""Cursors: the position where a page ended, as text that only this service can create and read. Values of the last row,
-encrypted and authenticated in one step with AES-SIV (RFC 5297) under a key derived from SECRET_KEY. Encrypted, not only
-signed, since an order may run over a column that the holder of the cursor must not see. SIV, since it is deterministic:
-equal pages have equal cursors, so a cursor tells nothing but that, and no nonce can repeat. What the cursor belongs to
-(its kind, and facts such as table, order and the hash of `where`) is bound in as associated data and costs no
-characters; a cursor of another query does not open."""
+"""Cursors: values of a page's last row, encrypted and authenticated by AES-SIV (RFC 5297) under a key of SECRET_KEY.
+Encrypted, because an order may use a hidden column; SIV is deterministic, so no nonce repeats. Kind and facts (table,
+order, hash of `where`) are associated data: a cursor of another query does not open."""
 
 import datetime as dt
 import uuid
@@ -23,11 +20,11 @@ from django.conf import settings
 from platform_site.http.errors import ValidationFailed
 
 Value = str | int | float | bool | None | dt.datetime | dt.date | dt.time | Decimal | uuid.UUID
-"""What a cursor carries. It comes back equal and of the same type."""
+"""Returned equal and of the same type."""
 Fact = str | int | bool | None | Sequence["Fact"]
 
 MAX_CHARACTERS: Final = 8192
-"""Longer texts are not cursors. A request line is long enough for it."""
+"""A request line is long enough for it."""
 _INTEGERS: Final = range(-(2**63), 2**64)
 
 _WRITERS: Final[dict[type, tuple[str, Callable[[Any], str]]]] = {
@@ -51,7 +48,7 @@ _READERS: Final[dict[str, Callable[[str], Any]]] = {
 
 
 class CursorTooLong(ValueError):
-    """The values do not fit into MAX_CHARACTERS. The caller orders by something shorter."""
+    """Order by something shorter."""
 
 
 @lru_cache(maxsize=8)
@@ -75,8 +72,7 @@ def _plain(value: Value) -> Any:
 
 
 def encode(kind: str, facts: Sequence[Fact], values: Sequence[Value]) -> str:
-    """The cursor of `values`, good only for the same `kind` and `facts`. URL-safe characters, no padding. Raises
-    CursorTooLong, or TypeError for a value that no cursor carries."""
+    """The cursor of `values` for this `kind` and `facts`: URL-safe, no padding. Raises CursorTooLong, TypeError."""
     text = urlsafe_b64encode(
         _cipher(settings.SECRET_KEY).encrypt(
             orjson.dumps([_plain(value) for value in values]), [kind.encode(), orjson.dumps(facts)]
@@ -88,8 +84,8 @@ def encode(kind: str, facts: Sequence[Fact], values: Sequence[Value]) -> str:
 
 
 def decode(kind: str, facts: Sequence[Fact], text: str) -> list[Value]:
-    """The values in `text`. Raises ValidationFailed on the field `cursor` for anything that `encode` did not make for
-    these `kind` and `facts` with SECRET_KEY or one of SECRET_KEY_FALLBACKS."""
+    """The values in `text`. Raises ValidationFailed on `cursor` for anything but a cursor of this `kind` and `facts`
+    under SECRET_KEY or SECRET_KEY_FALLBACKS."""
     values = decode_if_of(kind, facts, text)
     if values is None:
         message = "This is not a next_cursor of this list, order and filter."
@@ -98,7 +94,7 @@ def decode(kind: str, facts: Sequence[Fact], text: str) -> list[Value]:
 
 
 def decode_if_of(kind: str, facts: Sequence[Fact], text: str) -> list[Value] | None:
-    """As `decode`, but None for a text that is not such a cursor."""
+    """As `decode`, but None for another text."""
     if len(text) > MAX_CHARACTERS:
         return None
     try:

@@ -1,5 +1,4 @@
-"""The errors of the API: one class per code, and their JSON envelope. Domain errors of the apps subclass these only
-where they mean the same thing; an app's own errors know nothing of HTTP and are mapped by
+"""The API's errors: one class per code, and the JSON envelope. Apps' own errors are mapped by
 `platform_site.http.exception_handler`. Contract section 7."""
 
 from collections.abc import Iterable, Mapping
@@ -7,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 NO_FIELD: Final = "(empty)"
-"""How a field is called whose name has no character: JSON and query strings admit it, an answer must name something."""
+"""A field with an empty name."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One invalid field: its name as the client sent it (dotted inside objects), a stable code, a sentence."""
+    """A field's name as sent (dotted inside objects), a stable code, a sentence."""
 
     field: str
     code: str
@@ -23,9 +22,8 @@ class FieldError:
 
 
 class ApiError(Exception):
-    """Base of every error that has an answer. Never raised itself. `headers` go out with the answer; `extra` is merged
-    into the error object (`run_id`, `hint`); `fields` only where the design allows them (`validation_failed`,
-    `invalid_grant`)."""
+    """Base class. `headers` are the response's; `extra` is merged into the error (`run_id`, `hint`); `fields` only for
+    `validation_failed` and `invalid_grant`."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
@@ -46,7 +44,7 @@ class ApiError(Exception):
         super().__init__(self.text)
 
     def body(self, request_id: str | None) -> dict[str, Any]:
-        """The JSON body: `{"error": {"code", "message", "fields"?, …, "request_id"}}`."""
+        """`{"error": {"code", "message", "fields"?, …, "request_id"}}`."""
         error: dict[str, Any] = {"code": self.code, "message": self.text}
         if self.fields:
             error["fields"] = [field.as_dict() for field in self.fields]
@@ -74,7 +72,7 @@ class Forbidden(ApiError):
 
 
 class ProjectSuspended(ApiError):
-    """Operators suspended the project that the call means; a lifted suspension leaves everything as it was."""
+    """Operators suspended the project."""
 
     status, code, message = (
         403,
@@ -109,13 +107,10 @@ class UnsupportedMediaType(ApiError):
 
 
 class ValidationFailed(ApiError):
-    """One or more fields are invalid; `fields` names each of them."""
-
     status, code, message = 422, "validation_failed", "One or more fields are invalid."
 
     @classmethod
     def of(cls, field: str, code: str, message: str) -> "ValidationFailed":
-        """The common case: one field."""
         return cls(fields=[FieldError(field, code, message)])
 
 
@@ -124,7 +119,7 @@ class QuotaExceeded(ApiError):
 
 
 class RateLimited(ApiError):
-    """Too many requests. `retry_after` is whole seconds, at least 1."""
+    """`retry_after` is whole seconds, at least 1."""
 
     status, code, message = 429, "rate_limited", "Too many requests."
 

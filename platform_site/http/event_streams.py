@@ -1,4 +1,4 @@
-"""Server-Sent Events: a response whose messages come from another thread, for as long as the client stays.
+"""Server-Sent Events with messages from other threads.
 https://html.spec.whatwg.org/multipage/server-sent-events.html"""
 
 import threading
@@ -8,17 +8,17 @@ from typing import Final
 from django.http import StreamingHttpResponse
 
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""Without it nginx buffers the messages."""
+"""Prevents buffering by nginx."""
 
 
 def message(event: str, data: str, last_id: str | None = None) -> bytes:
-    """One message. `data` and `last_id` are of one line."""
+    """`data` and `last_id` are single lines."""
     last = "" if last_id is None else f"id: {last_id}\n"
     return f"event: {event}\n{last}data: {data}\n\n".encode()
 
 
 class MessageQueue:
-    """Messages on their way to one client. Any thread may call it."""
+    """Messages for one client. Thread-safe."""
 
     __slots__ = ("_lock", "_max_bytes", "_size", "_waiting", "is_closed", "is_overflowed", "notify")
 
@@ -28,14 +28,13 @@ class MessageQueue:
         self._waiting: list[bytes] = []
         self._size = 0
         self.is_closed = False
-        """No more messages are accepted: the client disconnected, is too slow, or the stream has ended."""
+        """No more messages are accepted."""
         self.is_overflowed = False
-        """The client was too slow."""
         self.notify: Callable[[], None] = lambda: None
-        """Called, in the thread of the writer, when there is something to take."""
+        """Called, in the writer's thread, when there is something to take."""
 
     def put(self, data: bytes) -> None:
-        """Append a message. A client that reads too slowly is cut off: what waits for it is dropped."""
+        """Append a message. A slow client is disconnected."""
         with self._lock:
             if self.is_closed:
                 return
@@ -48,12 +47,12 @@ class MessageQueue:
         self.notify()
 
     def close(self) -> None:
-        """What waits is still sent, and nothing after it."""
+        """End the stream after the queued messages."""
         self.is_closed = True
         self.notify()
 
     def take(self) -> bytes | None:
-        """All that waits, perhaps nothing; None at the end."""
+        """All queued messages; None at the end."""
         with self._lock:
             data = b"".join(self._waiting)
             self._waiting.clear()
@@ -61,7 +60,7 @@ class MessageQueue:
             return None if self.is_closed and not data else data
 
     def __iter__(self) -> Iterator[bytes]:
-        """For a server with a thread for each response."""
+        """For a server with a thread per response."""
         changed = threading.Event()
         self.notify = changed.set
         while (data := self.take()) is not None:
@@ -73,7 +72,7 @@ class MessageQueue:
 
 
 class EventStreamResponse(StreamingHttpResponse):
-    """A response of `queue`'s messages. The platform's server sends them on its event loop."""
+    """The platform's server sends the messages on its event loop."""
 
     def __init__(self, queue: MessageQueue) -> None:
         super().__init__(iter(queue), content_type="text/event-stream; charset=utf-8", headers=_HEADERS)
@@ -81,7 +80,7 @@ class EventStreamResponse(StreamingHttpResponse):
         self._is_detached = False
 
     def detach(self) -> MessageQueue:
-        """End the request, which nothing needs any more, and not its messages."""
+        """End the request, but not its messages."""
         self._is_detached = True
         self.close()
         return self.queue

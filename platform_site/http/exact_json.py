@@ -1,6 +1,5 @@
-"""JSON whose integers keep all their digits: a column of type json holds what the client sent, of any size. orjson
-reads an integer beyond 64 bits as a float and refuses to write one. What passes rows on, or shows them, reads and
-writes them here; where there is no such integer that costs orjson's time and one look for long digits."""
+"""JSON with exact integers of any size, for rows: orjson reads those beyond 64 bits as floats. Without such integers it
+costs orjson's time and a search for long digits."""
 
 import json
 import re
@@ -13,7 +12,7 @@ _LONG: Final = re.compile(rb"\d{19}")
 
 
 def loads(text: bytes | str) -> Any:
-    """The value of a JSON text, integers exact. Raises ValueError where it is none, as strictly as orjson."""
+    """Raises ValueError, as strictly as orjson."""
     data = text.encode() if isinstance(text, str) else text
     value = orjson.loads(data)
     if _LONG.search(data) is None:
@@ -25,8 +24,7 @@ def loads(text: bytes | str) -> Any:
 
 
 def dumps(value: Any, *, indent: bool = False, default: Callable[[Any], Any] | None = None) -> str:
-    """The JSON text of a value, on one line or, with `indent`, by two spaces. Raises TypeError for what is no JSON and
-    `default` makes nothing of."""
+    """On one line, or indented by two spaces. Raises TypeError for what `default` cannot convert."""
     try:
         return orjson.dumps(value, default, orjson.OPT_INDENT_2 if indent else None).decode()
     except TypeError:  # an integer beyond 64 bits
@@ -37,5 +35,5 @@ def dumps(value: Any, *, indent: bool = False, default: Callable[[Any], Any] | N
 
 
 def canonical(value: Any) -> bytes:
-    """The same bytes for equal JSON values, whatever the order of their keys."""
+    """Equal bytes for equal values, whatever the order of keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

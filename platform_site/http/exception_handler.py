@@ -1,8 +1,6 @@
-"""Turns every exception into an error response: `to_api_error` chooses the error, `respond` writes the envelope. In:
-whatever a view, a service, DRF, Django or psycopg raised. Out: JSON `{"error": {code, message, fields?, request_id}}`
-with its status and headers. Domain errors of the apps know nothing of HTTP; an app registers what they mean with
-`register`. Nothing of an unforeseen exception travels: the client reads `internal` and a request id, the log has the
-rest. Contract section 7."""
+"""Turns every exception into an error response: `to_api_error` chooses the error, `respond` writes the envelope. Apps
+`register` their errors. An unexpected exception is `internal` with a request id; only the log has the rest. Contract
+section 7."""
 
 import logging
 from collections.abc import Callable
@@ -37,13 +35,13 @@ from platform_site.postgres import sqlstates
 log = logging.getLogger("platform.errors")
 
 ANSWERED: Final = "api_error"
-"""The attribute of a response that has its ApiError, for the logs."""
+"""The response's attribute with its ApiError, for logs."""
 
 _registered: Final[dict[type[Exception], Callable[[Any], ApiError]]] = {}
 
 
 def register(error: type[Exception], meaning: Callable[[Any], ApiError]) -> None:
-    """Let `error` and its subclasses be answered as `meaning(error)` says. Apps call it from `AppConfig.ready`."""
+    """Map `error` and its subclasses by `meaning(error)`, in `AppConfig.ready`."""
     _registered[error] = meaning
 
 
@@ -80,7 +78,7 @@ _FOREIGN: Final[tuple[tuple[type[Exception], Callable[[Any], ApiError]], ...]] =
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """The API error for any exception. `Internal` for unexpected ones, which the caller logs."""
+    """`Internal` for unexpected ones, which the caller logs."""
     if isinstance(error, ApiError):
         return error
     for kind in type(error).__mro__:
@@ -95,7 +93,7 @@ def to_api_error(error: Exception) -> ApiError:
 
 
 def report(error: Exception, answer: ApiError) -> None:
-    """Log what the client is not told: the trace behind a 500, the SQLSTATE behind whatever PostgreSQL refused."""
+    """Log the trace of a 500 and PostgreSQL's SQLSTATE."""
     if isinstance(error, ApiError) and answer.status != 500:
         return
     state = None

@@ -1,6 +1,5 @@
-"""Serializer fields that take a value of their own type or refuse it: `"5"` is no integer, `true` is no string. DRF's
-fields coerce (`5` becomes `"5"`, `"off"` becomes False), which hides a client's mistake until it is data. These keep
-DRF's names, so a serializer reads as any other and drf-spectacular documents it. Error codes are stable."""
+"""Serializer fields without DRF's coercion: `"5"` is no integer, `true` is no string. They keep DRF's names, for
+drf-spectacular. Error codes are stable."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,16 +15,16 @@ from platform_site.identity import ids
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 WHOLE_BODY: Final = "$body"
-"""The field name of an error that concerns the body as a whole."""
+"""The field name for the whole body."""
 
 
 def timestamp(moment: datetime) -> str:
-    """ISO 8601 in UTC with microseconds and `Z`, the one form of a moment in every answer. `moment` must be aware."""
+    """ISO 8601 in UTC with microseconds and `Z`. `moment` must be aware."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class CharField(serializers.CharField):
-    """Text. Surrounding white space is cut (`trim_whitespace=False` keeps it); NUL and lone surrogates are refused."""
+    """Stripped (unless `trim_whitespace=False`), without NUL and lone surrogates."""
 
     default_error_messages: ClassVar = {"invalid": "Must be a string."}
 
@@ -36,7 +35,7 @@ class CharField(serializers.CharField):
 
 
 class IdField(CharField):
-    """An id of one kind, such as `env_…`. Whether the thing exists is for a service to say."""
+    """An id of one kind, such as `env_…`."""
 
     default_error_messages: ClassVar = {"invalid_id": "Must be an id that starts with {prefix}_."}
 
@@ -51,7 +50,7 @@ class IdField(CharField):
 
 
 class IntegerField(serializers.IntegerField):
-    """A whole number within 64 bits. JSON's `5.0` is one as well; `"5"` and `true` are not."""
+    """Within 64 bits. `5.0` is accepted; `"5"` and `true` are not."""
 
     default_error_messages: ClassVar = {"invalid": "Must be an integer."}
 
@@ -69,7 +68,7 @@ class IntegerField(serializers.IntegerField):
 
 
 class FloatField(serializers.FloatField):
-    """A number; never a string or a boolean. Integers that a float cannot hold are refused."""
+    """Without integers that a float cannot hold."""
 
     default_error_messages: ClassVar = {"invalid": "Must be a number."}
 
@@ -83,8 +82,6 @@ class FloatField(serializers.FloatField):
 
 
 class BooleanField(serializers.BooleanField):
-    """`true` or `false` and nothing else."""
-
     default_error_messages: ClassVar = {"invalid": "Must be true or false."}
 
     def to_internal_value(self, data: Any) -> bool:
@@ -94,8 +91,6 @@ class BooleanField(serializers.BooleanField):
 
 
 class ChoiceField(serializers.ChoiceField):
-    """One of the given strings."""
-
     default_error_messages: ClassVar = {
         "invalid_choice": "Must be one of {choices}.",
         "invalid": "Must be a string, one of {choices}.",
@@ -109,7 +104,7 @@ class ChoiceField(serializers.ChoiceField):
 
 
 class DateTimeField(serializers.DateTimeField):
-    """A moment: ISO 8601 with an offset or `Z`. A time without one would mean a different moment to each reader."""
+    """ISO 8601 with an offset or `Z`."""
 
     default_error_messages: ClassVar = {
         "invalid": "Must be an ISO 8601 timestamp, such as 2026-01-31T12:00:00Z.",
@@ -134,7 +129,7 @@ class DateTimeField(serializers.DateTimeField):
 
 
 class ListField(serializers.ListField):
-    """A JSON array. At most 100 items unless told otherwise; `distinct=True` refuses the second of two equal items."""
+    """At most 100 items by default; `distinct=True` refuses equal items."""
 
     default_error_messages: ClassVar = {
         "not_a_list": "Must be an array.",
@@ -163,7 +158,7 @@ class ListField(serializers.ListField):
 
 
 class JSONField(serializers.JSONField):
-    """Any JSON value whose integers fit into 64 bits, which is what the answer can carry back."""
+    """Any JSON value with integers of at most 64 bits."""
 
     default_error_messages: ClassVar = {"too_large": "Holds an integer of more than 64 bits."}
 
@@ -182,8 +177,6 @@ class JSONField(serializers.JSONField):
 
 
 class ObjectField(JSONField):
-    """A JSON object of any members."""
-
     default_error_messages: ClassVar = {"not_an_object": "Must be an object."}
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
@@ -194,8 +187,8 @@ class ObjectField(JSONField):
 
 
 class Serializer(serializers.Serializer[Any]):
-    """A body with known fields. Undeclared fields are refused, because a misspelled optional field would silently get
-    its default. `ignore_unknown = True` for endpoints whose standard requires ignoring them (RFC 6749)."""
+    """Refuses unknown fields: a misspelled one would get its default. `ignore_unknown = True` for standards that
+    require it (RFC 6749)."""
 
     ignore_unknown: ClassVar[bool] = False
 
@@ -238,12 +231,12 @@ _OWN_CODES: Final = {
 
 
 def own_code(code: str | None) -> str:
-    """The code of a field for what DRF and Django call `code`: one word for one mistake (docs/reference/errors.md)."""
+    """The platform's code for DRF's and Django's (docs/reference/errors.md)."""
     return _OWN_CODES.get(code, code) if code else "invalid"
 
 
 def failed(detail: Any) -> ValidationFailed:
-    """DRF's nested error detail as our flat list, names dotted: `{"a": {"b": [..]}}` becomes the field `a.b`."""
+    """DRF's nested errors as a flat list: `{"a": {"b": [..]}}` becomes `a.b`."""
     return ValidationFailed(fields=_flatten("", detail))
 
 

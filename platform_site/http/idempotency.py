@@ -1,23 +1,8 @@
-"""Idempotency-Key: a repeated request has its effect once and gets the same response. A record for each (caller,
-environment, method, path, key) lives 24 h in the database of the effect and commits with it: there is no moment at
-which one is there without the other. Killed before the commit, nothing happened; killed after it, the answer waits
-(fault F19). It is inserted first, so a twin in flight blocks on the unique index until the first has ended, at most
-`lock_timeout`, then 409. Rolled back, the twin goes on as the first; committed, it gets the stored answer, marked
-`Idempotency-Replayed: true`. The same key with another body is 422. Only 2xx is kept: an error is tried afresh.
-
-    class ProjectViewSet(ApiViewSet):
-        @idempotent()                        # the effect is in the control database
-        def create(self, request): …
-
-    class RowViewSet(ApiViewSet):
-        @idempotent(using=in_region)         # … in the region of the caller's environment
-        def create(self, request, table): …
-
-The action runs inside one transaction then, and what it registers with `transaction.on_commit` after it. An action that
-must not hold a transaction for as long as it takes (invoke) uses `claim` and `keep_reference` itself, in the
-transaction that makes its run. Answers may hold secrets: they are sealed under the Idempotency-Key, which is not
-stored, and under the platform's keys. The header is taken as it is, with or without the quotes that
-draft-ietf-httpapi-idempotency-key-header asks for."""
+"""Idempotency-Key: a repeated request has its effect once and gets the same response, for 24 h. The record, in the
+effect's database, is inserted first and commits with the effect, so a concurrent repetition waits (at most
+`lock_timeout`, then 409). The same key with another body is 422. Only 2xx is stored, sealed under the key, which is not
+stored, and the platform's keys. Actions use `@idempotent()` (control database) or `@idempotent(using=in_region)`; they
+run in one transaction. `claim` and `store_reference` are for actions that end after their transaction (invoke)."""
 
 import hashlib
 import hmac
@@ -46,7 +31,7 @@ HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 HOURS: Final = 24
 _OF_ANONYMOUS: Final = 16 * 1024
-"""Maximum bytes of a stored response to a publishable key, so that its callers cannot fill the disk."""
+"""Bytes of a response to a publishable key, whose callers could fill the disk."""
 _KEY: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?", re.ASCII)
 
 # A record that has expired but was not purged yet is taken over as if it were not there.
@@ -70,27 +55,26 @@ _PURGE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a request with an Idempotency-Key is recognised by."""
+    """Identifies a request with an Idempotency-Key."""
 
     digest: bytes
     fingerprint: bytes
-    """Of query and body, keyed by the Idempotency-Key: a body may have a password, and the stored value must not allow
-    guessing it from the database."""
+    """HMAC of query and body by the Idempotency-Key, so that passwords in a body cannot be guessed from it."""
     key: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """What an earlier request under the same key left: its sealed answer, or the id of what answers instead."""
+    """The sealed response, or the id of what answers instead."""
 
     sealed_answer: bytes | None
     reference: str | None
 
 
 def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
-    """The ticket of `request`; None without the header. Raises ValidationFailed naming the header, PayloadTooLarge.
-    Without a caller (a public endpoint) the body is part of the identity, so that unrelated clients with the same key
-    do not collide. For a publishable key the client's IP address is as well, since their bodies may be equal."""
+    """The request's ticket; None without the header. Raises ValidationFailed, PayloadTooLarge. On public endpoints the
+    body, and for publishable keys the client's IP, are part of the identity, because unrelated clients may use the same
+    key."""
     key: str | None = request.META.get("HTTP_IDEMPOTENCY_KEY")
     if key is None:
         return None
@@ -114,8 +98,7 @@ def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
 
 
 def _canonical(body: bytes) -> bytes:
-    """The same bytes for the same JSON value, whatever its white space, order of keys and escapes. A number that is no
-    integer keeps its spelling. Anything but JSON as it is."""
+    """Equal bytes for equal JSON, with numbers as written. Other bodies as they are."""
     try:
         value = json.loads(body, parse_float=lambda text: f"\0{text}")  # no valid text begins with NUL
         return exact_json.canonical(value)
@@ -124,9 +107,8 @@ def _canonical(body: bytes) -> bytes:
 
 
 def claim(ticket: Ticket, *, using: str) -> StoredResponse | None:
-    """Claim the ticket in the current transaction, as its first statement. None: the request is new, continue. Waits
-    while the same request is in flight, at most the session's `lock_timeout`, then raises Conflict. Raises
-    ValidationFailed if the key was used with another body. Must run inside `transaction.atomic(using=using)`."""
+    """Claim the ticket as the transaction's first statement; None for a new request. Waits for a concurrent one up to
+    `lock_timeout`, then raises Conflict. Raises ValidationFailed for another body."""
     with connections[using].cursor() as cursor:
         try:
             cursor.execute(_CLAIM, [ticket.digest, ticket.fingerprint, HOURS])
@@ -151,7 +133,7 @@ def _in_flight() -> Conflict:
 
 
 def store(ticket: Ticket, response: HttpResponse, *, using: str) -> None:
-    """Store `response` as the ticket's answer, in the transaction of `claim`."""
+    """In the transaction of `claim`."""
     head = orjson.dumps([response.status_code, list(response.headers.items())])
     sealed = keyring.seal(
         keyring.seal_under(ticket.key, head + b"\n" + response.content, purpose=PURPOSE), purpose=PURPOSE
@@ -160,18 +142,17 @@ def store(ticket: Ticket, response: HttpResponse, *, using: str) -> None:
 
 
 def store_reference(ticket: Ticket, reference: str, *, using: str) -> None:
-    """Let the thing with the id `reference` (1-64 characters) answer for this ticket. In the transaction of `claim`."""
+    """The object `reference` (1-64 characters) answers for this ticket. In the transaction of `claim`."""
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).update(reference=reference)
 
 
 def discard(ticket: Ticket, *, using: str) -> None:
-    """Leave no record: the answer is not worth keeping. In the transaction of `claim`."""
+    """Store nothing. In the transaction of `claim`."""
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).delete()
 
 
 def replay(ticket: Ticket, kept: StoredResponse) -> HttpResponse:
-    """The stored answer, to the byte, with the header that says it is one. Raises Conflict if it cannot be opened, or
-    was not kept."""
+    """The stored response, with `Idempotency-Replayed`. Raises Conflict if it cannot be opened or was not stored."""
     try:
         if kept.sealed_answer is None:
             raise keyring.Tampered("no answer was kept")
@@ -191,13 +172,13 @@ Action = TypeVar("Action", bound=Callable[..., Any])
 
 
 def in_region(view: ApiViewSet) -> str | None:
-    """The database of the caller's environment; None if the call means none, which the action then refuses itself."""
+    """The database of the caller's environment; None without one."""
     return view.caller.place.cluster if view.caller.place else None
 
 
 def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable[[Action], Action]:
-    """Let an action of an ApiViewSet honour the Idempotency-Key; `using` is, or says, the database alias of its effect.
-    With the header the action runs inside `atomic(using)`; without it the decorator does nothing."""
+    """Makes an action of an ApiViewSet honour the Idempotency-Key, in `atomic(using)`; `using` is an alias or a
+    function. Without the header it does nothing."""
 
     def decorate(action: Action) -> Action:
         @wraps(action)
@@ -230,12 +211,12 @@ def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable
 
 
 def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
-    """If it is not stored, the record stays: the effect happens once, and a repetition is told that it was done."""
+    """Otherwise only the record stays, and a repetition learns that it was done."""
     return view.public or view.caller.kind != "anonymous" or len(response.content) <= _OF_ANONYMOUS
 
 
 def purge_expired(*, using: str, batch: int = 1_000, most: int = 100_000) -> int:
-    """Delete records that have expired, at most `most`, each batch in a transaction of its own. Returns how many."""
+    """In batches of own transactions, at most `most`. Returns how many."""
     deleted = 0
     while deleted < most:
         with connections[using].cursor() as cursor:

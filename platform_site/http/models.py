@@ -1,5 +1,4 @@
-"""Idempotency records, which exist in every database so that each shares the transaction of its effect; and the primary
-key of tables with public ids."""
+"""Idempotency records, in every database, to share the effect's transaction; and public primary keys."""
 
 from functools import partial
 from typing import ClassVar
@@ -14,21 +13,20 @@ IDEMPOTENCY_PURPOSE = "api.idempotency"
 
 
 def public_id(prefix: str) -> "models.CharField[str, str]":
-    """The primary key of what has a public identifier (`ids`)."""
     return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
 
 
 class IdempotencyRecord(models.Model):
-    """One request that was done under an Idempotency-Key, and its answer. Read and written by `idempotency` alone."""
+    """One request under an Idempotency-Key, and its response (`idempotency`)."""
 
     digest = models.BinaryField(primary_key=True, max_length=32)
-    """SHA-256 of caller, environment, method, path and key. The key itself is not stored: it opens the answer."""
+    """SHA-256 of caller, environment, method, path and key, which is not stored."""
     fingerprint = models.BinaryField(max_length=32)
-    """HMAC-SHA-256 of query string and body under that key: another request under it is refused."""
+    """HMAC-SHA-256 of query string and body under that key."""
     sealed_answer = models.BinaryField(null=True)
-    """Status, headers and body, under a key derived from the Idempotency-Key and under the platform's keys."""
+    """Status, headers and body, under keys of the Idempotency-Key and the platform."""
     reference = models.CharField(max_length=64, null=True)
-    """The id of what answers instead (a run), where the answer comes long after the effect was committed."""
+    """The id of what answers instead (a run)."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField()
 

@@ -1,7 +1,5 @@
-"""Keyset pagination: the rows after the last one seen, in one query whose cost does not grow with depth. A page is
-selected by values, not by offset, so rows that appear or vanish between two requests do not repeat or skip others. Used
-by the lists of the control database and the regions; tenant rows compile their own statements with the same cursors.
-Contract section 8."""
+"""Keyset pagination: one query per page, whose cost does not grow with depth, and without repeated or skipped rows.
+Tenant rows have their own statements with the same cursors. Contract section 8."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,22 +16,21 @@ from platform_site.postgres.sizes import OctetLength
 DEFAULT_LIMIT: Final = 20
 MAX_LIMIT: Final = 100
 MAX_PAGE_BYTES: Final = 4 * 2**20
-"""Bytes of a page's `heavy` texts; it ends before the item that would be too much, but never without one."""
+"""Bytes of a page's `heavy` texts; at least one item is returned."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
-    """One page. `next_cursor` is None on the last one."""
+    """`next_cursor` is None on the last one."""
 
     items: list[Item]
     next_cursor: str | None
 
 
 def read_limit(text: str | None, most: int = MAX_LIMIT) -> int:
-    """The query parameter `limit`: 1 to `most` in plain digits, DEFAULT_LIMIT where it is absent. Raises
-    ValidationFailed on the field `limit`. Contract section 8."""
+    """`limit`: 1 to `most`, DEFAULT_LIMIT if absent. Raises ValidationFailed. Contract section 8."""
     if text is None:
         return DEFAULT_LIMIT
     if text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most:
@@ -51,12 +48,10 @@ def paginate(
     *,
     heavy: str | None = None,
 ) -> Page[Item]:
-    """The page of `queryset` after `cursor` (None: the first), at most `limit` items: one query. `heavy` names a text
-    column that may be large: then the page ends early, with HEAVIEST bytes of it, and the texts are read by a second
-    query when it is known which ones fit. The rows must be instances. `order` names columns that are never null, `-`
-    for descending; the last one must be unique (`["-created_at", "-id"]`). They may run in different directions and may
-    cross relations (`project__name`); rows may be instances or the dicts of `.values()`. The cursor is bound to `kind`,
-    `facts` and `order`. Raises ValidationFailed on the field `cursor`."""
+    """The page of `queryset` after `cursor`, at most `limit` items, in one query. `order` names non-null columns, `-`
+    for descending, related ones allowed, the last unique (`["-created_at", "-id"]`). Rows are instances or dicts.
+    `heavy` names a large text column, which is read by a second query and may end the page early. The cursor is bound
+    to `kind`, `facts` and `order`. Raises ValidationFailed on `cursor`."""
     bound = [list(order), *facts]
     if cursor is not None:
         values = cursors.decode(kind, bound, cursor)
@@ -78,7 +73,7 @@ def paginate(
 
 
 def _fitting(octets: Sequence[int]) -> int:
-    """How many texts of these sizes, from the first, fit on a page."""
+    """How many of the first texts fit on a page."""
     total = 0
     for number, size in enumerate(octets):
         total += size
@@ -88,7 +83,7 @@ def _fitting(octets: Sequence[int]) -> int:
 
 
 def _after(order: Sequence[str], values: Sequence[Any]) -> Any:
-    """The condition "behind this row". One direction: PostgreSQL's row comparison, which an index answers by itself."""
+    """The condition "after this row": a row comparison if all directions agree."""
     names = [name.removeprefix("-") for name in order]
     if len(order) > 1 and len({name.startswith("-") for name in order}) == 1:
         compare = TupleLessThan if order[0].startswith("-") else TupleGreaterThan

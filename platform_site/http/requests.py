@@ -1,7 +1,5 @@
-"""The current request, for code that does not receive it as an argument: its id, and headers of its response. The
-middleware (`platform_site.http.middleware.api`) opens and closes a request; Celery's hooks
-(`platform_site.observability.logs`) do the same for a task, so that the id given by a client is in each log line,
-error, event and run."""
+"""The current request: its id and response headers, opened by middleware (`platform_site.http.middleware.api`) and by
+Celery's hooks (`platform_site.observability.logs`), so the id is in each log line, error, event and run."""
 
 import re
 from contextvars import ContextVar, Token
@@ -16,7 +14,7 @@ from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity import ids
 
 KEY_BEGINNINGS: Final = "sk|rt|oac|oal|lnk|hk|whsec"
-"""The prefixes of keys, tokens, codes, links, inbound endpoints and signing secrets, without the underscore."""
+"""Prefixes of keys, tokens, codes, links, inbound endpoints and signing secrets."""
 # Text that looks like a secret is refused as an id: it would be written to every log line.
 _ID: Final = re.compile(rf"(?!(?:{KEY_BEGINNINGS})_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{{0,63}}", re.ASCII)
 _ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
@@ -24,18 +22,17 @@ _current: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 
 MAX_PARAMETERS: Final = 100
 _REMEMBERED_LENGTH: Final = 512
-"""Parsed query strings up to this length are cached: parsing takes 15 µs, and applications repeat them. Longer ones are
-rare, and 2,048 of them would take much memory."""
+"""Shorter query strings are cached parsed: parsing takes 15 µs."""
 
 
 def current_request_id() -> str | None:
-    """The id of the request (or of the request that caused this task); None outside of both."""
+    """None outside requests and tasks."""
     return _current.get()
 
 
 def open_request(offered: str | None = None) -> Token[str | None]:
-    """Begin a request or task. Its id is `offered` if that has 1-64 of `A-Za-z0-9._:-` and starts with a letter or a
-    digit, else a new `req_…`. The token goes to `close_request`."""
+    """Begin a request or task, with the id `offered` if valid (1-64 of `A-Za-z0-9._:-`, first alphanumeric), else a new
+    `req_…`. Returns the token for `close_request`."""
     return _current.set(offered if offered is not None and _ID.fullmatch(offered) else ids.new("req"))
 
 
@@ -44,14 +41,13 @@ def close_request(token: Token[str | None]) -> None:
 
 
 def add_header(request: HttpRequest, name: str, value: str) -> None:
-    """Add a header to the response, also if that is an error. `name` and `value` are printable ASCII."""
+    """Also on errors. `name` and `value` are printable ASCII."""
     headers: dict[str, tuple[str, str]] = request.__dict__.setdefault("answer_headers", {})
     headers[name.lower()] = (name, value)
 
 
 def named_environment(request: HttpRequest) -> str | None:
-    """The environment that a request names by the header `X-Environment`, else by its host, else None. The header is
-    returned unchecked. A host is `env-….<PLATFORM_DOMAIN>`, because host names have no underscore."""
+    """The unchecked environment of `X-Environment`, else of the host `env-….<PLATFORM_DOMAIN>`, else None."""
     header: str | None = request.META.get("HTTP_X_ENVIRONMENT")
     if header:
         return header
@@ -59,7 +55,7 @@ def named_environment(request: HttpRequest) -> str | None:
 
 
 def environment_of_host(host: str) -> str | None:
-    """`env_…` if `host` (a Host header, with or without port) is `env-….<PLATFORM_DOMAIN>`, else None."""
+    """`env_…` for the host `env-….<PLATFORM_DOMAIN>`, else None."""
     if host[:4].lower() != "env-":
         return None
     label, dot, domain = host.lower().partition(".")
@@ -70,10 +66,8 @@ def environment_of_host(host: str) -> str | None:
 
 
 def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
-    """The query parameters, each at most once. `allowed` are the known ones. Others are refused, because ignoring a
-    misspelled filter would widen the result; names that begin with `_` (cache busters) are ignored. None ignores
-    unknown names: for endpoints of a single object. Raises ValidationFailed naming each parameter that is unknown,
-    repeated, not UTF-8 or has a NUL."""
+    """The query parameters. Raises ValidationFailed for those repeated, not UTF-8, with NUL, or not in `allowed` (a
+    misspelled filter would widen a result). Names with `_` are ignored; `allowed` None ignores unknown ones."""
     if not query_string:
         return {}
     if len(query_string) <= _REMEMBERED_LENGTH:

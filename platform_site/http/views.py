@@ -1,21 +1,7 @@
-"""`ApiViewSet`: the base class of all API endpoints. A DRF viewset (actions, serializers and drf-spectacular work as
-usual) without the parts of its dispatch that a JSON API does not need: content negotiation, versions, renderers,
-browsable pages. A request is processed as method → caller → scope → query parameters → action, which returns finished
-bytes (`respond`, `created`, `no_content`) instead of DRF's Response. docs/explanation/performance.md compares it with
-DRF's own dispatch.
-
-    class ProjectViewSet(ApiViewSet):
-        required_scopes = {"list": "projects:read", "create": "projects:create"}
-        query_parameters = {"list": frozenset({"limit", "cursor"})}
-
-        def list(self, request):
-            page = services.list_projects(self.caller, limit=self.query.get("limit"), …)
-            return respond({"data": […], "next_cursor": page.next_cursor})
-
-        def create(self, request):
-            values = self.read(ProjectInput)
-            return created(f"/v1/projects/{project.id}", {…})
-"""
+"""`ApiViewSet`: the base class of all API endpoints: a DRF viewset without content negotiation, renderers and browsable
+pages. A request is processed as method → caller → scope → query parameters → action, which returns finished bytes
+(`respond`, `created`, `no_content`). Example: docs/how-to/extend.md; comparison with DRF's dispatch:
+docs/explanation/performance.md."""
 
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
@@ -47,20 +33,19 @@ from platform_site.postgres.replicas import Freshness
 
 LIST_PARAMETERS = frozenset({"limit", "cursor"})
 MAX_RUNS = 3
-"""How often an action runs at most when PostgreSQL undid its transaction (deadlock, serialization failure)."""
+"""Maximum runs of an action that PostgreSQL aborted."""
 
 View = TypeVar("View", bound="ApiViewSet")
 
 
 def encode(data: Any) -> bytes:
-    """JSON of a response. Integers beyond 64 bits, which orjson refuses, cannot pass `fields.JSONField`."""
+    """Integers beyond 64 bits cannot pass `fields.JSONField`."""
     return orjson.dumps(data)
 
 
 class JsonResponse(HttpResponse):
-    """As `HttpResponse(body, status=…, content_type="application/json", headers=…)`, made in a fifth of its time. What
-    Django's constructors work out is always the same here (tests/api/test_fast_responses.py compares both). Names and
-    values of headers are set by the platform, in printable ASCII; the server drops others."""
+    """As `HttpResponse(body, status=…, content_type="application/json", headers=…)`, in a fifth of the time
+    (tests/api/test_fast_responses.py compares them). Headers are printable ASCII of the platform."""
 
     def __init__(self, body: bytes, status: int, headers: Mapping[str, str] | None) -> None:
         store = {"content-type": ("Content-Type", "application/json")}
@@ -81,8 +66,7 @@ class JsonResponse(HttpResponse):
 
 
 def respond(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
-    """A JSON answer. `data` is anything orjson writes; bytes are JSON already (PostgreSQL made it) and go out as they
-    are."""
+    """`data` is anything orjson writes, or JSON as bytes."""
     return JsonResponse(data if type(data) is bytes else encode(data), status, headers)
 
 
@@ -104,21 +88,20 @@ def not_modified(headers: Mapping[str, str]) -> HttpResponse:
 
 
 def is_translated(error: ApiError | type[ApiError]) -> bool:
-    """Whether `client_errors_as` replaces this error: errors of the body, not of the URL, the method, the rate or the
-    project."""
+    """Whether `client_errors_as` replaces this error: errors of the body."""
     kind = error if isinstance(error, type) else type(error)
     return 400 <= error.status < 500 and error.status not in (404, 405, 429) and not issubclass(kind, ProjectSuspended)
 
 
 def never_stored(response: HttpResponse) -> HttpResponse:
-    """The same answer, marked for answers with tokens and secrets: no cache may keep it."""
+    """For responses with tokens and secrets."""
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
 class ApiRequest(Request):
-    """DRF's request whose `data` is read by `platform_site.http.bodies` and by nothing else. Made without what only
-    DRF's own parsers, negotiation and authentication would ask it for."""
+    """DRF's request with `data` read by `platform_site.http.bodies`, made without parsers, negotiation and
+    authentication."""
 
     def __init__(self, request: HttpRequest, view: "ApiViewSet") -> None:
         self._request = request
@@ -129,14 +112,13 @@ class ApiRequest(Request):
         self._data = self._full_data = self._files = self._content_type = self._stream = unread
 
     def known_as(self, caller: Caller, credential: Any) -> Caller:
-        """Set `user` and `auth`, here and on Django's request as DRF does, and return the caller."""
+        """Set `user` and `auth`, also on Django's request."""
         self._user, self._auth = caller, credential
         self._request.__dict__ |= {"user": caller, "auth": credential}
         return caller
 
     @property
     def data(self) -> Any:
-        """The body's JSON. Raises as `bodies.read_request`."""
         if self._full_data is Empty:
             self._load_data_and_files()
         return self._full_data
@@ -154,35 +136,29 @@ def _checked(serializer: type[BaseSerializer[Any]], given: Mapping[str, Any], **
 
 
 class ApiViewSet(ViewSet):
-    """Base of every viewset under /v1. See the module docstring; subclasses fill in the attributes below."""
-
     required_scopes: ClassVar[Mapping[str, str | None]] = {}
-    """For each action its required scope, None for any authenticated caller. An action without an entry does not start,
-    so that none is left open by mistake."""
+    """By action, the required scope; None: any authenticated caller. An action without an entry does not start."""
     environment: ClassVar[Literal["required", "optional", "unused"]] = "required"
-    """Whether a call means an environment. Required: `self.place` is there, or the call is refused with 422. Optional:
-    it is there if the caller has or names one. Unused: an account's call means none, and none is looked for."""
+    """Whether a call means an environment. Required: `self.place` is set, or 422. Optional: if the caller has or names
+    one. Unused: none for accounts."""
     public: ClassVar[bool] = False
-    """No token is read. `self.caller` then raises."""
+    """No token is read; `self.caller` raises."""
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """For each action its query parameters; others are 422. `list` without an entry takes `limit` and `cursor`. Actions
-    on a single object without an entry ignore the query string."""
+    """By action, its query parameters; others are 422. Defaults: `limit` and `cursor` for `list`; ignored otherwise."""
     foreign_queries: ClassVar[bool] = False
-    """The query string is written by another party and read by the action: it is not checked before."""
+    """Another party writes the query string, and the action reads it."""
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
-    """For each action the errors that do not follow from its shape (`platform_site.http.openapi.description`), for the
-    description."""
+    """By action, additional errors for the description."""
     unsafe_reads: ClassVar[frozenset[str]] = frozenset()
-    """The actions that change something although they answer GET: not for a second run by themselves."""
+    """GET actions that change something and cannot be repeated."""
     safe_posts: ClassVar[frozenset[str]] = frozenset()
-    """The actions that change nothing although they answer POST: run again where a read is."""
+    """POST actions that change nothing and can be repeated."""
     tagged: ClassVar[frozenset[str]] = frozenset()
-    """The actions whose success carries an `ETag`, for the description."""
+    """Actions with an `ETag`, for the description."""
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
-    """The actions whose body may be left out: `read` and `read_object` then read `{}`."""
+    """Actions whose body may be missing: `read` and `read_object` return `{}`."""
     client_errors_as: ClassVar[type[ApiError] | None] = None
-    """Return every client error as this one: `InvalidGrant` at the token endpoint. Except 404, 405, 429 and
-    `project_suspended`, which do not concern the credentials: clients discard refused credentials."""
+    """Replaces client errors, except 404, 405, 429 and `project_suspended`: `InvalidGrant` at the token endpoint."""
 
     parser_classes = (StrictJSONParser,)
     renderer_classes = (JSONRenderer,)
@@ -193,20 +169,20 @@ class ApiViewSet(ViewSet):
     action: str
     request: ApiRequest
     query: dict[str, str]
-    """This request's query parameters, checked by `query_parameters`."""
+    """Checked by `query_parameters`."""
     _caller: Caller | None = None
     _authenticators: ClassVar[tuple[BaseAuthentication, ...]]
 
     @property
     def caller(self) -> Caller:
-        """Who asks. Set before the action runs, except in a public viewset."""
+        """Not in a public viewset."""
         if self._caller is None:
             raise RuntimeError(f"{type(self).__name__} is public and has no caller")
         return self._caller
 
     @property
     def place(self) -> EnvironmentRef:
-        """The environment that the call means, in a viewset that requires one."""
+        """In a viewset that requires an environment."""
         place = None if self._caller is None else self._caller.place
         if place is None:
             raise RuntimeError(f"{type(self).__name__} requires no environment, so a call may mean none")
@@ -214,33 +190,27 @@ class ApiViewSet(ViewSet):
 
     @property
     def freshness(self) -> Freshness | None:
-        """What a replica must show to answer this request's reads; None where only the primary may, and always while
-        no replica is configured. For actions that change nothing."""
+        """What a replica needs to answer this request's reads; None for the primary only."""
         found: Freshness | None = self.request._request.__dict__.get("freshness")
         return found
 
     # ── What an action uses ──
 
     def read(self, serializer: type[BaseSerializer[Any]], **options: Any) -> dict[str, Any]:
-        """The body, validated by `serializer`.
-
-        `options` go to the serializer (`partial=True` for a PATCH, `context=…`). Raises InvalidRequest (not JSON),
-        UnsupportedMediaType, PayloadTooLarge, and ValidationFailed naming every invalid field at once.
-        """
+        """The body, validated by `serializer` with `options` (`partial=True`, `context=…`). Raises InvalidRequest,
+        UnsupportedMediaType, PayloadTooLarge, and ValidationFailed naming all invalid fields."""
         return _checked(serializer, self.read_object(), **options)
 
     def read_filters(self, serializer: type[BaseSerializer[Any]]) -> dict[str, Any]:
-        """The query parameters of a list besides `limit` and `cursor`, validated by `serializer`.
-
-        A bare plus sign of a time zone in `since` and `until` arrives as a space. Raises ValidationFailed.
-        """
+        """A list's query parameters without `limit` and `cursor`. A plus sign in `since` and `until` arrives as a
+        space. Raises ValidationFailed."""
         given = {name: value for name, value in self.query.items() if name not in LIST_PARAMETERS}
         for name in given.keys() & {"since", "until"}:
             given[name] = given[name].replace(" ", "+")
         return _checked(serializer, given)
 
     def read_object(self) -> dict[str, Any]:
-        """The body as it is, which must be an object. For bodies whose members a schema document decides."""
+        """The body, which must be an object."""
         left_out = self.action in self.optional_bodies and not self.request._request.body
         data = {} if left_out else self.request.data
         if not isinstance(data, dict):
@@ -281,7 +251,7 @@ class ApiViewSet(ViewSet):
         return view
 
     def _without_action(self, request: HttpRequest, allow: str) -> HttpResponseBase:
-        """OPTIONS that is no preflight says which methods there are, and nothing else: no metadata. The rest is 405."""
+        """OPTIONS returns the methods; the rest is 405."""
         if request.method == "OPTIONS":
             response = no_content()
             response.headers["Allow"] = allow
@@ -289,12 +259,8 @@ class ApiViewSet(ViewSet):
         return exception_handler.respond(MethodNotAllowed(f"This endpoint takes {allow}.", headers={"Allow": allow}))
 
     def _answer(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
-        """Run the action; again where PostgreSQL says so. Every exception ends here.
-
-        A read whose connection turned out dead runs once more on a new one. An action whose transaction PostgreSQL
-        undid (deadlock, serialization failure) runs up to MAX_RUNS times, unless something was committed already, when
-        a second run would not be the first one over again.
-        """
+        """Run the action. A read on a dead connection runs once more; a transaction aborted by PostgreSQL up to
+        MAX_RUNS times, unless something was committed."""
         runs = 1
         is_get = request.method in ("GET", "HEAD")
         safe = self.action not in self.unsafe_reads if is_get else self.action in self.safe_posts
@@ -327,7 +293,7 @@ class ApiViewSet(ViewSet):
         return action(self.request, *self.args, **self.kwargs)
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """The class in the settings, by path: the kernel does not import the layer that creates callers."""
+        """By the settings' path: the class is in a higher layer."""
         return [] if self.public else [import_string(settings.CALLER_AUTHENTICATION)()]
 
     def _authenticate(self) -> Caller:

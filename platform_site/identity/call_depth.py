@@ -21,34 +21,33 @@ from platform_site.security import keyring
 HEADER: Final = "X-Platform-Depth"
 META: Final = "HTTP_X_PLATFORM_DEPTH"
 MAX_DEPTH: Final = 8
-"""A chain of webhooks, functions and row writes is cut here."""
+"""A chain of webhooks, functions and row writes ends here."""
 BELIEVED_MINUTES: Final = 60
-"""Long enough for a receiver that answers by a queue of its own, and for the clocks of two hosts."""
+"""Enough for a receiver with a queue, and clock differences."""
 _PURPOSE: Final = "platform.chain"
 _said_here: Final[ContextVar[str | None]] = ContextVar("chain", default=None)
 _FORM: Final = re.compile(r"(\d{1,3})\.(\d{1,10})\.([A-Za-z0-9_-]{22})", re.ASCII)
 
 
 def sign(depth: int, environment_id: str) -> str:
-    """The header's value for a call that the environment makes; `depth` counts that call."""
+    """The header for a call by the environment, which `depth` includes."""
     minute = _minute()
     mac = keyring.mac(_said(depth, minute, environment_id), purpose=_PURPOSE)
     return f"{depth}.{minute}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
 
 def depth_of(meta: Mapping[str, Any], environment_id: str) -> int:
-    """What the header of a call into the environment says, of which `meta` is `request.META`; 0 unless it was signed
-    for that environment within the hour."""
+    """The header's depth; 0 unless signed for this environment within BELIEVED_MINUTES."""
     return _depth_said(meta.get(META), environment_id)
 
 
 def read_depth(meta: Mapping[str, Any]) -> None:
-    """Remember what the header of the request at hand says, for code that is not handed the request."""
+    """Remember the header for `depth_here`."""
     _said_here.set(meta.get(META))
 
 
 def depth_here(environment_id: str) -> int:
-    """As `depth_of`, of the request at hand; 0 outside of one."""
+    """As `depth_of`, for the current request; 0 without one."""
     return _depth_said(_said_here.get(), environment_id)
 
 

@@ -1,8 +1,8 @@
-"""The normal form in which emails are stored, compared and counted. Pure computation."""
+"""The normal form of emails. Pure."""
 
 import unicodedata
 
 
 def normalize(text: str) -> str:
-    """`text` without surrounding white space, in Unicode's NFC and in lower case. `text` need not be a valid email."""
+    """Stripped, in NFC and lower case. `text` need not be valid."""
     return unicodedata.normalize("NFC", text.strip()).lower()

@@ -1,6 +1,5 @@
-"""Public identifiers: a kind prefix, an underscore and a UUIDv7 in 26 characters of lower-case Crockford base32. The
-form is TypeID's (https://github.com/jetify-com/typeid, spec 0.3). Ids made by one process sort by their making, also
-within a millisecond; ids of several processes sort to the millisecond."""
+"""Public identifiers: a prefix, an underscore and a UUIDv7 in 26 characters of Crockford base32 (TypeID 0.3,
+https://github.com/jetify-com/typeid). Ids of one process sort by creation, those of several to the millisecond."""
 
 import os
 import re
@@ -47,7 +46,7 @@ _last = 0
 
 
 def _uuid7() -> int:
-    """128 bits of RFC 9562 UUIDv7, strictly growing within this process (a counter fills `rand_a` and `rand_b`)."""
+    """RFC 9562 UUIDv7, strictly increasing in this process (by `rand_a` and `rand_b`)."""
     global _last
     now = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(10), "big")
@@ -61,32 +60,32 @@ def _uuid7() -> int:
 
 
 def new(prefix: str) -> str:
-    """A fresh id such as `prj_01k6…`; `prefix` is one of PREFIXES. Raises ValueError for another."""
+    """Such as `prj_01k6…`. Raises ValueError for an unknown prefix."""
     if prefix not in PREFIXES:
         raise ValueError(f"unknown id prefix {prefix!r}")
     return f"{prefix}_{suffix()}"
 
 
 def suffix() -> str:
-    """The 26 characters after the underscore, for ids whose prefix a tenant chose."""
+    """For ids with a tenant's prefix."""
     value = _uuid7()
     pairs = _PAIRS
     return "".join([pairs[(value >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
 def earliest(prefix: str, at: datetime) -> str:
-    """The smallest id of this kind that could be made at `at`: a bound for looking ids up by their time."""
+    """The smallest id of this kind created at `at`."""
     value = int(at.timestamp() * 1000) << 80
     return f"{prefix}_" + "".join([_PAIRS[(value >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
 def matches(prefix: str, value: object) -> bool:
-    """Whether `value` has the form of an id of this kind. It says nothing about whether the thing exists."""
+    """Whether `value` has the form of such an id."""
     return isinstance(value, str) and (found := _PATTERN.fullmatch(value)) is not None and found[1] == prefix
 
 
 def created_at(value: str) -> datetime:
-    """When the id was made, to the millisecond, in UTC. Raises ValueError if `value` is not an id."""
+    """When it was created, to the millisecond, in UTC. Raises ValueError."""
     found = _PATTERN.fullmatch(value)
     if found is None:
         raise ValueError("not an id")

@@ -1,7 +1,5 @@
-"""What each plan allows: one table, for callers at `GET /v1/limits` and for readers in docs/reference/limits.md.
-Thresholds are per minute and per caller, quotas are counts, sizes are bytes, times are milliseconds. Of these,
-`RATE_LIMIT_FACTOR` multiplies the rates (`platform_site.redis.rate_limits`). A test keeps the page in step with the
-table. Contract section 8."""
+"""The plans' limits, for `GET /v1/limits` and docs/reference/limits.md (a test compares them). Rates are per minute and
+caller, multiplied by `RATE_LIMIT_FACTOR` (`platform_site.redis.rate_limits`). Contract section 8."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,25 +9,23 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """The limits of one plan."""
-
     name: str
     requests_per_minute: int
-    """Per caller: one account, one app user or one server key."""
+    """Per account, app user or server key."""
     visitor_requests_per_minute: int
     """Per publishable key and client IP address."""
     token_requests_per_minute: int
-    """At the token endpoint, per (pool, e-mail)."""
+    """Per (pool, email)."""
     emails_per_recipient_per_hour: int
-    """Emails of one kind from one pool to one recipient: sign-up, password reset, a notification."""
+    """Of one kind from one pool."""
     emails_per_hour: int
-    """Per pool, to entered emails: sign-up, verification, a new email."""
+    """Per pool, to entered emails."""
     emails_to_users_per_hour: int
-    """Per pool, to users: password reset, notifications. Further ones wait for the next hour."""
+    """Per pool, to users. Further ones wait."""
     invitations_per_hour: int
     """Per pool."""
     projects_per_account: int
-    """Counted over the projects that an account owns on this plan."""
+    """Owned projects on this plan."""
     members_per_project: int
     preview_branches_per_project: int
     keys_per_environment: int
@@ -38,36 +34,33 @@ class PlanLimits:
     webhooks_per_environment: int
     functions_per_environment: int
     schedules_per_environment: int
-    """Functions that run by a schedule; stopped ones do not count."""
+    """Without stopped ones."""
     event_functions_per_environment: int
-    """Functions that run on events; stopped ones do not count."""
+    """Without stopped ones."""
     function_timeout_ms: int
-    """The ceiling of a function's `timeout_ms`, and what it has if it names none is never above it."""
+    """Also caps the default."""
     function_memory_mb: int
     function_concurrency: int
-    """Concurrent synchronous runs of one environment, and as many queued ones; further ones are refused or wait. At
-    least two: anonymous callers may use half of them."""
+    """Of synchronous runs in an environment, and as many queued ones. At least two: anonymous callers may use half."""
     queued_runs: int
-    """Queued runs of one environment per kind of caller: keys and members, inbound endpoints, app users, of whom one
-    may have an eighth. Approximate (`functions.quotas.queue_quotas`)."""
+    """In an environment per kind of caller: keys and members, inbound endpoints, app users (of whom one may have an
+    eighth). Approximate (`functions.quotas.queue_quotas`)."""
     queued_bytes: int
-    """What the inputs of those may have together."""
+    """Of their inputs together."""
     visitor_queued_runs: int
-    """Queued runs for publishable keys that wait in one environment; a few more where several come at one moment."""
+    """For publishable keys, in an environment; approximate."""
     visitor_queued_bytes: int
-    """What the inputs of those may have together."""
+    """Of their inputs together."""
     streams_per_environment: int
-    """Open streams of live changes; each publishable key may have half of them."""
+    """Each publishable key may have half."""
     streams_per_caller: int
     change_retention_seconds: int
-    """For how long after its last stream a table records events, so that a client can go on where it was cut off."""
+    """How long a table records events after its last stream, so that clients can resume."""
     request_log_days: int
-    """For how long entries of the request log are kept."""
     run_output_bytes: int
     run_history_bytes: int
-    """What an environment's ended runs may take of the disk, but for those for publishable keys; beyond it the oldest
-    go before their seven days. About so much (`functions.runs.sampled_sizes`), and far more than ordinary use
-    leaves."""
+    """Disk use of an environment's ended runs, except anonymous ones; the oldest are deleted early. Approximate
+    (`functions.runs.sampled_sizes`)."""
 
 
 PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
@@ -176,32 +169,29 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
 
 
 def plan_limits(name: str) -> PlanLimits:
-    """The limits of the plan `name` (`free`, `pro`, `team`). Raises KeyError for another."""
+    """Raises KeyError."""
     return PLANS[name]
 
 
 def most_of(limit: str) -> int:
-    """What the plan allows that allows most of it: no request may ask for more."""
+    """The largest plan's limit."""
     return max(int(getattr(plan, limit)) for plan in PLANS.values())
 
 
 @dataclass(frozen=True, slots=True)
 class IpAddressLimits:
-    """Limits of one client IP address (an IPv4 address or an IPv6 /64), per minute unless the name says otherwise, on
-    every plan."""
+    """Limits per client IP (IPv4, or IPv6 /64), per minute, on every plan."""
 
     token_requests_per_minute: int
-    """Passwords and codes at the token endpoint, and other tries to sign in or up."""
+    """Passwords and codes, at all sign-in and sign-up endpoints."""
     refreshes_per_minute: int
-    """Token refreshes: many users behind one IP address do these all day, and a refresh token cannot be guessed."""
+    """Many users may share an IP; refresh tokens cannot be guessed."""
     refused_requests_per_minute: int
-    """Requests whose token was refused."""
     anonymous_requests_per_minute: int
-    """Requests without a token, where none is needed."""
     email_requests_per_hour: int
-    """Emails requested by sign-up or password reset, so that one client does not use up the pool's limit."""
+    """So that one client does not use up the pool's limit."""
     known_browser_requests_per_minute: int
-    """Passwords at the console's sign-in from one browser in which the same person has signed in before."""
+    """At the console's sign-in, from a known browser."""
 
 
 IP_ADDRESS_LIMITS: Final = IpAddressLimits(

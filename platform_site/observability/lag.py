@@ -1,7 +1,6 @@
-"""Queue lag, results of the latest delivery attempts, and the last worker heartbeat: for `/metrics` and `/readyz`. A
-worker measures each region's queues (`rollups`) and records a heartbeat every few seconds, both in the control
-database, so every web host reports the same without asking a region. Items that waited at the last measurement count as
-still waiting: without a worker, or with an unavailable region, the lag grows and alerts fire."""
+"""Queue lag, delivery results and the last worker heartbeat, for `/metrics` and `/readyz`. A worker writes them to the
+control database every few seconds. Items that waited then count as still waiting: without a worker, the lag grows and
+alerts fire."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -18,7 +17,7 @@ from platform_site.observability import metrics
 
 WORKERS: Final = health.WORKERS
 SILENT_AFTER: Final = 30.0
-"""Seconds without a word after which no worker is believed to live. Without beat a worker's clock says it every 15."""
+"""Seconds without a heartbeat; without beat a worker's scheduler writes one every 15."""
 
 _AGES: Final = """
 SELECT name, extract(epoch FROM now() - sample.at)::float8, extract(epoch FROM now() - measured_at)::float8,
@@ -30,23 +29,23 @@ SELECT name, extract(epoch FROM now() - sample.at)::float8, extract(epoch FROM n
                   FROM platform_site_regionmetric lately
                  WHERE lately.region = sample.name AND lately.at > now() - interval '10 minutes') AS buckets
 """
-"""Ten minutes are the present bucket and the one before it."""
+"""The current bucket and the one before."""
 _HEARTBEAT_AGE: Final = "SELECT extract(epoch FROM now() - at)::float8 FROM platform_site_sample WHERE name = %s"
 
 
 class NoWorker(Exception):
-    """No worker was heard of lately."""
+    pass
 
 
 def record_heartbeat() -> None:
-    """Record that a worker is alive. A periodic job, so that one of many workers does it for all."""
+    """A periodic job: one of many workers writes it."""
     from platform_site.models import Sample
 
     Sample.objects.update_or_create(name=WORKERS, defaults={"at": Now()})
 
 
 def ping_workers() -> None:
-    """The check of `/readyz`, in a thread of its own. Raises NoWorker, or what the database raises."""
+    """The check of `/readyz`. Raises NoWorker, or database errors."""
     try:
         with connection.cursor() as cursor:
             cursor.execute(_HEARTBEAT_AGE, [WORKERS])
@@ -58,7 +57,7 @@ def ping_workers() -> None:
 
 
 class Lag(Collector):
-    """One statement a scrape. Without the control database it says nothing, and the scrape goes on."""
+    """One statement per scrape; empty without the control database."""
 
     def collect(self) -> Iterator[Metric]:
         try:

@@ -1,7 +1,5 @@
-"""Log lines: one JSON object each (`LOG_FORMAT=json`), or readable text under `manage.py up`. Every line carries the id
-of the request it belongs to, in the web processes and in Celery's. Secrets are cut by what they look like, not by where
-they stand, in the finished line: message, extras and stack traces alike. Every request makes one line, by `access`,
-which names the route and never the path."""
+"""Log lines: JSON (`LOG_FORMAT=json`) or text, with the request's id, in web processes and Celery. Secrets are redacted
+by their form in the finished line. `access` writes one line per request, with the route and never the path."""
 
 import contextlib
 import logging
@@ -36,11 +34,11 @@ _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))
 REDACTED: Final = "[redacted]"
 MAX_FIELDS_SHOWN: Final = 10
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What ends a line somewhere, drives a terminal, or shows a text in another order than it has: all but the tab."""
+"""Line breaks, terminal control and direction characters; not the tab."""
 
 
 def redact(text: str) -> str:
-    """`text` without anything that looks like a secret (what kind it was stays readable), and as UTF-8 can write it."""
+    """`text` with secrets replaced by their kind, as valid UTF-8."""
     text = text.encode("utf-8", "replace").decode()
     return _SECRETS.sub(
         lambda found: (found["kind"] or found["scheme"] or found["url"] or found["pair"] or "") + REDACTED, text
@@ -69,9 +67,8 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:34:56 warning platform.errors the message key=value req_…`, for people. A trace follows in lines of its own,
-    indented: whatever an exception says, none of them looks like another record. Control characters are escaped
-    everywhere."""
+    """`12:34:56 warning platform.errors the message key=value req_…`. Traces are indented, so that no line looks like a
+    record; control characters are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
@@ -126,9 +123,8 @@ def access(
     table: str | None = None,
     error: ApiError | None = None,
 ) -> None:
-    """The one line of a request. `route` is the template (`/v1/rows/{table}`), so no value of a client's is in it.
-    `replica` names the one that answered in the primary's place. `table` and `error` are for text lines of 4xx alone.
-    Built without `Logger._log`, which would walk the stack to learn who called: half of what a line costs."""
+    """The line of a request. `route` is the template; `replica` answered instead of the primary; `table` and `error`
+    are for text lines of 4xx. Without `Logger._log`, which walks the stack: half of the cost."""
     if not _access.isEnabledFor(logging.INFO):
         return
     record = _AccessRecord(
@@ -151,8 +147,7 @@ def access(
 
 
 class _AccessRecord(logging.LogRecord):
-    """A record that says what all of them have in common once, and not where it was made and by which thread: finding
-    that out is most of what an ordinary one costs."""
+    """A record without place and thread, most of an ordinary one's cost."""
 
     def __init__(self, **facts: Any) -> None:
         self.__dict__ = _IN_COMMON | facts
@@ -162,7 +157,7 @@ _IN_COMMON: Final = {**vars(logging.LogRecord(_access.name, logging.INFO, "", 0,
 
 
 class JsonAccessFormatter(JsonFormatter):
-    """The same shape for the access log, whose fields are all our own: nothing to redact, one dict, one dump."""
+    """Fields are our own: no redaction."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = record.__dict__
@@ -186,8 +181,8 @@ class JsonAccessFormatter(JsonFormatter):
 
 
 class TextAccessFormatter(TextFormatter):
-    """`12:34:56 200 GET /v1/projects 3.1 ms usr_… req_…`, and for a developer after a 4xx what was wrong:
-    `… table=tasks validation_failed title:too_long colour:unknown`."""
+    """`12:34:56 200 GET /v1/projects 3.1 ms usr_… req_…`, and after a 4xx `… table=tasks validation_failed
+    title:too_long colour:unknown`."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts = record.__dict__
@@ -207,10 +202,8 @@ class TextAccessFormatter(TextFormatter):
 
 
 class AccessHandler(logging.StreamHandler[TextIO]):
-    """Formats and writes access log lines in batches, in another thread. A write per line would cost each request a
-    system call and wake the reader of the pipe: 12 µs here and 25 µs in `manage.py up`. And a blocked reader would
-    block every request; here it only loses lines beyond MOST_WAITING. A killed process loses the lines of its last
-    `batching.PAUSE`; a terminating one calls `flush`."""
+    """Writes access log lines in batches, in another thread: a write costs each request 12 µs, and a blocked reader
+    would block it. Lines beyond MOST_WAITING are lost, and those of the last `batching.PAUSE` when killed."""
 
     MOST_WAITING: Final = 50_000
 
@@ -219,11 +212,10 @@ class AccessHandler(logging.StreamHandler[TextIO]):
         self.lines: Batch[logging.LogRecord] = Batch(self._write, most=self.MOST_WAITING)
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take the record. Without the handler's lock, which there is no need for."""
+        """Without the handler's lock."""
         return self.lines.put(record)
 
     def flush(self) -> None:
-        """Write what waits, now."""
         self.lines.flush()
 
     def _write(self, records: list[logging.LogRecord]) -> None:
@@ -241,7 +233,7 @@ _open_tasks: Final[dict[str, Token[str | None]]] = {}
 
 
 def connect_celery() -> None:
-    """Let a task have the id of the request that sent it, during the task's run. Called at start."""
+    """A task has the id of the request that sent it. Called at start."""
     from celery import signals
 
     signals.before_task_publish.connect(_stamp, dispatch_uid="request-id", weak=False)
@@ -267,12 +259,12 @@ def _end(task_id: str, **_: Any) -> None:
 
 
 def _keep_logging(**_: Any) -> None:
-    """A receiver of `setup_logging` tells Celery that logging is configured."""
+    """Tells Celery that logging is configured."""
 
 
 class FailedTasks(logging.Filter):
-    """Celery's log record of a failed task, without its redundant `data`. A task that only failed because a database
-    was unavailable gets one line: a periodic job repeats it (`platform_site.background.dispatch`)."""
+    """Removes `data` from records of failed tasks, and the trace if a database was unavailable: a periodic job repeats
+    it (`platform_site.background.dispatch`)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         task = record.__dict__.pop("data", {}).get("name")

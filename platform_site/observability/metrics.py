@@ -1,9 +1,6 @@
-"""Prometheus metrics, counted across all processes of this machine, and the `/metrics` endpoint. prometheus-client
-keeps each process's metrics in a memory-mapped file of `PROMETHEUS_MULTIPROC_DIR` (the data directory's `metrics/`
-unless set), and a scrape adds them up. An ended process keeps its file, so counters never decrease; `reset` removes the
-files of an earlier run when the service starts. Only processes that called `open_metrics_file` keep one: others (each
-command of `manage.py`) remove theirs at their end. The directory must be known before the library is imported, so all
-users import it from here."""
+"""Prometheus metrics over all processes of this machine, and `/metrics`. Each process that called `open_metrics_file`
+keeps a memory-mapped file in `PROMETHEUS_MULTIPROC_DIR`, which a scrape adds up; files of ended processes stay until
+`reset`. The directory must be set before the library is imported, so all users import it from here."""
 
 import atexit
 import hmac
@@ -43,7 +40,7 @@ from platform_site.fastpath.batching import Batch  # noqa: E402
 from platform_site.http.errors import MethodNotAllowed, NotFound  # noqa: E402
 
 BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, float("inf"))
-"""Seconds: an answer is counted with the first bound that it stayed under."""
+"""Seconds: upper bounds of durations."""
 REQUESTS: Final = Counter("platform_requests", "Answered requests.", ["method", "route", "status"])
 SECONDS: Final = Histogram(
     "platform_request_seconds",
@@ -82,19 +79,18 @@ _requests: Final[dict[tuple[str, str, int], Counter]] = {}
 _seconds: Final[dict[tuple[str, str], Histogram]] = {}
 
 EndpointCounts = tuple[dict[int, int], list[int]]
-"""Answers by status, and answers by time taken: one count for each bound of SECONDS, the last without a bound."""
+"""Responses by status, and by duration: a count for each of SECONDS, the last without a bound."""
 
 
 def observe_request(method: str, route: str, status: int, seconds: float) -> None:
-    """Count one answer, a moment later (`batches`): the library takes thirty calls for each, and three for each kind of
-    answer if they come together."""
+    """Count one response a moment later (`batches`): the library is ten times as fast for several together."""
     answered = (method, route, status, seconds)
     if not _answered.put(answered):
         _count([answered])
 
 
 def _count(answered: list[tuple[str, str, int, float]]) -> None:
-    """Count answers. The label children are kept: looking them up costs more than counting."""
+    """Caches the label children: looking them up costs more than counting."""
     times: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
     for method, route, status, seconds in answered:
         times[method, route, status].append(seconds)
@@ -120,14 +116,12 @@ _answered: Final = Batch(_count, most=50_000)
 
 
 def count_now() -> None:
-    """Count what waits to be counted, in this process."""
+    """Count waiting responses."""
     _answered.flush()
 
 
 def own_counts() -> dict[tuple[str, str], EndpointCounts]:
-    """What this process has counted since it began, by (method, route). Costs the requests nothing: the library keeps
-    each count in a place of its own, and these are read. The names with an underscore are its internals; a test would
-    notice any change."""
+    """This process's counts by (method, route), read from the library's internals."""
     count_now()
     found: dict[tuple[str, str], EndpointCounts] = {}
     for (method, route, status), counter in list(_requests.items()):
@@ -144,7 +138,6 @@ _collectors: Final[list[Collector]] = []
 
 
 def open_metrics_file() -> None:
-    """Let what this process counts outlive it. For the processes of the service: web, workers."""
     global _has_file
     _has_file = True
 
@@ -157,13 +150,12 @@ def _remove_own_files() -> None:
 
 
 def add_collector(collector: Collector) -> None:
-    """Let each scrape also call `collector`, for metrics that no process counts. It runs in the scrape's thread, may
-    use a statement or two, and must not raise."""
+    """Call `collector` in each scrape; a few statements, no errors."""
     _collectors.append(collector)
 
 
 def reset() -> None:
-    """Remove the metrics of ended processes. Called before the web workers start."""
+    """Remove the metrics of ended processes, before web workers start."""
     for file in _directory.glob("*_*.db"):
         pid = file.stem.rpartition("_")[2]
         if not (pid.isdigit() and psutil.pid_exists(int(pid))):
@@ -171,14 +163,13 @@ def reset() -> None:
 
 
 def reads_only(request: HttpRequest) -> None:
-    """Raise MethodNotAllowed unless this is a GET or a HEAD. For the few plain views outside of the API."""
+    """Raise MethodNotAllowed unless it is GET or HEAD."""
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(headers={"Allow": "GET, HEAD"})
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """`GET /metrics`: for clients with METRICS_TOKEN, and without a token for this machine only (not in production,
-    where a proxy on the same machine would count as it). Others get 404."""
+    """`GET /metrics`, with METRICS_TOKEN; without one, for loopback outside production. Else 404."""
     reads_only(request)
     if not _may_read(request):
         raise NotFound("There is no such endpoint.")
@@ -192,7 +183,6 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def _remove_files_of_dead_processes() -> None:
-    """Take the gauges of processes that are gone out of the sums; what they counted stays."""
     for file in _directory.glob("gauge_live*_*.db"):
         pid = int(file.stem.rpartition("_")[2])
         if not psutil.pid_exists(pid):

@@ -1,6 +1,5 @@
-"""The metrics file of one process, on a disk that may be full. prometheus-client maps a sparse file into memory. If the
-disk is full, writing to a hole raises SIGBUS, which would end each web process at its next request. Here the blocks are
-allocated before the file is mapped; if that fails, the process counts in memory only, and scrapes miss its metrics."""
+"""The metrics file of a process on a disk that may be full: writing to a sparse mapped file would raise SIGBUS. Blocks
+are allocated first; if that fails, the process counts in memory only."""
 
 import mmap
 import os
@@ -11,8 +10,7 @@ from prometheus_client import mmap_dict, values
 
 
 class MetricsFile(mmap_dict.MmapedDict):
-    """prometheus-client's, with all its blocks. The names with an underscore are the library's; a test would notice any
-    change."""
+    """With the library's internals."""
 
     def __init__(self, filename: str, read_mode: bool = False) -> None:
         super().__init__(filename if read_mode else _with_room(filename), read_mode)  # type: ignore[no-untyped-call]
@@ -36,7 +34,7 @@ class MetricsFile(mmap_dict.MmapedDict):
 
 
 def _with_room(filename: str) -> str:
-    """Allocates the blocks of the file. Returns its name, or that of a file in memory if the disk is full."""
+    """Allocates the file. Returns its name, or that of a file in memory."""
     try:
         with open(filename, "ab") as file:
             if os.fstat(file.fileno()).st_size == 0:
@@ -49,6 +47,6 @@ def _with_room(filename: str) -> str:
 
 
 def use() -> None:
-    """Use such files for all metrics created from now on, on Linux."""
+    """For all metrics created from now on, on Linux."""
     if sys.platform == "linux":
         values.MmapedDict = MetricsFile  # type: ignore[attr-defined]  # which it does not export

@@ -1,5 +1,5 @@
-"""Request counts by endpoint, from the counters of `/metrics`: the difference since the last time is written to the
-control database. Requests pay nothing for it; a killed process loses ten seconds of counts."""
+"""Writes request counts by endpoint from the counters of `/metrics` to the control database; a killed process loses ten
+seconds."""
 
 import contextlib
 import logging
@@ -44,15 +44,14 @@ SELECT date_bin(%(bucket)s::interval, now(), 'epoch'), r.caller_id, r.requests
 
 
 class Traffic:
-    """What this process has handed in already."""
+    """What this process has written."""
 
     def __init__(self) -> None:
         self._handed_in: dict[tuple[str, str], metrics.EndpointCounts] = {}
         self._lock = threading.Lock()
 
     def hand_in(self) -> int:
-        """Write the counts since the last call to the control database. Returns the requests; raises DatabaseError, and
-        loses nothing, if the database is unavailable."""
+        """Write the counts since the last call. Returns the requests; raises DatabaseError and loses nothing."""
         with self._lock:
             present = metrics.own_counts()
             rows = [row for key, counts in present.items() if (row := self._row(key, counts)) is not None]
@@ -90,7 +89,7 @@ class Traffic:
 
 
 class Reporter(threading.Thread):
-    """Hands in every EVERY_SECONDS, and once more when the process ends."""
+    """Every EVERY_SECONDS, and at the end of the process."""
 
     def __init__(self) -> None:
         super().__init__(name="figures", daemon=True)

@@ -1,7 +1,6 @@
-"""Calls: check, connect to what was checked, send, read a bounded answer, keep the connection for the next one. Used by
-webhooks (each attempt), functions (`ctx.fetch`) and sign-in by other providers. A Client may be shared by any number of
-threads. A call ends within `total` seconds (15), whatever the other side does; connecting takes at most `connect` of
-them (5)."""
+"""The HTTP client of webhooks, functions (`ctx.fetch`) and sign-in: checks the URL, connects to the checked IP, and
+reads a bounded response. Thread-safe, with kept connections. A call ends within `total` seconds (15), connecting within
+`connect` (5)."""
 
 import contextlib
 import http.client
@@ -37,13 +36,12 @@ CONNECT_SECONDS: Final = 5.0
 TOTAL_SECONDS: Final = 15.0
 BODY_LIMIT: Final = 64 * 1024
 _HEAD_ALLOWANCE: Final = 128 * 1024
-"""Bytes for status line, headers, interim responses and what the reader takes ahead."""
+"""Bytes for status line, headers, interim responses and read-ahead."""
 _BODY_ALLOWANCE: Final = 8
-"""Bytes on the wire for one of the body: chunks may be tiny."""
+"""Wire bytes per body byte: chunks may be tiny."""
 IDLE_SECONDS: Final = 4.0
-"""Shorter than the five seconds after which Node, the most common receiver, closes an idle connection."""
+"""Node, the most common receiver, closes idle connections after five."""
 _IDLE_PER_HOST: Final = 8
-"""For each owner."""
 _IDLE_IN_ALL: Final = 256
 REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
@@ -55,7 +53,7 @@ class _IdleConnections:
 
 
 class Interruption:
-    """By which another thread ends one call: at once, but for the time that a name or a TLS handshake takes."""
+    """Lets another thread end a call: at once, except during name resolution and TLS handshake."""
 
     def __init__(self) -> None:
         self.has_come = False
@@ -63,7 +61,7 @@ class Interruption:
         self._connection: socket.socket | None = None
 
     def interrupt(self) -> None:
-        """End the call, or never let it begin. May come more than once, and after its end."""
+        """End or prevent the call. Idempotent."""
         with self._lock:
             self.has_come = True
             if self._connection is not None:
@@ -74,7 +72,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def reaching(self, connection: socket.socket) -> Iterator[None]:
-        """While the call waits for this connection. Raises ConnectionError if the call is over."""
+        """While the call waits for this connection. Raises ConnectionError if it has ended."""
         with self._lock:
             if self.has_come:
                 raise ConnectionAbortedError
@@ -87,12 +85,9 @@ class Interruption:
 
 
 Key = tuple[str, str, str, int]
-"""Whose call it is, then scheme, host and port."""
 
 
 class Client:
-    """Calls under one policy, and the connections they leave behind."""
-
     def __init__(
         self,
         *,
@@ -100,8 +95,7 @@ class Client:
         resolve: Callable[[str, int, float, str], list[Address]] = resolver.resolve,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`opened` are networks that may be called though they are not public. `tls` replaces the trust in public
-        certificate authorities."""
+        """`opened` networks may be called though not public. `tls` replaces the certificate authorities."""
         self._opened = tuple(opened)
         self._resolve = resolve
         self._tls = tls or _public_trust()
@@ -109,12 +103,12 @@ class Client:
         self._forget()
 
     def _forget(self) -> None:
-        """Begin without connections; after a fork, too."""
+        """Without connections; also after a fork."""
         self._lock = threading.Lock()
         self._idle: dict[Key, list[_IdleConnections]] = {}
         self._kept = 0
         self._looked_at = 0.0
-        """When it was last looked for connections that were idle for too long."""
+        """When idle connections were last checked."""
 
     def request(
         self,
@@ -130,13 +124,10 @@ class Client:
         is_repeatable: bool | None = None,
         interruption: Interruption | None = None,
     ) -> Response:
-        """One call. `headers` must not frame the message: length, host and connection are ours. `owner` is on whose
-        behalf it is made: the id of an environment, `""` for the platform. Each has connections of its own: a host that
-        takes the body of one request for the beginning of the next, because it reads no bodies there, would give one
-        tenant's secrets into another's hands. Each has a share of the names asked for at a time. A kept connection may
-        turn out dead at the moment it is used. If nothing came back on it, the call is made once more on a new one,
-        provided that it `is_repeatable` (None: if the method is). An interrupted call is Broken. Raises an
-        OutboundError, or ValueError for a method or header that HTTP does not have."""
+        """One call. `headers` must not set length, host or connection. `owner` (an environment's id, `""` for the
+        platform) has its own connections, since a host that misreads a request's end would mix tenants' secrets, and a
+        share of name lookups. On a dead kept connection it is repeated if `is_repeatable` (None: by method). Raises an
+        OutboundError (ConnectionBroken if interrupted), ValueError."""
         deadline = time.monotonic() + total
         interruption = interruption or Interruption()
         try:
@@ -168,7 +159,7 @@ class Client:
     def _connect(
         self, target: Target, owner: str, deadline: float, seconds: float, interruption: Interruption
     ) -> Bounded:
-        """A connection to one of the current, allowed IP addresses of `target`."""
+        """A connection to an allowed IP address of `target`."""
         by = min(deadline, time.monotonic() + seconds)
         try:
             addresses = self._resolve(target.host, target.port, by, owner)
@@ -228,7 +219,7 @@ class Client:
         return secured
 
     def _take(self, key: Key) -> Bounded | None:
-        """A kept connection that still lives, the latest first."""
+        """The latest live connection."""
         while True:
             with self._lock:
                 idle = self._idle.get(key)
@@ -259,7 +250,7 @@ class Client:
             one.close()
 
     def _expired(self, now: float) -> list[Bounded]:
-        """Take out every connection that was idle for too long. With the lock held."""
+        """Remove connections that were idle for too long, with the lock held."""
         self._looked_at = now
         expired: list[Bounded] = []
         for key, idle in list(self._idle.items()):
@@ -314,7 +305,7 @@ class Client:
 
 @cache
 def _public_trust() -> ssl.SSLContext:
-    """The system's certificate authorities (SSL_CERT_FILE is honoured) and, for a bare container, those of certifi."""
+    """The system's certificate authorities (or SSL_CERT_FILE) and certifi's."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
@@ -325,7 +316,7 @@ _making = threading.Lock()
 
 
 def client() -> Client:
-    """The process's client under `settings.OUTBOUND_ALLOWED_NETWORKS`."""
+    """With `settings.OUTBOUND_ALLOWED_NETWORKS`."""
     opened = tuple(settings.OUTBOUND_ALLOWED_NETWORKS)
     found = _clients.get(opened)
     if found is None:

@@ -1,4 +1,4 @@
-"""HTTP messages: how a request is written, and how its response is read up to a limit."""
+"""Writes HTTP requests and reads bounded responses."""
 
 import http.client
 import re
@@ -17,21 +17,20 @@ _OWN_HEADERS: Final = frozenset(
 
 
 class Headers(dict[str, str]):
-    """Response headers by lower-case name; those that came several times are joined by `, `."""
+    """By lower-case name; repeated ones joined by `, `."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came back, whatever the status: redirects are answers, too."""
+    """Redirects are responses, too."""
 
     status: int
     headers: Headers
     body: bytes
-    """As it was sent, not decompressed; at most `limit` bytes."""
+    """Not decompressed; at most `limit` bytes."""
     is_cut: bool
-    """Whether there was more than `limit` bytes."""
     cookies: tuple[str, ...] = ()
-    """Each `Set-Cookie` by itself: they cannot be joined and split again (RFC 6265, section 3)."""
+    """Each `Set-Cookie`: they cannot be joined (RFC 6265, section 3)."""
 
 
 def request_message(method: str, target: Target, headers: Mapping[str, str], body: bytes) -> bytes:

@@ -1,7 +1,6 @@
-"""Name resolution with a deadline. `getaddrinfo` has no timeout: a silent name server blocks it for half a minute. It
-runs in a thread that can be abandoned, at most MOST_PENDING at a time, and MOST_OF_ONE per owner, under a
-`platform_site.concurrency.fair_semaphore`: a lookup cannot be ended early, but owners whose names are never resolved
-get fewer and fewer slots, and none of those reserved for owners whose names were resolved."""
+"""Name resolution with a deadline, which `getaddrinfo` lacks: in abandonable threads, at most MOST_PENDING and
+MOST_OF_ONE per owner, by `platform_site.concurrency.fair_semaphore`, so that owners of unresolvable names get few
+slots."""
 
 import ipaddress
 import os
@@ -16,7 +15,6 @@ from platform_site.outbound.ssrf import Address
 MOST_PENDING: Final = 64
 MOST_OF_ONE: Final = 8
 FIRM: Final = 2.0
-"""Seconds after which a look-up is slow."""
 
 
 def _made() -> FairSemaphore:
@@ -27,12 +25,11 @@ _semaphore = _made()
 
 
 class NotResolved(Exception):
-    """The name does not exist or could not be resolved."""
+    pass
 
 
 def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
-    """The IP addresses of `host` (a name, or an IP address as text) in the system's order, without repetitions. `owner`
-    is the owner of the call, as for `Client.request`. `deadline` is on `time.monotonic()`. Raises NotResolved, or
+    """The IP addresses of `host`, in order, unique. `deadline` is by `time.monotonic()`. Raises NotResolved, or
     TimeoutError."""
     try:
         return [ipaddress.ip_address(host)]

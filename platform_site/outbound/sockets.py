@@ -1,7 +1,5 @@
-"""Sockets with one deadline for all they do, and one number of bytes they may bring. A timeout of the standard kind
-begins anew with each read, so whoever sends a byte a second is never late. Here each read gets what is left of the
-whole. The number of bytes bounds what a peer can make us read where HTTP does not: endless interim responses, headers,
-chunk extensions, trailers."""
+"""Sockets with one deadline and byte limit per request: standard timeouts restart with each read, and HTTP does not
+bound interim responses, headers, chunk extensions and trailers."""
 
 import socket
 import ssl
@@ -15,25 +13,25 @@ else:
 
 
 class ResponseTooLarge(OSError):
-    """The peer sent more than it was to send."""
+    pass
 
 
 class _Bounded(_Socket):
-    """A mixin of plain and TLS sockets; `until` sets the limits of each request."""
+    """A mixin of plain and TLS sockets; `until` sets the limits."""
 
     deadline = float("inf")
     allowance = 0
     has_received = False
-    """Whether anything came since the last `until`."""
+    """Whether data arrived since the last `until`."""
     has_ended = False
-    """Whether more was looked for and the peer had closed."""
+    """Whether the peer had closed at the last read."""
 
     def until(self, deadline: float, allowance: int) -> None:
-        """From now on: over at `deadline` (`time.monotonic()`), and at most `allowance` bytes in."""
+        """Set the deadline (`time.monotonic()`) and the bytes to receive."""
         self.deadline, self.allowance, self.has_received, self.has_ended = deadline, allowance, False, False
 
     def left(self) -> float:
-        """Seconds until the deadline. Raises TimeoutError if it has passed."""
+        """Seconds left. Raises TimeoutError."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the deadline has passed")
@@ -59,14 +57,14 @@ class BoundedSocket(_Bounded, socket.socket):
 
 
 class BoundedTLSSocket(_Bounded, ssl.SSLSocket):
-    """Made by an SSLContext whose `sslsocket_class` it is."""
+    """Made by an SSLContext with this `sslsocket_class`."""
 
 
 Bounded = BoundedSocket | BoundedTLSSocket
 
 
 def has_something(connection: socket.socket) -> bool:
-    """Whether an idle connection was closed by the peer or has unexpected bytes, so that it cannot be reused."""
+    """Whether an idle connection is closed or has unexpected bytes."""
     connection.settimeout(0)
     try:
         if isinstance(connection, ssl.SSLSocket):

@@ -1,9 +1,6 @@
-"""SSRF protection: which IP addresses may be called. Pure computation.
-
-Not by `ipaddress.is_global` alone, which treats 6to4, NAT64, multicast and site-local addresses as public on Python
-3.11. IPv4: everything except the registered special-purpose networks. IPv6: only global unicast (2000::/3) without
-prefixes that embed IPv4 or are reserved. IANA special-purpose registries for IPv4 and IPv6, as of 2026.
-"""
+"""SSRF protection: which IPs may be called, by the IANA special-purpose registries as of 2026 (`ipaddress.is_global` of
+Python 3.11 treats 6to4, NAT64, multicast and site-local as public). IPv6: only 2000::/3 without reserved prefixes and
+those that embed IPv4. Pure."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -56,19 +53,18 @@ FORBIDDEN_V6: Final = tuple(
 
 @lru_cache(maxsize=64)
 def networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
-    """`("127.0.0.0/8", "::1")` as networks. Raises ValueError."""
+    """Raises ValueError."""
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
 def plain(address: Address) -> Address:
-    """The IPv4 address of an IPv4-mapped IPv6 address, otherwise the IP itself."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
 
 
 def is_allowed(address: Address, opened: Iterable[Network] = ()) -> bool:
-    """Whether the IP may be called: it is public, or in one of the `opened` networks."""
+    """Whether it is public, or in one of the `opened` networks."""
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return False
     address = plain(address)

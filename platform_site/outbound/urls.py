@@ -1,6 +1,5 @@
-"""Parses and checks URLs to be called, once and strictly. The same parser is used when the URL is stored and when it is
-called, so that they cannot differ. Hosts are names (IDN as punycode), canonical IPv4 or bracketed IPv6: no decimal,
-octal, hex or shortened forms, which resolvers accept."""
+"""Parses URLs to be called, strictly, when stored and when called. Hosts are names (IDN as punycode), canonical IPv4 or
+bracketed IPv6: no decimal, octal, hex or short forms, which resolvers accept."""
 
 import ipaddress
 import re
@@ -30,16 +29,16 @@ FORBIDDEN_PORTS: Final = frozenset(
 )
 RESOLVE_SECONDS: Final = 2.0
 _WRITTEN_DOWN: Final = "written down"
-"""The owner of all names that are asked for when a URL is written down, and not to call it."""
+"""The owner of lookups when a URL is stored."""
 
 _REFUSED: Final = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}]")
 _NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.ASCII)
 _NUMERIC: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?", re.ASCII)
-"""Hosts that a resolver reads as IP addresses (WHATWG URL, "ends in a number")."""
+"""Hosts that resolvers read as IPs (WHATWG URL, "ends in a number")."""
 
 
 class BadUrl(ValueError):
-    """The text is no URL that may be called. `code` is stable, the message a sentence."""
+    """`code` is stable, the message a sentence."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -48,18 +47,15 @@ class BadUrl(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL in the parts that a call uses."""
-
     scheme: str
     host: str
-    """A name in lower-case ASCII without a trailing dot, or an IP address without brackets."""
+    """Lower-case ASCII without a trailing dot, or an IP without brackets."""
     port: int
     path: str
-    """The request target: path and query, percent-encoded."""
+    """Path and query, percent-encoded."""
 
     @property
     def address(self) -> Address | None:
-        """The IP address of the host, None for a name."""
         try:
             return ipaddress.ip_address(self.host)
         except ValueError:
@@ -67,7 +63,7 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """The `Host` header: the port only where it is not the scheme's own."""
+        """The `Host` header, without the default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -77,7 +73,7 @@ class Target:
 
 
 def parse_url(text: str) -> Target:
-    """The parts of a URL that may be called as far as its text can tell. Raises BadUrl."""
+    """Raises BadUrl."""
     if len(text) > MAX_LENGTH:
         raise BadUrl("too_long", f"A URL may have at most {MAX_LENGTH} characters.")
     if _REFUSED.search(text):
@@ -107,7 +103,7 @@ def _is_port_allowed(port: int) -> bool:
 
 
 def _encoded(path: str) -> str:
-    """Non-ASCII characters as percent-encoded UTF-8; everything else as it is."""
+    """With non-ASCII characters percent-encoded."""
     if path.isascii():
         return path
     try:
@@ -117,7 +113,7 @@ def _encoded(path: str) -> str:
 
 
 def _host(netloc: str) -> str:
-    """The host of `netloc` (host with or without port) in its one form."""
+    """The canonical host of `netloc`."""
     if netloc.startswith("["):
         inside, bracket, _ = netloc[1:].partition("]")
         try:
@@ -146,9 +142,8 @@ def _host(netloc: str) -> str:
 
 
 def check_url(text: str, *, field: str = "url") -> str:
-    """The canonical form of a URL to be called later. Resolves its name: at most RESOLVE_SECONDS. Raises
-    ValidationFailed naming `field` for a URL that cannot be called: malformed, or with only private IP addresses. A
-    name that does not resolve now is accepted; each call checks again. Not to be called inside a transaction."""
+    """The canonical URL, resolved within RESOLVE_SECONDS. Raises ValidationFailed naming `field` if it is malformed or
+    has only private IPs; an unresolvable name is accepted, since calls check again. Not inside a transaction."""
     try:
         target = parse_url(text)
     except BadUrl as error:

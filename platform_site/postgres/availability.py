@@ -33,21 +33,21 @@ logger = logging.getLogger("platform.databases")
 
 PROBE_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 0.5
-"""What failed sooner was an answer, if only of the network."""
+"""Faster failures are responses of the network."""
 MIN_WAIT_SECONDS: Final = 0.05
-"""Seconds without progress that are not unusual, however quick the database is. The pool lets a thread join every 10 ms
-(`WEB_THREAD_STUCK_MS`): six of eight are there after 60, and by then it must be known whether they wait in vain."""
+"""Normal seconds without progress: the pool adds a thread every 10 ms (`WEB_THREAD_STUCK_MS`), so six of eight wait
+after 60."""
 USUAL_LATENCY_FACTOR: Final = 8
-"""So many times the usual length of a statement are not unusual either."""
+"""Multiple of the usual duration that is still normal."""
 
 ANSWER_SECONDS: Final = 2
-"""Seconds that opening a connection, and then an empty statement, may take in a probe."""
+"""Seconds to connect in a probe, and for an empty statement."""
 
 _most: float = float("inf")
 
 
 class AvailabilityWatch:
-    """What this process knows of one database. All methods may be called by any thread."""
+    """One database as this process knows it. Thread-safe."""
 
     __slots__ = ("_alias", "_is_asked", "_lock", "_progress_at", "_usual", "_waiting", "is_away")
 
@@ -55,18 +55,16 @@ class AvailabilityWatch:
         self._alias = alias
         self._lock = threading.Lock()
         self._waiting: dict[greenlet, tuple[float, BaseDatabaseWrapper | None]] = {}
-        """When each thread, or request on the loop, that waits for the database now began to (monotonic), and by which
-        connection (None: it is opening one)."""
+        """By waiting thread or loop request, since when (monotonic) and its connection (None: connecting)."""
         self._progress_at = 0.0
         self._usual = 0.0
-        """Seconds that a statement takes of late, a moving average."""
+        """Moving average of a statement's seconds."""
         self._is_asked = False
         self.is_away = False
 
     def enter(self, by: BaseDatabaseWrapper | None = None, *, whatever: bool = False) -> bool:
-        """Start to wait for the database; after True, call `leave` or `lost` at the end. False: this thread is waiting
-        already. Raises psycopg's ConnectionTimeout if the database is unavailable, or if too many threads wait without
-        progress; never with `whatever`."""
+        """Start to wait; after True, call `leave` or `lost`. False: this thread is waiting already. Raises psycopg's
+        ConnectionTimeout if the database is unavailable, or too many wait without progress; never with `whatever`."""
         me = getcurrent()
         waiting = self._waiting
         if me in waiting:
@@ -82,7 +80,6 @@ class AvailabilityWatch:
         return True
 
     def leave(self) -> None:
-        """The database answered, with whatever it was."""
         with self._lock:  # whoever cuts connections must not do so behind our back
             waited = self._waiting.pop(getcurrent(), None)
         if waited is not None:
@@ -90,7 +87,7 @@ class AvailabilityWatch:
             self._usual += (now - waited[0] - self._usual) / 32
 
     def lost(self, parameters: dict[str, Any]) -> None:
-        """The wait ended without an answer. `parameters` are those of the connection, to ask again with."""
+        """The wait ended without a response. `parameters` are for probes."""
         with self._lock:
             waited = self._waiting.pop(getcurrent(), None)
         if waited is not None and time.monotonic() - waited[0] >= SILENT_SECONDS:
@@ -118,7 +115,7 @@ class AvailabilityWatch:
         return self._nothing_ended_for() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
 
     def _nothing_ended_for(self) -> float:
-        """Seconds since a wait last ended, or since the oldest current wait began; 0 without one."""
+        """Seconds since a wait ended, or since the oldest one began; 0 without one."""
         try:
             since = max(self._progress_at, min(began for began, _ in self._waiting.values()))
         except (ValueError, RuntimeError):  # a thread has just left
@@ -126,7 +123,7 @@ class AvailabilityWatch:
         return time.monotonic() - since
 
     def look(self, timeout: float) -> None:
-        """Called every PROBE_SECONDS to find stalled databases. `timeout` in seconds."""
+        """Called every PROBE_SECONDS to find stalled databases."""
         if self._nothing_ended_for() < timeout:
             return
         if self.is_away:
@@ -149,7 +146,7 @@ class AvailabilityWatch:
             self._is_asked = False
 
     def _cut(self, timeout: float) -> None:
-        """Cut the connections of all who have waited for so long. Theirs is the error of a connection that broke."""
+        """Cut the connections of waits longer than `timeout`."""
         for me, waited in list(self._waiting.items()):
             began, by = waited
             if by is None or time.monotonic() - began < timeout:
@@ -173,8 +170,7 @@ class AvailabilityWatch:
 
 
 def _responds(parameters: dict[str, Any]) -> bool:
-    """Whether the database says anything to a new connection. "Starting up" and "too many connections" are answers, and
-    so is a refusal."""
+    """Whether a new connection gets any response, errors included."""
     keep = {name: value for name, value in parameters.items() if name in _TO_PROBE and value}
     began = time.monotonic()
     try:
@@ -192,7 +188,7 @@ def _responds(parameters: dict[str, Any]) -> bool:
 
 
 def _shut_down(pgconn: Any) -> None:
-    """End the conversation that another thread waits in. It closes the connection itself."""
+    """The waiting thread closes the connection itself."""
     number = pgconn.socket
     with socket.socket(fileno=os.dup(number)) as ours:
         if pgconn.socket == number:  # still open, so what was duplicated is its own
@@ -211,7 +207,7 @@ def watch(alias: str) -> AvailabilityWatch:
 
 
 def serve_by(threads: int) -> None:
-    """Say that `threads` serve all databases in this process; without it, any number may wait for one."""
+    """Limit waits by the process's `threads`; default: unlimited."""
     global _most
     _most = max(1, threads * 3 // 4)
 
@@ -242,7 +238,7 @@ def _guard() -> None:
 
 
 def _after_fork() -> None:
-    """The child has none of its parent's threads, so nothing waits and nothing probes."""
+    """The child has no threads: nothing waits or probes."""
     global _guard_runs, _guard_lock
     _guard_runs, _guard_lock = False, threading.Lock()
     _watches.clear()

@@ -1,7 +1,6 @@
-"""The database backend named in the settings. Django's health check costs a round trip per request. A server that
-stopped or terminated this backend has closed the socket or sent a message, so an idle connection with a readable socket
-is dead or unusable. `poll` finds that out in two microseconds. A peer that vanished silently is handled by TCP timers,
-by `platform_site.postgres.availability`, and by one retry of reads in `platform_site.http.views`."""
+"""The database backend. In place of Django's health check, a round trip per request, `poll` finds in two microseconds
+that an idle connection's socket is readable and so unusable. Silent failures: TCP timers,
+`platform_site.postgres.availability`, and one retry of reads in `platform_site.http.views`."""
 
 import select
 from collections.abc import Callable
@@ -41,7 +40,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         super()._close()  # type: ignore[misc]
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        """A new connection, or psycopg's ConnectionTimeout at once while the database is known to be unavailable."""
+        """Raises psycopg's ConnectionTimeout at once while the database is unavailable."""
         watched = watch(self.alias)
         entered = watched.enter()
         try:
@@ -56,7 +55,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return made
 
     def is_usable(self) -> bool:
-        """Whether the kept connection can serve another request. Called by Django once per request and after errors."""
+        """Whether the connection can be reused; called by Django."""
         connection: Any = self.connection
         if connection is None or connection.closed:
             return False
@@ -75,7 +74,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._end_transaction(super()._rollback)  # type: ignore[misc]
 
     def _end_transaction(self, end: Callable[[], None]) -> None:
-        """By a statement of psycopg's own, which no cursor sees. Never refused: what holds locks must end."""
+        """By psycopg, past cursors. Never refused: locks must be released."""
         watched = watch(self.alias)
         entered = watched.enter(self, whatever=True)
         try:
@@ -91,7 +90,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 def bounded(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Execute wrapper: a cursor's statement waits under the database's watch."""
+    """Execute wrapper: cursors' statements wait under the watch."""
     wrapper = context["connection"]
     watched = watch(wrapper.alias)
     with wrapper.wrap_database_errors:
@@ -107,6 +106,5 @@ def bounded(
 
 
 def _note_loss(wrapper: DatabaseWrapper) -> None:
-    """Tell the watch, if the connection turned out to be dead."""
     if wrapper.connection is not None and wrapper.connection.pgconn.status == psycopg.pq.ConnStatus.BAD:
         watch(wrapper.alias).lost(wrapper.get_connection_params())

@@ -1,4 +1,4 @@
-"""The current time of a database. Rows are compared with it, never with the clock of a process."""
+"""The current time of a database, for comparisons with rows."""
 
 from datetime import datetime
 
@@ -6,7 +6,7 @@ from django.db import connections
 
 
 def now(using: str) -> datetime:
-    """The moment in UTC. One query."""
+    """In UTC. One query."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT statement_timestamp()")
         moment: datetime = cursor.fetchone()[0]

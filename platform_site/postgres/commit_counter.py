@@ -1,6 +1,5 @@
-"""Counts the commits of each thread, so that a failed request is repeated only if it has committed nothing.
-`DatabaseWrapper._commit` counts; `platform_site.http.views` compares. Statements outside a transaction are not counted:
-a service that changes something does so inside `atomic()`."""
+"""Counts each thread's commits (`DatabaseWrapper._commit`), so that `platform_site.http.views` only repeats a request
+that has committed nothing. Changes happen inside `atomic()`."""
 
 import threading
 

@@ -29,9 +29,9 @@ from platform_site.concurrency import loop_requests
 from platform_site.concurrency.loop_requests import LoopRequest, Readiness
 
 Row = tuple[bytes | None, ...]
-"""One row of a result: the text of each column, None for NULL."""
+"""The text of each column, None for NULL."""
 Statement = tuple[bytes, Sequence[bytes | None]]
-"""Its text and its values."""
+"""Text and values."""
 
 PREPARED_PER_CONNECTION: Final = 256
 _SEEN_PER_CONNECTION: Final = 1024
@@ -42,12 +42,11 @@ _TAKES_ONE_MORE: Final = frozenset({_IDLE, pq.TransactionStatus.INTRANS})
 _BAD: Final = pq.ConnStatus.BAD
 _NAME_GONE: Final = b"26000"
 _LOOK_UP_MS: Final = 100
-"""So long a wait for a pipeline lasts before it is asked whether it makes sense."""
+"""Milliseconds between checks of a waiting pipeline."""
 
 
 class _Prepared:
-    """What one connection has prepared, and which tables it has met. Lives on psycopg's connection object, and as long:
-    a dictionary of weak references would make one for each look."""
+    """A connection's prepared statements and used tables; an attribute of psycopg's connection."""
 
     __slots__ = ("names", "readiness", "seen", "tables")
 
@@ -56,7 +55,7 @@ class _Prepared:
         self.seen: OrderedDict[bytes, None] = OrderedDict()
         self.tables: set[bytes] = set()
         self.readiness: Readiness | None = None
-        """Of the connection's socket, for requests on the event loop."""
+        """Of the socket, for requests on the event loop."""
 
     def close(self) -> None:
         if self.readiness is not None:
@@ -94,7 +93,7 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
 def _exec(
     libpq: Any, prepared: _Prepared, name: bytes | None, sql: bytes, values: Sequence[bytes | None]
 ) -> pq.abc.PGresult:  # fmt: skip
-    """The result of one statement: by its `name` where it is prepared, else by its text."""
+    """By `name` if prepared, else by text."""
     request = loop_requests.current()
     if request is not None:
         _send(libpq, name, sql, values)
@@ -104,7 +103,7 @@ def _exec(
 
 
 def _result_on_loop(libpq: Any, prepared: _Prepared, request: LoopRequest) -> pq.abc.PGresult:
-    """The result of the one statement that was sent. Others use the loop meanwhile."""
+    """Others use the loop meanwhile."""
     last = None
     try:
         readiness = prepared.readiness_on(request.loop, libpq)
@@ -136,20 +135,20 @@ def _result_on_loop(libpq: Any, prepared: _Prepared, request: LoopRequest) -> pq
 
 
 def _begin(wrapper: BaseDatabaseWrapper, libpq: Any) -> None:
-    """Begin the transaction of an enclosing `atomic()`, if it has not begun. Raises if it is broken."""
+    """Begin the transaction of an enclosing `atomic()`, if necessary. Raises if it is broken."""
     if not _has_begun(wrapper, libpq):
         checked(wrapper, libpq, libpq.exec_(b"BEGIN"))
 
 
 def _has_begun(wrapper: BaseDatabaseWrapper, libpq: Any) -> bool:
-    """Whether the transaction of an enclosing `atomic()` has. Raises if it is broken."""
+    """Whether that transaction has begun. Raises if it is broken."""
     if wrapper.needs_rollback:
         wrapper.validate_no_broken_transaction()
     return bool(libpq.transaction_status != _IDLE)
 
 
 def opened(wrapper: Any) -> tuple[Any, _Prepared]:
-    """libpq's connection of this BaseDatabaseWrapper, alive as far as we know, and what is prepared on it."""
+    """This BaseDatabaseWrapper's libpq connection, and its prepared statements."""
     if wrapper.connection is None or not wrapper.health_check_done:  # as both would find out themselves
         wrapper.close_if_health_check_failed()
         wrapper.ensure_connection()
@@ -159,7 +158,7 @@ def opened(wrapper: Any) -> tuple[Any, _Prepared]:
 
 
 def _comes_again(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
-    """Whether to prepare the statement now: this connection has seen it once. If not, that is noted."""
+    """Whether to prepare the statement: at its second use."""
     if sql in prepared.seen and settings.PREPARED_STATEMENTS:
         del prepared.seen[sql]
         return True
@@ -196,7 +195,7 @@ def _keep(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: by
 
 
 def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
-    """The result of each, good or bad, by libpq's pipeline mode."""
+    """Each result or error, in libpq's pipeline mode."""
     if wrapper.in_atomic_block:
         raise RuntimeError("a pipeline of transactions inside of a transaction")
     libpq, prepared = opened(wrapper)
@@ -238,13 +237,12 @@ def pipeline_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[S
 def pipeline_in_order(
     wrapper: BaseDatabaseWrapper, statements: Sequence[Statement], is_silent: Callable[[], bool]
 ) -> list[pq.abc.PGresult]:
-    """The results of pipelined statements. Outside of a transaction each sees what is committed at its turn. Raises the
-    first error; OperationalError once the server `is_silent`."""
+    """The results of pipelined statements; outside a transaction each sees what is committed before. Raises the first
+    error; OperationalError once the server `is_silent`."""
     libpq, prepared = opened(wrapper)
     made: list[bytes | None] = []
-    """Of each result the statement that was prepared; None for a statement's own."""
     just_made: dict[bytes, bytes] = {}
-    """By the statement, the names that this pipeline prepares: they are not kept before the server has said so."""
+    """Names that this pipeline prepares, until the server confirms."""
     try:
         libpq.enter_pipeline_mode()
         for sql, values in statements:
@@ -283,8 +281,8 @@ def _send(libpq: Any, name: bytes | None, sql: bytes, values: Sequence[bytes | N
 def _receive(
     libpq: Any, prepared: _Prepared, syncs: int, is_silent: Callable[[], bool] | None = None
 ) -> list[list[pq.abc.PGresult]]:
-    """The results of a pipeline with so many syncs, those before each by themselves. Waits without the interpreter
-    lock; raises psycopg's OperationalError if the connection is lost, or once the server `is_silent`."""
+    """The results between `syncs`. Waits without the interpreter lock; raises psycopg's OperationalError if the
+    connection is lost or the server `is_silent`."""
     readable, both = select.poll(), select.poll()
     readable.register(libpq.socket, select.POLLIN)
     both.register(libpq.socket, select.POLLIN | select.POLLOUT)
@@ -332,7 +330,7 @@ def note_tables(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -
 
 
 def discard_when_idle(wrapper: BaseDatabaseWrapper) -> None:
-    """Have the connection closed when its request or task ends, as if it had reached its age."""
+    """Close the connection when its request or task ends."""
     wrapper.close_at = 0.0
 
 
@@ -340,8 +338,7 @@ _QUALIFIED: Final = re.compile(rb'"env_[0-9a-z]{26}"\."[^"]+"')
 
 
 def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, name: bytes) -> None:
-    """Close a prepared statement by a protocol message, which poolers translate; the SQL command would reach another
-    server connection. libpq before 17 only has the command."""
+    """Close a prepared statement by a protocol message, which poolers translate; libpq before 17 only has SQL."""
     if (request := loop_requests.current()) is not None and pq.version() >= 170000:
         libpq.send_close_prepared(name)
         checked(wrapper, libpq, _result_on_loop(libpq, prepared, request))
@@ -351,7 +348,7 @@ def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, name:
 
 
 def checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -> pq.abc.PGresult:
-    """The result itself, or its error raised as psycopg would."""
+    """The result, or psycopg's error."""
     if result.status in _DONE:
         return result
     if result.error_field(pq.DiagnosticField.SQLSTATE) is None:

@@ -1,6 +1,5 @@
-"""The connections of requests on the event loop: borrowed from a pool of the process, given back after the response.
-Django keeps the connections of a thread in a thread local; here `django.db.connections` finds those of a request on the
-loop in the request itself, so no statement of one request can run on another's connection."""
+"""Connections of requests on the event loop, from a pool of the process: `django.db.connections` finds them in the
+request instead of a thread local."""
 
 import asyncio
 import threading
@@ -23,7 +22,7 @@ _IDLE: Final = pq.TransactionStatus.IDLE
 
 
 class _Connections:
-    """Takes the place of the thread local of `django.db.connections`: attributes by alias."""
+    """Replaces the thread local of `django.db.connections`."""
 
     def __init__(self) -> None:
         self.__dict__["_of_threads"] = threading.local()
@@ -50,13 +49,13 @@ class _Connections:
 
 
 def _is_quiet(connection: Any) -> bool:
-    """Whether the loop watches it, and the server has neither closed it nor said anything."""
+    """Whether the connection is watched and idle."""
     readiness = prepared_on(connection).readiness
     return readiness is not None and readiness.is_open
 
 
 class _Waiter:
-    """A request that waits for a connection, and what will wake it: one handle at a time."""
+    """A request that waits for a connection."""
 
     __slots__ = ("given", "handle", "request")
 
@@ -67,8 +66,6 @@ class _Waiter:
 
 
 class _Pool:
-    """The connections of one database. Used on the loop only."""
-
     def __init__(self, create: Callable[[], BaseDatabaseWrapper], most: int, timeout: float) -> None:
         self._create, self._most, self._timeout = create, most, timeout
         self._idle: list[BaseDatabaseWrapper] = []
@@ -76,7 +73,7 @@ class _Pool:
         self._waiting: deque[_Waiter] = deque()
 
     def borrow(self, request: LoopRequest) -> BaseDatabaseWrapper:
-        """A connection that may have to be opened yet. Raises Unavailable if none is given back in time."""
+        """May have to be opened. Raises Unavailable."""
         if self._idle:
             wrapper = self._idle.pop()
         elif self._made < self._most:
@@ -102,7 +99,7 @@ class _Pool:
         return waiter.given
 
     def give_back(self, wrapper: BaseDatabaseWrapper) -> None:
-        """Also after an error. A connection whose state is in doubt is closed."""
+        """Closes a connection in an uncertain state."""
         connection: Any = wrapper.connection
         if connection is not None and (
             wrapper.errors_occurred
@@ -130,7 +127,7 @@ _pools: Final[dict[str, _Pool]] = {}
 
 
 def install() -> None:
-    """Let `django.db.connections` of this process know of requests on the loop. Before any connection is opened."""
+    """Before any connection is opened."""
     connections._connections = _Connections()  # type: ignore[attr-defined]
     connections.create_connection = _create_connection  # type: ignore[method-assign]
 
@@ -140,8 +137,7 @@ def _create_connection(alias: str) -> Any:
 
 
 def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseWrapper:
-    """What `create` makes, for a thread; for a request on the loop, one from the pool of such connections. Raises
-    Unavailable if all are in use for too long."""
+    """`create`'s connection for a thread; for a request on the loop one of the pool. Raises Unavailable."""
     request = loop_requests.current()
     if request is None:
         return create()
@@ -152,7 +148,6 @@ def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseW
 
 
 def give_back(request: LoopRequest) -> None:
-    """After the response."""
     while request.connections:
         alias, wrapper = request.connections.popitem()
         _pools[alias].give_back(wrapper)

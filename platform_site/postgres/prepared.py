@@ -1,8 +1,5 @@
-"""Runs prepared statements and returns PostgreSQL's bytes. In: the text of a statement (`$1`, `$2`, …) and its values
-as text bytes. Out: rows of bytes. Used by `rows.query.context`, `rows.migrate.rule_impact`, the runs of functions, and
-on the control database by `accounts.directory.user_lookup`. `libpq` runs them on the connection. A dead connection is
-closed, so that the next statement opens another. A read outside of a transaction is then repeated; a write never is,
-because its outcome is unknown."""
+"""Runs prepared statements (`$1`, `$2`, …) with values as text bytes, and returns rows of bytes, by `libpq`. After a
+lost connection only reads outside a transaction are repeated."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -32,21 +29,19 @@ Result = TypeVar("Result")
 
 
 def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """Every row that `sql` returns on the database `alias`, for values bound in order of their numbers. Joins the
-    transaction of an enclosing `atomic()`, else commits by itself. Raises Django's database errors, with psycopg's as
-    the cause."""
+    """Every row of `sql` on the database `alias`, in the transaction of an enclosing `atomic()`, if any. Raises
+    Django's database errors."""
     return run_on(connections[alias], sql, values)
 
 
 def run_on(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """As `run`, on a connection in hand: to look one up for the thread takes eight calls."""
+    """As `run`, without looking up the connection."""
     return read_rows(_watched(connection, execute, sql, values))
 
 
 def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
-    """As `run_on` for each statement, in one round trip: a transaction for each, in order. The result of a failed one
-    is its error; the others continue. Outside of `atomic()`. Raises Django's OperationalError if the connection is
-    lost: then their outcomes are unknown."""
+    """As `run_on` for each statement, in one round trip with a transaction each, outside `atomic()`. A failed one's
+    result is its error. Raises Django's OperationalError if the connection is lost: outcomes are unknown."""
     outcomes: list[list[Row] | DatabaseError] = []
     for result in _watched(connection, pipeline_each, statements):
         try:
@@ -58,13 +53,12 @@ def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -
 
 
 def run_in_transaction(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row]]:
-    """As `run_on` for each statement, in one round trip, in the transaction of an enclosing `atomic()`. Raises the
-    first error, which undoes the transaction."""
+    """As `run_on` for each statement, in one round trip inside `atomic()`. Raises the first error."""
     return [read_rows(result) for result in _watched(connection, pipeline_in_transaction, statements)]
 
 
 def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *arguments: Any) -> Result:
-    """What `work(connection, *arguments)` returns, while the database's watch knows that this thread waits for it."""
+    """Runs `work(connection, *arguments)` under the availability watch."""
     watched = watch(connection.alias)
     try:
         entered = watched.enter(connection)
@@ -85,14 +79,14 @@ def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *argu
 
 
 def retry_if_lost(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """As `run_on`, for statements that only read: once more, opened anew, if the connection turns out to be dead."""
+    """As `run_on` for reads: repeated on a new connection."""
     return _again_if_lost(connection, execute, sql, values)
 
 
 def run_limited(
     connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None], limit_ms: int
 ) -> list[Row]:  # fmt: skip
-    """As `run_again_if_lost`, with a statement timeout of its own, in one trip to the server."""
+    """As `retry_if_lost`, with a statement timeout, in one round trip."""
     return _again_if_lost(connection, _run_limited, sql, values, limit_ms)
 
 
@@ -110,10 +104,8 @@ def _again_if_lost(connection: BaseDatabaseWrapper, work: Callable[..., pq.abc.P
 def run_on_replica(
     alias: str, freshness: Freshness, sql: bytes, values: Sequence[bytes | None], limit_ms: int | None = None
 ) -> list[Row] | None:  # fmt: skip
-    """As `run`, for a statement that only reads, on a replica of `alias` that is as fresh as asked; notes which one.
-    None where the primary must answer: no replica is fit, it has not come so far, or it failed (gone, a conflict with
-    what it replays, a column that it does not have yet). Raises only what the primary would say as well, and as late:
-    that the statement took too long."""
+    """As `run`, for a read on a replica of `alias` that is fresh enough. None: use the primary (no fit replica, or a
+    failure that is the replica's). Raises only timeouts."""
     chosen = replicas.region(alias).choose(freshness)
     if chosen is None:
         return None
@@ -149,8 +141,7 @@ def run_on_replica(
 
 _REACHED: Final = replicas.REACHED.encode()
 _PASSING: Final = frozenset({"22", "40", "42", "55"})
-"""Classes of errors that say nothing against a replica: values, a conflict with what it replays, an older schema, a
-lock that what it replays holds."""
+"""Error classes of a healthy replica: values, recovery conflicts, an older schema, locks."""
 
 _LIMIT: Final = b"SELECT set_config('statement_timeout', $1, true)"
 _TIMEOUT: Final = b"SHOW statement_timeout"
@@ -163,7 +154,7 @@ def _limit(milliseconds: int) -> Statement:
 def _run_limited(
     wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None], limit_ms: int
 ) -> pq.abc.PGresult:  # fmt: skip
-    """The result of `sql` under its own timeout, which ends with the transaction: the pipeline's, or a caller's."""
+    """Under its own timeout, which ends with the transaction."""
     if not wrapper.in_atomic_block:
         statements = [_limit(limit_ms), (sql, values)]
         try:

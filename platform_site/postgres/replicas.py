@@ -41,37 +41,35 @@ from platform_site.redis import client as redis_client
 logger = logging.getLogger("platform.databases")
 
 REACHED: Final = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() - '0/0' END"
-"""How far this server has replayed; null where it is no replica (any more)."""
+"""Replayed position; null if it is no replica."""
 _WRITTEN: Final = "SELECT pg_current_wal_insert_lsn() - '0/0'"
-"""How far this primary has written, and beyond every commit that it acknowledged, flushed or not."""
+"""Written position, beyond every acknowledged commit."""
 _IDENTITY: Final = "SELECT system_identifier || '/' || current_database() FROM pg_control_system()"
 _LOOK_AT_REPLICA: Final = f"SELECT ({_IDENTITY}), ({REACHED})"
 _LOOK_AT_PRIMARY: Final = f"SELECT ({_IDENTITY}), ({_WRITTEN})"
 _LOOKS_IN_A_LIMIT: Final = 4
 _REMEMBERED: Final = 60.0
-"""Seconds of samples: what a replica that catches up is measured by."""
+"""Seconds of samples."""
 _MARK_SECONDS: Final = 3600
 
 State = Literal["ok", "lagging", "down", "primary", "foreign"]
-"""`foreign`: of another cluster or database than its primary."""
+"""`foreign`: of another cluster or database."""
 
 
 @dataclass(slots=True)
 class Freshness:
-    """What a request asks of a replica, and which one answered it in the end."""
+    """What a request needs of a replica, and which one answered."""
 
     position: int
     answered_by: str | None = None
 
 
 class Replica:
-    """What this process knows of one replica. All methods may be called by any thread."""
-
     def __init__(self, name: str, region: "Region") -> None:
         self.name = name
         self._region = region
         self._as_of = -inf
-        """It has replayed all that the primary had written then (monotonic)."""
+        """It had replayed everything by then (monotonic)."""
         self._heard_at = -inf
         self._is_out = False
         self._fault: State | None = None
@@ -80,8 +78,7 @@ class Replica:
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
-        """This thread's connection. Django finds it by name, but not when it iterates over all databases, which callers
-        do to change something in each."""
+        """This thread's connection, hidden from loops over all databases."""
         try:
             wrapper: BaseDatabaseWrapper = connections[self.name]
         except ConnectionDoesNotExist:
@@ -95,11 +92,11 @@ class Replica:
         return not self._is_out and self._fault is None and now - self._as_of <= settings.REPLICA_LAG_LIMIT
 
     def is_silent(self) -> bool:
-        """Whether its watcher has heard nothing for so long that requests should not wait for it."""
+        """Whether requests should not wait for it."""
         return time.monotonic() - self._heard_at > settings.REPLICA_LAG_LIMIT
 
     def leave_out(self) -> None:
-        """Pass it by until its watcher hears of it again: a read met a broken connection."""
+        """Skip it until its watcher succeeds: a read's connection broke."""
         self._is_out = True
 
     def count(self, outcome: Literal["answered", "behind", "empty", "failed"]) -> None:
@@ -109,7 +106,7 @@ class Replica:
         counter.inc()
 
     def lag(self) -> float:
-        """At most so many seconds behind its primary; infinite if it was never seen."""
+        """Maximum seconds behind its primary; infinite if unknown."""
         return time.monotonic() - self._as_of
 
     def state(self) -> State:
@@ -136,15 +133,15 @@ class Replica:
 
 
 class Region:
-    """A primary with replicas, and the threads of this process that watch them."""
+    """A primary with replicas and their watcher threads."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self.identity: str | None = None
         self.samples: tuple[tuple[float, int], ...] = ()
-        """When the primary was asked (monotonic), and how far it had written at least; oldest first."""
+        """(monotonic time, minimum written position), oldest first."""
         self.unmarked: dict[str, float] = {}
-        """Marks that are not known or could not be raised, and since when."""
+        """Unknown or unraised marks, and since when."""
         self.replicas = [Replica(name, self) for name in settings.REPLICAS[alias]]
         self._turns = itertools.count()
         self._began = time.monotonic()
@@ -152,7 +149,7 @@ class Region:
             threading.Thread(target=_watch, args=(look, close), name="replicas", daemon=True).start()
 
     def choose(self, freshness: Freshness) -> tuple[Replica, int] | None:
-        """A replica to ask, and what it must have replayed; None where the primary must answer."""
+        """A replica and the position that it needs; None for the primary."""
         now = time.monotonic()
         floor = None
         for at, position in reversed(self.samples):
@@ -206,7 +203,7 @@ _IN_WORDS: Final[dict[State, str]] = {
 
 
 def _watch(look: Callable[[], None], close: Callable[[], None]) -> None:
-    """Look for ever: without looks no replica answers any more, and no mark is raised."""
+    """Without it no replica answers, and no mark is raised."""
     while True:
         try:
             look()
@@ -230,7 +227,7 @@ _making = threading.Lock()
 
 
 def region(alias: str) -> Region:
-    """What this process knows of a region that has replicas; it begins to watch them at the first call."""
+    """A region with replicas; watched from the first call."""
     found = _regions.get(alias)
     if found is None:
         with _making:
@@ -241,7 +238,7 @@ def region(alias: str) -> Region:
 
 
 def _after_fork() -> None:
-    """The child has none of its parent's threads."""
+    """The child has no threads."""
     global _making
     _making = threading.Lock()
     _regions.clear()
@@ -251,7 +248,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def states() -> dict[str, dict[str, Any]]:
-    """For each replica `{"state", "lag_seconds"}`; the seconds are None if it was never seen."""
+    """`{"state", "lag_seconds"}` by replica; None if unknown."""
     found: dict[str, dict[str, Any]] = {}
     for alias in settings.REPLICAS:
         for replica in region(alias).replicas:
@@ -264,12 +261,12 @@ def states() -> dict[str, dict[str, Any]]:
 
 
 def mark_name(alias: str, environment_id: str) -> str | None:
-    """Under which name Redis keeps an environment's mark; None where its region has no replicas."""
+    """Redis' key of an environment's mark; None without replicas."""
     return f"pos:{alias}:{environment_id}" if alias in settings.REPLICAS else None
 
 
 def freshness(alias: str, name: str, mark: int | None) -> Freshness | None:
-    """What a request that found `mark` under `name` asks of a replica; None where the primary must answer it."""
+    """What a request with this `mark` needs of a replica; None for the primary."""
     unmarked = region(alias).unmarked
     if mark is None:
         unmarked.setdefault(name, time.monotonic())
@@ -277,9 +274,8 @@ def freshness(alias: str, name: str, mark: int | None) -> Freshness | None:
 
 
 def written(alias: str, environment_id: str) -> None:
-    """An environment's rows or schema change on this thread's connection to `alias`: raise its mark once they have.
-    Called in the transaction, or after a statement that was one. Two round trips after the commit, one to the primary
-    and one to Redis. Never raises."""
+    """Raise the environment's mark after a write's commit on `alias`. Called in the transaction or after an autocommit.
+    Two round trips. Never raises."""
     name = mark_name(alias, environment_id)
     if name is not None:
         raising = _Raising(alias, name)
@@ -289,8 +285,6 @@ def written(alias: str, environment_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Raising:
-    """What is done after the commit; once, however often the transaction wrote."""
-
     alias: str
     name: str
 

@@ -1,6 +1,4 @@
-"""Database router: accounts and projects are in the control database; rows, webhooks and functions in their region. A
-region's models are never reached without naming a database: `Model.objects.using(place.cluster)`. So a query that
-forgot its region raises instead of looking in the wrong place."""
+"""Database router. A region's models need `using(place.cluster)`: a query without it raises."""
 
 from typing import Any
 
@@ -8,14 +6,13 @@ from django.conf import settings
 from django.db.models import Model
 
 REGION_APPS = frozenset({"rows", "webhooks", "functions", "config", "tenant"})
-"""`tenant` labels the models that `rows` makes from schema documents. It is no installed app."""
+"""`tenant` labels models made from schema documents."""
 EVERYWHERE_APPS = frozenset({"api", "request_log"})
-"""Tables in every database: idempotency records share the transaction of their effect, and the request log is in the
-region of its environment."""
+"""Tables in every database, to share transactions or an environment's region."""
 
 
 class RegionNotNamed(RuntimeError):
-    """A region's table was queried without `using(place.cluster)`. A programming error, never a client's."""
+    """A region's table was queried without `using(place.cluster)`: a programming error."""
 
 
 class RegionRouter:

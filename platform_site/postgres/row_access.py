@@ -1,4 +1,4 @@
-"""Row isolation: SQL over tenant tables that reaches a region's cursor without the row manager is refused."""
+"""Row isolation: refuses SQL over tenant tables that bypasses the row manager."""
 
 import re
 from collections.abc import Callable, Generator
@@ -14,7 +14,7 @@ from platform_site.postgres.libpq import note_tables, prepared_on
 
 
 class RowsClosed(RuntimeError):
-    """SQL over a tenant's tables that did not come from the row manager. A programming error, never a client's."""
+    """A programming error."""
 
 
 _row_access_allowed: ContextVar[bool] = ContextVar("rows_door_is_open", default=False)
@@ -24,7 +24,7 @@ _DEFINES: Final = re.compile(r"\s*(?:CREATE|ALTER|DROP|COMMENT|GRANT|REVOKE)\b",
 
 @contextmanager
 def row_access() -> Generator[None]:
-    """For the row manager's own queries, and for DDL that must read or fill what it changes (`rows.migrate.apply`)."""
+    """For the row manager, and DDL that reads or fills tables (`rows.migrate.apply`)."""
     token = _row_access_allowed.set(True)
     try:
         yield
@@ -35,9 +35,7 @@ def row_access() -> Generator[None]:
 def forbid_unruled_statements(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """Execute wrapper of every region connection. Raises RowsClosed for tenant tables outside of `row_access`.
-    Definitions (CREATE SCHEMA, DROP TABLE) pass: they show no rows, and `projects`, a lower layer, creates and drops
-    the schemas."""
+    """The text of a bytes or composed statement."""
     text = sql if isinstance(sql, str) else _spelled(sql)
     if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
         if not _row_access_allowed.get():
@@ -48,7 +46,7 @@ def forbid_unruled_statements(
 
 
 def _spelled(statement: Any) -> str:
-    """A statement that came as bytes or put together of psycopg's pieces, as it will be sent."""
+    """Receiver of `connection_created`: installs the check on region connections."""
     if isinstance(statement, Composable):
         return statement.as_string()
     return statement.decode(errors="replace") if isinstance(statement, bytes) else str(statement)

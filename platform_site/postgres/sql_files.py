@@ -1,6 +1,5 @@
-"""SQL statements in files: `queue.sql` beside `queue.py` has those that the module runs. A line `-- name: claim` begins
-the statement `claim`. `{other}` in it stands for the statement `other` of the same file, or for a fragment that Python
-passes. Lines that are comments are not sent to the server."""
+"""SQL statements in files: `queue.sql` for `queue.py`. `-- name: claim` begins a statement; `{other}` is another one,
+or a fragment that Python passes. Comment lines are removed."""
 
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 
 def load(module_file: str, **fragments: str) -> dict[str, str]:
-    """The statements of the `.sql` file beside `module_file`, by name. Raises KeyError for an unknown placeholder."""
+    """The statements by name. Raises KeyError for an unknown placeholder."""
     _, *parts = _NAME.split(Path(module_file).with_suffix(".sql").read_text(encoding="utf-8"))
     statements = dict(zip(parts[::2], parts[1::2], strict=True))
 

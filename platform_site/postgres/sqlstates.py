@@ -1,6 +1,5 @@
-"""Maps each SQLSTATE to an API error, so that no message of PostgreSQL reaches a client. A message, a detail or a hint
-of PostgreSQL names constraints, tables and other tenants' values; the log gets them, the client gets one of a few
-sentences. Reliability section 3, "SQLSTATE map"."""
+"""Maps SQLSTATEs to API errors: PostgreSQL's messages, which name constraints and other tenants' values, only go to the
+log. Reliability section 3, "SQLSTATE map"."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -33,23 +32,22 @@ INVALID: Final = frozenset(
 )
 TOO_LONG_FOR_AN_INDEX: Final = "54000"
 CONFLICTS: Final = frozenset({"23503", "23505", "23P01"})
-"""Unique, foreign key and exclusion: one response for all, so that a hidden row looks like a missing one."""
+"""Unique, foreign key and exclusion: one response, so that a hidden row looks like a missing one."""
 REPEATABLE: Final = frozenset({"40001", "40P01"})
-"""Serialization failure and deadlock: PostgreSQL undid the transaction and says to run it again."""
+"""Serialization failure and deadlock: repeat the transaction."""
 LOCKED: Final = "55P03"
-"""A lock was not won within `lock_timeout`."""
 CANCELLED: Final = "57014"
 INTERFERED: Final = REPEATABLE | {LOCKED}
-"""Others were in the way: nothing was done, and the same, begun anew, likely succeeds."""
+"""Concurrent changes: nothing was done, a repetition may succeed."""
 BUSY: Final = frozenset({
     LOCKED, CANCELLED,
     "53100", "53200", "53300", "53400",  # out of disk, memory, connections, temporary files
     "57P01", "57P02", "57P03", "57P05", "25P03",  # stopping, starting, idle for too long
     "25006",  # not promoted yet
 })  # fmt: skip
-"""Not now: the same may succeed later."""
+"""May succeed later."""
 ENDED: Final = frozenset({"57P01", "57P02", "57P05", "25P03"})
-"""The server ended the session. psycopg calls the last one, idle in a transaction for too long, an InternalError."""
+"""The server ended the session."""
 FORBIDDEN: Final = frozenset({"42501"})
 
 _DATABASE_ERRORS: Final = (DjangoDatabaseError, psycopg.Error)
@@ -60,7 +58,7 @@ def is_database_error(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[psycopg.Error]:
-    """psycopg's errors behind `error`; Django wraps them and keeps them as the cause."""
+    """psycopg's errors behind `error`, which Django wraps."""
     at: BaseException | None = error
     for _ in range(5):
         if at is None:
@@ -71,23 +69,21 @@ def _causes(error: BaseException) -> Iterator[psycopg.Error]:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The five characters, or None where the error did not come from the server (or is none of a database's)."""
+    """None for other errors."""
     return next((cause.sqlstate for cause in _causes(error) if cause.sqlstate), None)
 
 
 def constraint(error: BaseException) -> str | None:
-    """The name of the constraint or index that the server's error is about, if it says so."""
+    """The constraint or index of the error, if named."""
     return next((cause.diag.constraint_name for cause in _causes(error) if cause.diag.constraint_name), None)
 
 
 def is_repeatable(error: BaseException) -> bool:
-    """Whether the transaction was undone and would likely succeed if it ran again."""
     return is_database_error(error) and sqlstate(error) in REPEATABLE
 
 
 def lost_connection(error: BaseException) -> bool:
-    """Whether an open connection turned out dead under a statement. A connection that could not be opened is not this:
-    trying again at once would double the wait."""
+    """Whether an open connection was dead; not a failure to connect."""
     if not is_database_error(error):
         return False
     for cause in _causes(error):
@@ -102,12 +98,11 @@ def lost_connection(error: BaseException) -> bool:
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether the database is unavailable, busy or gave up, so that the statement itself is not at fault."""
     return is_database_error(error) and error_for(error).status == Unavailable.status
 
 
 def error_for(error: BaseException) -> ApiError:
-    """The answer to a database error. 500 for whatever the table does not name: that one wants an alert."""
+    """The response's error; 500 for unknown ones."""
     state = sqlstate(error)
     if state is None:
         causes = tuple(_causes(error))

@@ -1,4 +1,4 @@
-"""Settings of PostgreSQL for one transaction: its time limits, and how its statements are planned."""
+"""PostgreSQL's settings for one transaction."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +12,7 @@ _SET: Final = "SELECT set_config('enable_sort', %s, true), set_config('enable_se
 
 
 def lift_limits(cursor: Any) -> None:
-    """For a transaction that takes as long as its data are large: an import, a copy, a restore. Its statements have no
-    limit. Its waits for locks have one, because what it holds meanwhile blocks others."""
+    """For long transactions (imports, copies, restores): no limits, except for lock waits, which block others."""
     cursor.execute(
         "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', %s, true),"
         " set_config('idle_in_transaction_session_timeout', '0', true)",
@@ -23,8 +22,7 @@ def lift_limits(cursor: Any) -> None:
 
 @contextmanager
 def by_index(using: str) -> Iterator[CursorWrapper]:
-    """A cursor for a page in the order of an index: its statements neither sort nor read a whole table if there is
-    another way. With old statistics the planner would do both for every page. Costs two statements."""
+    """A cursor for pages by index: prevents sorts and scans that old statistics would suggest. Two statements."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(_SET, ["off", "off"])
         yield cursor

@@ -42,16 +42,16 @@ from platform_site.redis.round_trip import HIGHEST, RECORD_TTL, RoundTrip, Unava
 
 logger = logging.getLogger(__name__)
 MARKER_TTL: Final = 120
-"""Seconds that a marker stays: longer than any reader that read the old state could still be on its way to `fill`."""
+"""Longer than a reader of the old state needs to `fill`."""
 BREAKER_SECONDS: Final = 1.0
 _MAX_CONNECTIONS: Final = 8
-"""One carries about 15,000 trips a second; more would only be more to make when many threads begin at once."""
+"""One carries about 15,000 round trips a second."""
 _RETRY_SECONDS: Final = 0.25
 _MOST_PENDING_MARKS: Final = 100_000
 
 
 class Store:
-    """One Redis as this process sees it: idle connections, the breaker, marks that wait. Threads may share it."""
+    """One Redis: idle connections, circuit breaker, waiting marks. Thread-safe."""
 
     def __init__(self, url: str, budget: float) -> None:
         self._url = url
@@ -59,15 +59,15 @@ class Store:
         self._forget()
 
     def _forget(self) -> None:
-        """Begin anew; after a fork, too: the parent's connections are not ours, nor do its threads run here."""
+        """Also after a fork, without the parent's connections and threads."""
         self._idle: SimpleQueue[Connection | NoConnection] = SimpleQueue()
         self._lines = 0
-        """How many there are: idle, in use or being made."""
+        """Idle, used or being made."""
         self._lock = threading.Lock()
         self._open_until = 0.0
-        """Until then the breaker is open; 0 while Redis is believed to be there."""
+        """The circuit breaker is open until then; 0 if closed."""
         self._pending: dict[str, tuple[float, bytes]] = {}
-        """Commands of marks that could not be written, by key, and when they stop to matter."""
+        """By key, commands of unwritten marks, with their expiry."""
         self._writer: threading.Thread | None = None
         self._in_vain_until = 0.0
         self._of_loop: LoopConnection | None = None
@@ -75,26 +75,22 @@ class Store:
 
     @property
     def is_away(self) -> bool:
-        """Whether the breaker is open: the last attempt failed and none has succeeded since."""
         return self._open_until != 0.0
 
     def trip(self) -> "RoundTrip":
-        """An empty round trip."""
         return RoundTrip(self)
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
-        """Store `value` for `ttl` seconds unless something is there already (a record, or a marker). Never raises."""
+        """Store `value` for `ttl` seconds if the key is absent. Never raises."""
         self._try(pack(("SET", key, value, "EX", ttl, "NX")), 1)
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
-        """Store each value for `ttl` seconds, whatever is there. False if Redis did not do it. Never raises."""
+        """Store values for `ttl` seconds. False on failure. Never raises."""
         return not values or self._try(_puts(values, ttl), len(values))
 
     def mark(self, marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:
-        """Overwrite each key with its mark for `ttl` seconds, inside the transaction that makes the records outdated.
-        Returns False if Redis is unavailable: the marks are then written in the background until RECORD_TTL has passed,
-        when the records they should have covered have expired. A later mark of the same key replaces a waiting one.
-        Never raises."""
+        """Overwrite keys with marks for `ttl` seconds, inside the transaction that makes the records outdated. False if
+        Redis is unavailable: then written in the background until RECORD_TTL has passed. Never raises."""
         # Breaker or not: one trip of this process that came late says nothing of the others, who believe the records.
         if not marks or self._try(_puts(marks, ttl), len(marks), although_away=True):
             return True
@@ -109,8 +105,8 @@ class Store:
         return False
 
     def raise_to(self, values: Mapping[str, int], ttl: int) -> bool:
-        """Store each number for `ttl` seconds unless a higher one is there. False if Redis did not do it. Never raises.
-        Numbers up to 2**53, for `Trip.highest`: Redis compares nothing but the scores of sorted sets."""
+        """Store each number, up to 2**53, for `ttl` seconds unless a higher one is there (in sorted sets), for
+        `RoundTrip.highest`. False on failure. Never raises."""
         commands: list[bytes] = []
         for key, value in values.items():
             commands += [pack(("ZADD", key, "GT", value, HIGHEST)), pack(("EXPIRE", key, ttl))]
@@ -132,7 +128,7 @@ class Store:
                     self._pending = {key: entry for key, entry in self._pending.items() if due.get(key) is not entry}
 
     def _try(self, packed: bytes, expected: int, *, although_away: bool = False) -> bool:
-        """`although_away`: the breaker does not count, but that the last such try failed a moment ago."""
+        """`although_away`: ignore the circuit breaker."""
         although_away = although_away and time.monotonic() >= self._in_vain_until
         try:
             replies = (self._exchange if although_away else self.exchange)(packed, expected)
@@ -143,14 +139,13 @@ class Store:
         return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
 
     def exchange(self, packed: bytes, expected: int) -> list[Any]:
-        """Send packed commands, return the replies within the budget. Raises Unavailable, at once while the breaker is
-        open."""
+        """Send packed commands and return the replies within the budget. Raises Unavailable."""
         if self._open_until and not self._may_probe():
             raise Unavailable("the breaker is open")
         return self._exchange(packed, expected)
 
     def _may_probe(self) -> bool:
-        """After the pause one thread tries, and the others wait for what it finds out."""
+        """After the pause one thread tries, and others wait for its result."""
         now = time.monotonic()
         with self._lock:
             if now < self._open_until:
@@ -180,8 +175,7 @@ class Store:
         return request.in_thread(lambda: self._exchange_in_thread(packed, expected))
 
     def _share_one(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to make the connection that all requests on the loop share. Until it is there they go by threads, where
-        connecting counts towards the budget; so they always do over TLS, which the loop cannot take over."""
+        """Start the connection that loop requests share; without it (always with TLS) they use threads."""
         if (self._sharing is None or self._sharing.done()) and not self._url.startswith("rediss:"):
             self._sharing = loop.create_task(self._connect_on_loop(loop))
 
@@ -223,8 +217,7 @@ class Store:
         return replies
 
     def _line(self, deadline: float) -> Connection:
-        """An idle line; if there is none, the next one that another thread puts back or that is made meanwhile. Raises
-        what connecting raised, or TimeoutError."""
+        """An idle connection, or the next free or new one. Raises connection errors, or TimeoutError."""
         try:
             found = self._idle.get_nowait()
             if isinstance(found, Connection):
@@ -244,7 +237,7 @@ class Store:
                 raise found.error
 
     def _make_one_more(self) -> None:
-        """Connect in another thread, since a resolver or a handshake does not respect our deadline."""
+        """In another thread, since resolvers and handshakes ignore deadlines."""
         with self._lock:
             if self._lines >= _MAX_CONNECTIONS:
                 return
@@ -307,7 +300,6 @@ _making = threading.Lock()
 
 
 def current() -> Store:
-    """The store of `settings.REDIS_URL`, made on first use."""
     return _current or _find_current()
 
 
@@ -339,20 +331,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def round_trip() -> RoundTrip:
-    """An empty round trip to the platform's Redis."""
     return RoundTrip(current())
 
 
 def fill(key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
-    """`Store.fill` on the platform's Redis."""
     current().fill(key, value, ttl)
 
 
 def put(values: Mapping[str, bytes], ttl: int) -> bool:
-    """`Store.put` on the platform's Redis."""
     return current().put(values, ttl)
 
 
 def mark(marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:
-    """`Store.mark` on the platform's Redis."""
     return current().mark(marks, ttl)

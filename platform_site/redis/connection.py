@@ -1,4 +1,4 @@
-"""One connection to Redis: made by redis-py, used through hiredis under a deadline."""
+"""One connection to Redis: made by redis-py, used by hiredis under a deadline."""
 
 import socket
 import struct
@@ -12,20 +12,16 @@ from redis.connection import parse_url
 
 _CONNECT_SECONDS: Final = 2.0
 TAKES_NO_WRITES: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
-"""How the refusals begin that are no matter of the command or its key."""
+"""Errors that do not depend on the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoConnection:
-    """What came of connecting instead of a line."""
-
     error: Exception
     at: float
 
 
 class Connection:
-    """One connection on which a trip goes and comes back."""
-
     def __init__(self, url: str) -> None:
         options: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
         kind = options.pop("connection_class", redis.Connection)
@@ -42,15 +38,14 @@ class Connection:
         # Python's timeouts make three system calls of each, the kernel's one. TLS knows Python's alone.
         self._kernel_waits = type(self._socket) is socket.socket
         self._timeout = 0.0
-        """Seconds that a call on the socket may take, as it is set now."""
+        """The socket's current timeout."""
         if self._kernel_waits:
             self._socket.settimeout(None)
         self.is_new = True
-        """Whether nothing was asked on it yet."""
 
     def exchange(self, packed: bytes, expected: int, deadline: float) -> list[Any]:
-        """Send, and read `expected` replies (errors among them as hiredis.ReplyError). Raises OSError, or ReadOnlyError
-        where no writes are taken; then the line is of no more use."""
+        """Send, and read `expected` replies (or hiredis.ReplyErrors). Raises OSError, or ReadOnlyError; then the
+        connection is useless."""
         line, reader = self._socket, self._reader
         replies: list[Any] = []
         try:
@@ -72,8 +67,7 @@ class Connection:
             raise TimeoutError("Redis is late") from None
 
     def _wait_until(self, deadline: float) -> None:
-        """Set the timeout of the next socket call, unless the last value differs by less than a twentieth of the usual
-        budget, since a round trip is two calls and setting it would be two more."""
+        """Set the socket's timeout, unless it changes by less than a twentieth: it is another call."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("Redis is late")
@@ -88,7 +82,7 @@ class Connection:
             self._socket.settimeout(left)
 
     def detach(self) -> socket.socket:
-        """The socket, for a user who waits otherwise. It is open as long as this object. Not over TLS."""
+        """The socket, open as long as this object. Not over TLS."""
         self._socket.setblocking(False)
         return self._socket
 

@@ -1,4 +1,4 @@
-"""One connection to Redis for all requests on the event loop: what they ask in one iteration goes out in one write."""
+"""One connection to Redis for all loop requests: one write per iteration."""
 
 import asyncio
 import time
@@ -13,12 +13,10 @@ from platform_site.redis.connection import TAKES_NO_WRITES, Connection
 
 _LATE: Final = "Redis is late"
 _READ_SECONDS: Final = 0.002
-"""Time for the loop to read what has arrived."""
+"""For the loop to read what has arrived."""
 
 
 class _Asked:
-    """The commands of one request, and their replies so far."""
-
     __slots__ = ("deadline", "expected", "replies", "request")
 
     def __init__(self, request: LoopRequest, expected: int, deadline: float) -> None:
@@ -37,12 +35,11 @@ class LoopConnection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self.is_new = True
-        """Whether nothing was answered on it yet."""
         self.is_closed = False
 
     def exchange(self, request: LoopRequest, packed: bytes, expected: int, deadline: float) -> list[Any]:
-        """Send, and return `expected` replies (errors among them as hiredis.ReplyError). Raises OSError, or
-        ReadOnlyError where no writes are taken; then the connection is of no more use."""
+        """Send, and return `expected` replies (or hiredis.ReplyErrors). Raises OSError, or ReadOnlyError; then the
+        connection is useless."""
         if self.is_closed:
             raise ConnectionResetError("Redis closed the connection")
         if not self._unsent:
@@ -86,8 +83,8 @@ class LoopConnection(asyncio.Protocol):
             self._transport.write(packed)
 
     def _look(self, missed: _Asked | None = None) -> None:
-        """One timer for all, set again for the first that still waits. `missed` was late at the look before: where the
-        loop itself was, its replies may have been there unread."""
+        """One timer, for the first deadline. `missed` was late before: its replies may be unread because the loop was
+        late."""
         self._timer = None
         if not self._asked:
             return
@@ -101,7 +98,7 @@ class LoopConnection(asyncio.Protocol):
             self._timer = self._loop.call_later(_READ_SECONDS, self._look, first)
 
     def _fail(self, error: Exception) -> None:
-        """Every request that waits gets the error: their replies could not be attributed any more."""
+        """Replies could no longer be attributed."""
         self.is_closed = True
         if self._transport is not None:
             self._transport.abort()

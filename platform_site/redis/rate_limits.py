@@ -38,12 +38,11 @@ from platform_site.redis.ratelimit_cache import Counter, Lookup, LookupResult, r
 PERIOD: Final = 60
 HOUR: Final = 3600
 _LARGEST: Final = 1_000_000
-"""Stands for the threshold in the name of a caller's counter: which plan applies is known only after the trip."""
+"""Placeholder threshold: the plan is only known after the round trip."""
 
 
 _windows: Final[dict[tuple[str, str, int, bool], tuple[int, LookupResult]]] = {}
-"""For each counter the second in which its window ends, and its name in Redis until then: to work out both again for
-each request costs 15 µs."""
+"""By counter, the end of its window and its key: computing them costs 15 µs."""
 _MOST_WINDOWS: Final = 10_000
 
 
@@ -56,7 +55,7 @@ def _remember_window(counter: tuple[str, str, int, bool], ends: int, asked: Look
 
 
 class Counting:
-    """One policy as it applies to one request: counted on a trip, judged after it."""
+    """One policy for one request: counted in a round trip, judged after it."""
 
     __slots__ = ("_identity", "_name", "_period", "_request", "_tally", "_time_left")
 
@@ -98,7 +97,7 @@ class Counting:
         self._time_left = ends - now + 1
 
     def add(self, amount: int) -> None:
-        """Count `amount` more for the same request. One round trip."""
+        """Count `amount` more. One round trip."""
         counter = _windows.get((self._name, self._identity, self._period, False))
         if counter is not None and counter[1].ttl is not None:
             trip = redis_client.round_trip()
@@ -107,8 +106,8 @@ class Counting:
             trip.run()
 
     def settle(self, quota: int, *, fall_back: bool = False) -> tuple[str, str, int | None]:
-        """Compare with `quota` per period: returns the values of both headers, and the seconds to wait if it is
-        exceeded. `fall_back`: while Redis is unavailable, count in this process instead of letting everything pass."""
+        """Compare with `quota`: returns both headers, and the seconds to wait if exceeded. `fall_back`: count in this
+        process while Redis is unavailable."""
         quota = max(1, int(quota * cached_settings.RATE_LIMIT_FACTOR))
         count, time_left = self._tally.value, self._time_left
         if count is None:
@@ -123,7 +122,7 @@ class Counting:
 
 
 def _announce(request: HttpRequest, *judged: tuple[str, str, int | None], message: str | None = None) -> None:
-    """Put the headers on the answer. Raises RateLimited, with `message`, if any policy is exceeded."""
+    """Set the headers. Raises RateLimited with `message`."""
     policy, state, longest = judged[0]
     for another, left, wait in judged[1:]:
         policy, state, longest = f"{policy}, {another}", f"{state}, {left}", max(longest or 0, wait or 0) or None
@@ -134,7 +133,7 @@ def _announce(request: HttpRequest, *judged: tuple[str, str, int | None], messag
 
 
 class Begun:
-    """A caller's request, counted on the trip that fetches its record."""
+    """Counted in the round trip of its record."""
 
     __slots__ = ("_counting", "_is_visit", "_request")
 
@@ -151,7 +150,7 @@ class Begun:
             self.settle(plan, caller_id)
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
-        """After the trip ran and the plan is known: headers. Raises RateLimited."""
+        """After the round trip. Raises RateLimited."""
         allowed = plan_limits(plan)
         quota = allowed.visitor_requests_per_minute if self._is_visit else allowed.requests_per_minute
         try:
@@ -163,33 +162,29 @@ class Begun:
 
 
 def begin(request: HttpRequest, trip: round_trip.RoundTrip, identity: str) -> Begun:
-    """Count one request of `identity` on `trip`: a session's user, a key's cache name, whatever is known by then."""
     return Begun(request, trip, identity)
 
 
 def begin_anonymous(request: HttpRequest, trip: round_trip.RoundTrip, key: str) -> Begun:
-    """As `begin`, for callers with the publishable key `key`, which is public, or of the inbound endpoint `key`, which
-    may leak: each client address has its own limit, so that none uses up the others'."""
+    """As `begin`, for a public `key` (publishable, or an inbound endpoint): limited per client IP."""
     return Begun(request, trip, f"{key}\0{client_ip.network_of(request)}", is_visit=True)
 
 
 def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:
-    """Let an authenticated request count as `operations`. One round trip. Raises RateLimited."""
+    """Count a request as `operations`. One round trip. Raises RateLimited."""
     begun: Begun | None = request.__dict__.get("rate_limit")
     if begun is not None:
         begun.count_more(operations - 1, plan, caller_id)
 
 
 def count_refused(request: HttpRequest, about: str = "") -> None:
-    """A token was refused: count it for the client's address. One round trip. Raises RateLimited instead of the
-    refusal. With `about`, such as an environment that the token names, it counts there alone: a provider sends for many
-    customers from the same address, and continues for a while with a token that one of them has revoked."""
+    """Count a refused token for the client's IP, or with `about` (such as its environment) only there, since a
+    provider's IP serves many customers. One round trip. Raises RateLimited."""
     _count_ip_address(request, "refused", IP_ADDRESS_LIMITS.refused_requests_per_minute, about)
 
 
 class Refusals:
-    """How many refused tokens this address has: read in the request's round trip, not counted.
-    `about` as in `count_refused`."""
+    """This IP's refused tokens, read in the request's round trip. `about` as in `count_refused`."""
 
     __slots__ = ("_counting", "_request")
 
@@ -198,16 +193,14 @@ class Refusals:
         self._counting = Counting(request, trip, "refused", _network(request, about), look_only=True)
 
     def check(self) -> None:
-        """After the round trip, before PostgreSQL is asked about a token that no cache knows: raises RateLimited if the
-        address has used up its limit, so that guessing costs no statements. Adds no headers otherwise."""
+        """Raises RateLimited before PostgreSQL is asked about an unknown token."""
         judged = self._counting.settle(IP_ADDRESS_LIMITS.refused_requests_per_minute)
         if judged[2] is not None:
             _announce(self._request, judged)
 
 
 def count_anonymous(request: HttpRequest) -> None:
-    """A request without a token, where none is needed: counted for the client's address. One round trip. Raises
-    RateLimited."""
+    """Count a request without a token for the client's IP. One round trip. Raises RateLimited."""
     _count_ip_address(request, "address", IP_ADDRESS_LIMITS.anonymous_requests_per_minute)
 
 
@@ -221,7 +214,7 @@ def _count_ip_address(request: HttpRequest, name: str, quota: int, about: str = 
 def _count_alone(
     request: HttpRequest, name: str, identity: str, quota: int, *, period: int = PERIOD, message: str | None = None
 ) -> None:
-    """Count by one policy. One round trip. While Redis is unavailable, this process counts. Raises RateLimited."""
+    """Count by one policy; in this process if Redis is unavailable. Raises RateLimited."""
     trip = redis_client.round_trip()
     counting = Counting(request, trip, name, identity, period=period)
     trip.run()
@@ -234,9 +227,8 @@ def _network(request: HttpRequest, about: str) -> str:
 
 
 def count_token_request(request: HttpRequest, *, pool_id: str | None = None, email: str | None = None) -> None:
-    """One attempt at the token endpoint: counted for the client's address and, if it names one, for (pool, e-mail). One
-    round trip. Without an e-mail it is a refresh or a code. While Redis is unavailable, this process counts. Raises
-    RateLimited."""
+    """Count an attempt at the token endpoint, for the client's IP and (pool, email), if any. In this process if Redis
+    is unavailable. Raises RateLimited."""
     address = client_ip.network_of(request)
     if email is None:
         _count_alone(request, "refresh", address, IP_ADDRESS_LIMITS.refreshes_per_minute)
@@ -255,10 +247,9 @@ def count_token_request(request: HttpRequest, *, pool_id: str | None = None, ema
 def count_email_request(
     request: HttpRequest, *, kind: str, pool_id: str | None, email: str, plan: str = "free"
 ) -> None:
-    """A request to send an e-mail of this kind to `email`: counted for that recipient by the hour, and for the client's
-    address by the hour and among the sign-in attempts. One round trip. It counts whether or not an account has that
-    address. Each kind is counted separately: otherwise a stranger who signs up with a person's address would use up
-    that person's password resets. While Redis is unavailable, this process counts. Raises RateLimited."""
+    """Count a request for an email, by hour for recipient and client IP, and as a sign-in attempt, whether or not an
+    account exists. Kinds are separate: else a sign-up could use up a person's password resets. In this process if Redis
+    is unavailable. Raises RateLimited."""
     trip = redis_client.round_trip()
     address = client_ip.network_of(request)
     by_address = Counting(request, trip, "sign-in-address", address)
@@ -274,19 +265,16 @@ def count_email_request(
 
 
 def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) -> None:
-    """An e-mail goes to an address that the caller named: counted for the pool by the hour, so that no sign-up page can
-    flood strangers. Called after all other checks: a refused request does not count. One round trip. While Redis is
-    unavailable, this process counts. Raises RateLimited."""
+    """Count an email to an entered address, by hour for the pool; after all other checks. In this process if Redis is
+    unavailable. Raises RateLimited."""
     message = "As many e-mails as the plan allows in an hour have been asked for here."
     quota = plan_limits(plan).emails_per_hour
     _count_alone(request, "emails-pool", pool_id or "", quota, period=HOUR, message=message)
 
 
 def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -> int | None:
-    """An e-mail of this kind is about to be sent to an account: counted for the pool and for the recipient by the hour.
-    Returns the seconds to wait if either is over its limit, else None. Called by the worker, which alone knows that the
-    account exists: counted at the request, made-up addresses would use up the limit. One round trip. While Redis is
-    unavailable, this process counts."""
+    """Count an email to an account, by hour for pool and recipient; returns seconds to wait, or None. By the worker,
+    since requests for unknown emails do not count. In this process if Redis is unavailable."""
     trip = redis_client.round_trip()
     by_pool = Counting(None, trip, "emails-to-users", pool_id or "", period=HOUR)
     by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalize(recipient)}", period=HOUR)
@@ -304,21 +292,18 @@ def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -
 
 
 def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
-    """An invitation to be sent: counted for the pool by the hour. One trip. Raises RateLimited."""
     _count_alone(request, "invitations", pool_id, plan_limits(plan).invitations_per_hour, period=HOUR)
 
 
 def count_member_request(request: HttpRequest, account_id: str) -> None:
-    """An account names a person by e-mail to make them a member, and is told if no account has that address: counted
-    for the caller as sign-in attempts are, across projects. One round trip. While Redis is unavailable, this process
-    counts. Raises RateLimited."""
+    """Count an account's request that reveals whether an email has an account, as a sign-in attempt. In this process if
+    Redis is unavailable. Raises RateLimited."""
     _count_alone(request, "members", account_id, plan_limits("free").token_requests_per_minute)
 
 
 def count_known_browser(request: HttpRequest, browser: str) -> None:
-    """A sign-in attempt from a browser in which this person has signed in before: counted for that browser alone, so
-    that attempts from elsewhere do not use up its limit. One round trip. While Redis is unavailable, this process
-    counts. Raises RateLimited."""
+    """Count a sign-in attempt from a known browser, for it alone. In this process if Redis is unavailable. Raises
+    RateLimited."""
     _count_alone(request, "sign-in-browser", browser, IP_ADDRESS_LIMITS.known_browser_requests_per_minute)
 
 
@@ -328,8 +313,7 @@ _limited_lock = threading.Lock()
 
 
 def remember_limited(callers: Mapping[str, int]) -> None:
-    """Record the number of limited requests per caller, for the operators' statistics. Bounded; extra callers are
-    dropped."""
+    """Record limited requests per caller, for statistics. Bounded."""
     with _limited_lock:
         for caller, count in callers.items():
             if caller in _limited or len(_limited) < _MOST_LIMITED_CALLERS:
@@ -337,7 +321,7 @@ def remember_limited(callers: Mapping[str, int]) -> None:
 
 
 def limited_callers() -> dict[str, int]:
-    """What was remembered since the last call: requests refused, by caller."""
+    """Since the last call."""
     with _limited_lock:
         found = dict(_limited)
         _limited.clear()
@@ -345,8 +329,7 @@ def limited_callers() -> dict[str, int]:
 
 
 class ProcessLimiter:
-    """Counts in this process's memory while Redis is unavailable: one fixed window for at most `most` keys. When it is
-    full the oldest key is dropped; the limit per address still applies behind the one per e-mail."""
+    """Counts while Redis is unavailable: one fixed window, at most `most` keys, the oldest dropped."""
 
     def __init__(self, period: int = PERIOD, most: int = 20_000) -> None:
         self._period = period
@@ -356,7 +339,7 @@ class ProcessLimiter:
         self._counts: dict[str, int] = {}
 
     def count(self, key: str) -> tuple[int, int]:
-        """Count one for `key`: the count in this window, this one included, and whole seconds until the next window."""
+        """The count in this window, and seconds until the next one."""
         now = time.time()
         window = int(now) // self._period
         with self._lock:

@@ -1,8 +1,6 @@
-"""The cache beneath django-ratelimit: it counts on the round trip that the request makes anyway. django-ratelimit
-decides which counter a request belongs to (group, rate, key, window) and asks a Django cache to add one to it. Here the
-answer is a promise: `incr` notes the counter on the trip at hand and returns a `Tally`, which knows its value when the
-trip has run. So one pipeline fetches the caller's record and raises all counters, and each is raised once, atomically,
-by Redis (`platform_site.redis.rate_limits`). Django's own Redis cache costs 127 µs at each use."""
+"""The cache of django-ratelimit: `incr` returns a promise, whose value is known after the request's round trip, so that
+one pipeline reads the record and counts (`platform_site.redis.rate_limits`). Django's Redis cache costs 127 µs per
+use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,24 +17,20 @@ _LONGEST = 86_400 + 60
 
 
 class Promise:
-    """What django-ratelimit gets in the place of a number: `limits` decides after the trip, by its `value`."""
+    """In place of a number; `rate_limits` reads `value` afterwards."""
 
     __slots__ = ()
 
     def __gt__(self, other: object) -> bool:
-        """django-ratelimit compares at once, before the count is known."""
+        """django-ratelimit compares before the count is known."""
         return False
 
 
 class Counter(Promise, round_trip.Counted):
-    """A count that Redis has yet to make."""
-
     __slots__ = ()
 
 
 class Lookup(Promise):
-    """A count that is looked at, not raised."""
-
     __slots__ = ("_fetched",)
 
     def __init__(self, fetched: round_trip.Fetched) -> None:
@@ -44,7 +38,7 @@ class Lookup(Promise):
 
     @property
     def value(self) -> int | None:
-        """0 before the first count, and while Redis is unavailable; None if the stored value is not a count."""
+        """0 before the first count and without Redis; None if it is no count."""
         found = self._fetched.value
         if found is None:
             return 0
@@ -53,13 +47,12 @@ class Lookup(Promise):
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """A counter, and what was asked of it: to count with this life in seconds, or (None) to look."""
+    """A counter with the lifetime for counting; None: only read."""
 
     key: str
     ttl: int | None
 
     def on(self, trip: round_trip.RoundTrip) -> Counter | Lookup:
-        """Ask it (again) on this trip."""
         if self.ttl is None:
             return Lookup(trip.get(self.key))
         tally = Counter()
@@ -68,37 +61,36 @@ class LookupResult:
 
 
 class RateLimitCache(BaseCache):
-    """The three methods that django-ratelimit uses, within `riding`. One instance per thread, as Django's `caches` has
-    it."""
+    """Used within `round_trip_of`; one instance per thread."""
 
     trip: round_trip.RoundTrip
-    """The one at hand; there is none outside of `riding`."""
+    """None outside of `round_trip_of`."""
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
         self.asked: LookupResult | None = None
-        """What was last asked on a trip."""
+        """The last counter."""
         self._ttl = _LONGEST
 
     def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
-        """Always "it is there already", so that `incr` follows: INCR makes the counter where there is none."""
+        """"Exists already", so that `incr` follows."""
         self._ttl = int(timeout) if isinstance(timeout, int | float) else _LONGEST
         return False
 
     def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
-        """A Tally on the trip at hand."""
+        """A Counter on the current round trip."""
         self.asked = LookupResult(key, self._ttl)
         return self.asked.on(self.trip)
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
-        """A Look on the trip at hand."""
+        """A Lookup on the current round trip."""
         self.asked = LookupResult(key, None)
         return self.asked.on(self.trip)
 
 
 @contextmanager
 def round_trip_of(trip: round_trip.RoundTrip) -> Iterator[RateLimitCache]:
-    """Let what this thread counts in here go on `trip`."""
+    """What this thread counts goes to `trip`."""
     cache: Any = caches[ALIAS]
     cache.trip = trip
     try:

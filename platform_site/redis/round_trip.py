@@ -1,4 +1,4 @@
-"""The commands of one request to Redis, sent together in one round trip."""
+"""The commands of one request to Redis, in one round trip."""
 
 import logging
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import hiredis
 logger = logging.getLogger(__name__)
 
 RECORD_TTL: Final = 60
-"""Seconds that a filled record lives, which bounds every failure to mark it."""
+"""Lifetime of a record, which bounds every failure to mark it."""
 HIGHEST: Final = "highest"
 
 Command = tuple[str | bytes | int, ...]
@@ -18,7 +18,7 @@ pack: Final[Callable[[Command], bytes]] = hiredis.pack_command  # type: ignore[a
 
 
 class Fetched:
-    """The result of a `get`: None before the run, for an absent key, and while Redis is unavailable."""
+    """None before the run, for an absent key, and without Redis."""
 
     __slots__ = ("value",)
 
@@ -27,7 +27,7 @@ class Fetched:
 
 
 class Counted:
-    """The result of a `count`: the count including this one (1 for the first), or None while Redis is unavailable."""
+    """The count including this one; None without Redis."""
 
     __slots__ = ("value",)
 
@@ -36,7 +36,7 @@ class Counted:
 
 
 class Unavailable(Exception):
-    """Redis did not do it: refused, silent for too long, takes no writes, or the breaker is open."""
+    """Refused, too slow, read-only, or the circuit breaker is open."""
 
 
 @lru_cache(maxsize=4096)
@@ -50,14 +50,12 @@ def _count(key: str, ttl: int, amount: int = 1) -> bytes:
 
 
 class Exchanger(Protocol):
-    """What a round trip runs on: a `Store`."""
-
     def exchange(self, packed: bytes, expected: int) -> list[Any]:
-        """Send packed commands and return the replies. Raises Unavailable."""
+        pass
 
 
 class RoundTrip:
-    """The questions of one request to Redis, asked together. Not for several threads; runs once."""
+    """For one thread; runs once."""
 
     __slots__ = ("_packed", "_replies", "_store")
 
@@ -67,22 +65,20 @@ class RoundTrip:
         self._replies: list[Fetched | Counted | None] = []
 
     def get(self, key: str) -> Fetched:
-        """Ask for the value of `key`."""
         self._packed.append(_get(key))
         fetched = Fetched()
         self._replies.append(fetched)
         return fetched
 
     def highest(self, key: str) -> Fetched:
-        """Ask for the number that `Store.raise_to` keeps under `key`, as text."""
+        """The number of `Store.raise_to`, as text."""
         self._packed.append(pack(("ZSCORE", key, HIGHEST)))
         fetched = Fetched()
         self._replies.append(fetched)
         return fetched
 
     def count(self, key: str, ttl: int, into: Counted | None = None, amount: int = 1) -> Counted:
-        """Add `amount` to the counter `key`, which expires `ttl` seconds after the last count. Returns `into`, or a new
-        one."""
+        """Add `amount` to `key`, which expires `ttl` seconds after the last count. Returns `into`, or a new one."""
         self._packed.append(_count(key, ttl, amount))
         counted = into or Counted()
         self._replies.append(counted)
@@ -90,12 +86,11 @@ class RoundTrip:
         return counted
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
-        """As `Store.fill`, on this trip."""
         self._packed.append(pack(("SET", key, value, "EX", ttl, "NX")))
         self._replies.append(None)
 
     def run(self) -> bool:
-        """Send the commands. Returns False if Redis is unavailable; every value is None then. Never raises."""
+        """False if Redis is unavailable; every value is None then. Never raises."""
         waiting = self._replies
         if not waiting:
             return True

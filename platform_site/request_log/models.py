@@ -9,14 +9,14 @@ ERROR: Final = 400
 
 
 class LogEntry(models.Model):
-    """One request. The table is partitioned by `keep_days`, then by the day of `at` (`request_log.partitions`). It has
-    no texts that a client chose freely: no messages, values, queries, bodies, paths or addresses."""
+    """One request, partitioned by `keep_days` and day (`request_log.partitions`). No texts that a client chose
+    freely."""
 
     at = models.DateTimeField()
-    """When the request began, by the clock of the web process."""
+    """The start, by the web process's clock."""
     keep_days = models.SmallIntegerField()
     environment_id = models.CharField(max_length=30, null=True)
-    """The environment whose credential was verified; null in the control database."""
+    """Null in the control database."""
     request_id = models.CharField(max_length=64)
     method = models.CharField(max_length=10)
     route = models.CharField(max_length=200)
@@ -46,7 +46,7 @@ class LogEntry(models.Model):
 
 
 class OmittedRequests(models.Model):
-    """How many requests of an environment have no entry, by the minute in which that was counted."""
+    """Requests without an entry, by minute."""
 
     environment_id = models.CharField(max_length=30)
     minute = models.DateTimeField()

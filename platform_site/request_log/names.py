@@ -1,6 +1,5 @@
-"""Which names of tables and functions exist. A path may name a table or function that does not exist, and so may hold
-anything, such as a key that was pasted into the wrong place. After an error, an entry has the name only if it
-exists."""
+"""Existing names of tables and functions: after an error, an entry only has a name that exists, since a path may hold
+anything, such as a key."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -9,20 +8,18 @@ from platform_site.request_log.models import ERROR
 from platform_site.request_log.recording import Entry
 
 Pair = tuple[str, str]
-"""Environment id and name."""
 Lookup = Callable[[str, Collection[Pair]], set[Pair]]
-"""Of a database alias and pairs, those that exist. Raises DatabaseError."""
+"""The existing ones among pairs in a database. Raises DatabaseError."""
 
 _lookups: Final[dict[str, Lookup]] = {}
 
 
 def register(kind: str, lookup: Lookup) -> None:
-    """Called at start by the app that has the `table`s or `function`s."""
     _lookups[kind] = lookup
 
 
 def without_unknown(using: str, batch: Sequence[Entry]) -> Sequence[Entry]:
-    """The batch without names that do not exist. No query if all requests succeeded, else one for each kind of name."""
+    """The batch without unknown names. At most one query per kind."""
     doubtful = [each for each in batch if each.status >= ERROR and (each.table or each.function)]
     if not doubtful:
         return batch

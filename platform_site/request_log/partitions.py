@@ -1,5 +1,4 @@
-"""Partitions of the request log: one for each retention period and day, so that old entries go with their table. They
-are created some days ahead by a periodic job. A writer that finds none for its entries creates them too."""
+"""Partitions of the request log, per retention period and day, created days ahead by a periodic job, or by a writer."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -14,7 +13,7 @@ from platform_site.identity.plans import PLANS
 
 KEEP_DAYS: Final = sorted({plan.request_log_days for plan in PLANS.values()})
 WITHOUT_ENVIRONMENT_KEEP_DAYS: Final = 7
-"""Entries without an environment are read by operators only."""
+"""Only operators read these."""
 DAYS_AHEAD: Final = 7
 
 _EXISTING: Final = """
@@ -27,7 +26,7 @@ _ATTACH: Final = sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {partition} FOR 
 
 
 def create(using: str) -> int:
-    """Create the missing partitions from yesterday's to DAYS_AHEAD from now. Returns how many."""
+    """From yesterday to DAYS_AHEAD. Returns how many."""
     created = 0
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         advisory_locks.lock(cursor, LockSpace.NAMED, "request_log partitions")
@@ -42,8 +41,7 @@ def create(using: str) -> int:
 
 
 def drop_old(using: str) -> int:
-    """Drop the partitions whose newest entry is older than its retention period. Returns how many. Each in its own
-    transaction: dropping locks the parent, and readers and writers wait for it."""
+    """Drop expired partitions, each in a transaction, since that locks the parent. Returns how many."""
     today = _today(using)
     old = [name for name in _existing(using) if _is_old(name, today)]
     for name in old:

@@ -1,4 +1,4 @@
-"""Reading the request log of one environment, the newest entries first."""
+"""Reads the request log of an environment, newest first."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from platform_site.postgres.transaction_settings import by_index
 from platform_site.request_log.models import ERROR
 
 MAX_SCANNED: Final = 50_000
-"""Entries that one page may read. A page of a filter that few entries match has fewer entries and a cursor."""
+"""Entries that one page may read; it may return fewer, with a cursor."""
 
 _KIND: Final = "logs"
 _COLUMNS: Final = (
@@ -47,7 +47,7 @@ SELECT coalesce(sum(requests), 0)::bigint FROM request_log_omitted
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """One page. `omitted` requests of the whole period have no entry."""
+    """`omitted`: requests of the period without an entry."""
 
     entries: list[dict[str, Any]]
     next_cursor: str | None
@@ -55,10 +55,9 @@ class LogPage:
 
 
 def page(place: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> LogPage:
-    """The entries that match `wanted`: any of `since` (inclusive), `until` (exclusive), `request_id`, `status`,
-    `status_class`, `method`, `route`, `table`, `caller` and `function`. Up to five statements, each along an index.
-    Entries older than the plan's `request_log_days` are not among them. Raises ValidationFailed on the field
-    `cursor`."""
+    """The entries that match `wanted`: `since` (inclusive), `until` (exclusive), `request_id`, `status`,
+    `status_class`, `method`, `route`, `table`, `caller`, `function`, within the plan's `request_log_days`. Up to five
+    indexed statements. Raises ValidationFailed on `cursor`."""
     bound = [place.environment_id, *(f"{name}={_text(value)}" for name, value in sorted(wanted.items()))]
     oldest = datetime.now(UTC) - timedelta(days=plan_limits(place.plan).request_log_days)
     values = {
@@ -122,7 +121,7 @@ _OF_REQUESTS: Final = sql.SQL(
 def of_requests(
     using: str, request_ids: list[str], most: int, environment_id: str | None = None
 ) -> list[dict[str, Any]]:
-    """The newest entries of these request ids in one database; without `environment_id` of all, for operators."""
+    """The newest entries of these requests in one database, optionally of one environment."""
     columns = ("environment_id", *_COLUMNS)
     with connections[using].cursor() as reading:
         values = {"requests": request_ids, "environment": environment_id, "most": most}

@@ -1,7 +1,5 @@
-"""Recording entries in memory. `record` is called on the path of every request: it takes a few microseconds, waits for
-nothing and raises nothing. Each database has a bounded queue. Of one environment, a process records READS_PER_SECOND
-successful reads and OTHERS_PER_SECOND other requests; those beyond, and those that find the queue full, are counted
-instead. Counts are not locked: two threads that count at the same moment may count one."""
+"""Records entries in memory, in microseconds, without waiting or raising. Queues are bounded; beyond READS_PER_SECOND
+successful reads or OTHERS_PER_SECOND others of an environment, requests are only counted, approximately."""
 
 import re
 import time
@@ -20,7 +18,7 @@ from platform_site.request_log.models import ERROR
 READS_PER_SECOND: Final = 20
 OTHERS_PER_SECOND: Final = 200
 MAX_WAITING: Final = 10_000
-"""Entries of one database that wait in one process: about 5 MB."""
+"""Entries of one database in one process: about 5 MB."""
 MAX_TALLIES: Final = 10_000
 MAX_FIELD_CODES: Final = 20
 
@@ -30,7 +28,7 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Entry(NamedTuple):
-    """One request. `table` and `function` are texts of the path: the writer keeps those that exist."""
+    """`table` and `function` are from the path: the writer checks them."""
 
     at: float
     place: EnvironmentRef | None
@@ -57,15 +55,15 @@ class Tally:
 
 
 class Queue:
-    """What waits to be written to one database."""
+    """Waiting entries of one database."""
 
     def __init__(self) -> None:
         self.waiting: deque[Entry] = deque()
         self.tallies: dict[str | None, Tally] = {}
-        """Replaced by the writer every second."""
+        """Replaced every second."""
 
     def admit(self, environment_id: str | None, *, is_read: bool) -> bool:
-        """Whether a request of this environment gets an entry. If not, it is counted."""
+        """Whether this request gets an entry; else it is counted."""
         tally = self.tallies.get(environment_id)
         if tally is None:
             if len(self.tallies) >= MAX_TALLIES:
@@ -84,11 +82,11 @@ class Queue:
 
 
 queues: Final[dict[str, Queue]] = {}
-"""By database alias. Empty in processes without writers, which record nothing."""
+"""By database alias; only in processes with writers."""
 
 
 def record(request: HttpRequest, method: str, status: int, seconds: float, error: ApiError | None) -> None:
-    """Record a request that has been answered. `error` is what its answer says, if it is an error of the API."""
+    """Record an answered request. `error` is the response's."""
     caller: Caller | None = request.__dict__.get("caller")
     place = None if caller is None else caller.place
     queue = queues.get(DEFAULT_DB_ALIAS if place is None else place.cluster)
@@ -119,12 +117,11 @@ def record(request: HttpRequest, method: str, status: int, seconds: float, error
 
 
 def name_in(words: dict[str, Any], variable: str) -> str | None:
-    """A part of the path, if it could be the name of a table or function."""
     text = words.get(variable)
     return text if isinstance(text, str) and _NAME.fullmatch(text) else None
 
 
 def field_codes_of(error: ApiError) -> tuple[str, ...]:
-    """The codes of its fields, each once. Not the fields' names, which the client wrote."""
+    """Unique codes, without the client's field names."""
     codes = dict.fromkeys(field.code for field in error.fields[:100])
     return tuple(code for code in codes if _CODE.fullmatch(code))[:MAX_FIELD_CODES]

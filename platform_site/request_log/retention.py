@@ -1,4 +1,4 @@
-"""What leaves the request log: entries after their time, and all entries of a deleted environment."""
+"""Deletes expired entries, and those of deleted environments."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -19,14 +19,13 @@ DELETE FROM request_log_entry WHERE environment_id = %(environment_id)s AND at >
 
 
 def purge(using: str) -> None:
-    """Drop partitions whose time is over, and forget how many requests of that time have no entry."""
     partitions.drop_old(using)
     oldest = Now() - timedelta(days=max(partitions.KEEP_DAYS))
     OmittedRequests.objects.using(using).filter(minute__lt=oldest).delete()
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Delete the entries of a deleted environment, in batches. It may run twice."""
+    """In batches; idempotent."""
     while True:
         with connections[cluster].cursor() as cursor:
             cursor.execute(_DELETE_OF_ENVIRONMENT, {"environment_id": environment_id, "batch": BATCH})

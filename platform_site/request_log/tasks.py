@@ -12,13 +12,11 @@ EVERY: Final = 3600.0
 
 @periodic_job(every=EVERY)
 def maintain_partitions() -> None:
-    """Partitions of the control database: create those of the next days, drop old ones."""
     _maintain(DEFAULT_DB_ALIAS)
 
 
 @periodic_job_per_region(every=EVERY)
 def maintain_partitions_of_region(using: str) -> None:
-    """The same in a region."""
     _maintain(using)
 
 

@@ -1,6 +1,5 @@
-"""Writing entries to the database: a thread of a web process for each database. It copies a batch every second. While
-the database is unavailable or its disk is full, the batch waits and the queue fills up to its bound. If the connection
-is lost during a commit, the batch may be written twice. A killed process loses its last second."""
+"""Writes entries: a thread per database of a web process, a batch per second. During an outage the batch waits. A lost
+connection may write a batch twice; a killed process loses a second."""
 
 import logging
 import re
@@ -47,13 +46,11 @@ logger = logging.getLogger("platform.request_log")
 
 
 class Writer(threading.Thread):
-    """Writes what waits in `queue` to the database `using`."""
-
     def __init__(self, using: str, queue: Queue) -> None:
         super().__init__(name=f"request-log-{using}", daemon=True)
         self._using, self._queue = using, queue
         self._batch: list[Entry] = []
-        """Taken from the queue and not yet written."""
+        """Taken and not yet written."""
         self._omitted: Counter[tuple[str, datetime]] = Counter()
         self._stopped = threading.Event()
         self._is_failing = False
@@ -66,7 +63,7 @@ class Writer(threading.Thread):
             connections[self._using].close()
 
     def write(self) -> None:
-        """Write what waits. If the database is unavailable it goes on waiting."""
+        """If the database is unavailable, entries wait."""
         try:
             self._take()
             while self._batch or self._omitted:
@@ -137,8 +134,7 @@ class Writer(threading.Thread):
 
 
 def line_of(entry: Entry) -> str:
-    """The entry as `_COPY` reads it. None of its values has a character that the format would escape, except routes:
-    psycopg's own adaptation of each value costs three times as much."""
+    """For `_COPY`. Only routes need escaping; psycopg's adaptation costs three times as much."""
     at, place, request_id, method, route, table, function, status, code, field_codes, duration_ms, kind, caller = entry
     if place is None:
         keep_days, environment_id = partitions.WITHOUT_ENVIRONMENT_KEEP_DAYS, _NULL
@@ -154,7 +150,7 @@ def line_of(entry: Entry) -> str:
 
 @lru_cache(maxsize=1024)
 def template_of(route: str) -> str:
-    """`v1/rows/<str:table>` as `/v1/rows/{table}`, as the API's description has it; a regular expression escaped."""
+    """`v1/rows/<str:table>` as `/v1/rows/{table}`."""
     template = ("/" + _VARIABLE.sub(r"{\1}", route))[:200] if route else "(unknown)"
     return template.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
 

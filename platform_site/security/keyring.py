@@ -37,19 +37,19 @@ _TAG: Final = 16
 OVERHEAD: Final = 1 + _KEY_ID + _NONCE + _TAG
 """Bytes that `seal` adds."""
 MAC: Final = 16
-"""Bytes of a MAC: HMAC-SHA256, cut as RFC 2104 allows."""
+"""HMAC-SHA256, truncated as in RFC 2104."""
 
 
 class KeyringError(Exception):
-    """Base of what can go wrong when opening. Never raised itself. No message holds a key or a plaintext."""
+    pass
 
 
 class UnknownKey(KeyringError):
-    """The value was sealed with a key that is not in ENCRYPTION_KEYS."""
+    """Its key is not in ENCRYPTION_KEYS."""
 
 
 class Tampered(KeyringError):
-    """The value was changed, cut, sealed for another purpose or, for `unseal_under`, under another secret."""
+    """Changed, or sealed for another purpose or under another secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Ring:
     sealing_id: bytes
     ciphers: dict[bytes, AESGCM]
     mac_keys: tuple[bytes, ...]
-    """Derived from the platform's keys, in their order."""
+    """In the order of keys."""
 
 
 @lru_cache(maxsize=4)
@@ -83,7 +83,7 @@ def _current() -> _Ring:
 
 
 def seal(plaintext: bytes, *, purpose: str) -> bytes:
-    """Encrypt with the first platform key. `purpose` names the column (`accounts.signing_key`); unsealing needs it."""
+    """Encrypt with the first platform key. `purpose` names the column (`accounts.signing_key`)."""
     ring = _current()
     header = _SEALED + ring.sealing_id
     nonce = os.urandom(_NONCE)
@@ -91,8 +91,7 @@ def seal(plaintext: bytes, *, purpose: str) -> bytes:
 
 
 def unseal(sealed: bytes, *, purpose: str) -> bytes:
-    """Decrypt what `seal` made for the same purpose, with whichever platform key sealed it. Raises UnknownKey or
-    Tampered."""
+    """Decrypt with any platform key. Raises UnknownKey or Tampered."""
     sealed = bytes(sealed)  # a database driver may hand over a memoryview
     if len(sealed) < OVERHEAD or sealed[:1] != _SEALED:
         raise Tampered(f"not a sealed value ({purpose})")
@@ -107,30 +106,29 @@ def unseal(sealed: bytes, *, purpose: str) -> bytes:
 
 
 def current_header() -> bytes:
-    """What every value begins with that the first platform key sealed."""
+    """The prefix of values sealed by the first key."""
     return _SEALED + _current().sealing_id
 
 
 def rewrap(sealed: bytes, *, purpose: str) -> bytes:
-    """The same plaintext under the first platform key; the value itself if it is already. Raises as `unseal`."""
+    """The plaintext under the first platform key; unchanged if it is already. Raises as `unseal`."""
     if bytes(sealed).startswith(current_header()):
         return bytes(sealed)
     return seal(unseal(sealed, purpose=purpose), purpose=purpose)
 
 
 def mac(message: bytes, *, purpose: str) -> bytes:
-    """MAC bytes by which `is_mac` knows `message` again, for the same purpose; made with the first platform key."""
+    """A MAC by the first platform key, for `is_mac`."""
     return _mac(_current().mac_keys[0], message, purpose)
 
 
 def is_mac(given: bytes, message: bytes, *, purpose: str) -> bool:
-    """Whether `mac` made `given` for this message and purpose, with whichever platform key. Each is compared in
-    constant time."""
+    """Whether `given` is a MAC by any platform key, in constant time."""
     return any(hmac.compare_digest(given, known) for known in macs(message, purpose=purpose))
 
 
 def macs(message: bytes, *, purpose: str) -> Iterator[bytes]:
-    """What `mac` makes of the message with each of the platform's keys, the first one's first."""
+    """MACs by each platform key, in order."""
     return (_mac(key, message, purpose) for key in _current().mac_keys)
 
 
@@ -144,15 +142,15 @@ def _derived(secret: bytes, salt: bytes, purpose: str) -> AESGCM:
 
 
 def seal_under(secret: bytes, plaintext: bytes, *, purpose: str) -> bytes:
-    """Encrypt under a key derived from `secret` (HKDF-SHA256, a salt for each value). The platform's keys take no part.
-    It is as strong as `secret` is hard to guess: HKDF does not slow a guesser down."""
+    """Encrypt under a key derived from `secret` (HKDF-SHA256, salted), without the platform's keys. HKDF does not slow
+    guessing down."""
     salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
     header = _SEALED_UNDER + salt
     return header + nonce + _derived(secret, salt, purpose).encrypt(nonce, plaintext, header)
 
 
 def unseal_under(secret: bytes, sealed: bytes, *, purpose: str) -> bytes:
-    """Decrypt what `seal_under` made with the same secret and purpose. Raises Tampered."""
+    """Raises Tampered."""
     sealed = bytes(sealed)
     if len(sealed) < 1 + _SALT + _NONCE + _TAG or sealed[:1] != _SEALED_UNDER:
         raise Tampered(f"not a value sealed under a secret ({purpose})")
@@ -165,23 +163,22 @@ def unseal_under(secret: bytes, sealed: bytes, *, purpose: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SealedField:
-    """One column that holds sealed values, for `manage.py rotate_encryption_keys`."""
+    """A column of sealed values, for `manage.py rotate_encryption_keys`."""
 
     model: str
     """`app_label.ModelName`."""
     field: str
     purpose: str | Callable[[Any], str]
-    """As given to `seal`; a callable gets the row, for purposes that name it."""
+    """As for `seal`, or a function of the row."""
 
 
 _registered: dict[tuple[str, str], SealedField] = {}
 
 
 def register_sealed_field(model: str, field: str, *, purpose: str | Callable[[Any], str]) -> None:
-    """Called at import by the models module that owns the column, so that rotation reaches it."""
+    """Called by the models module, for rotation."""
     _registered[model, field] = SealedField(model, field, purpose)
 
 
 def sealed_fields() -> list[SealedField]:
-    """Every registered column, in the order of registration."""
     return list(_registered.values())

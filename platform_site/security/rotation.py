@@ -1,7 +1,5 @@
-"""Encrypts every sealed value again with the first platform key, row by row, while the service runs. Each value is
-replaced by itself under the new key only where it is still the one that was read, so a row that changes meanwhile keeps
-its change. What is done is recognised by the key id in front of the value: a run that was cut off goes on where it was,
-and a second one has nothing to do. Called by `manage.py rotate_encryption_keys`."""
+"""Re-encrypts every sealed value with the first platform key, row by row, while the service runs: only if it is
+unchanged. Done values are recognised by their key id, so it can be interrupted."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,14 +28,13 @@ class Column:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a rotation did. `failed` names rows whose value does not open, with the reason; they are as they were."""
+    """`failed` names rows that cannot be opened, with the reason."""
 
     rotated: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
 
 
 def columns() -> Iterator[Column]:
-    """Every registered column in each database that has its table."""
     for sealed in keyring.sealed_fields():
         model = apps.get_model(sealed.model)
         for alias in connections:
@@ -46,7 +43,7 @@ def columns() -> Iterator[Column]:
 
 
 def _outdated(column: Column) -> "QuerySet[Any, Any]":
-    """Rows whose value another key sealed. Reads the table once: the key id is no index's business."""
+    """Reads the table once."""
     head = keyring.current_header()
     binary = BinaryField()
     rows: QuerySet[Any, Any] = (
@@ -59,12 +56,12 @@ def _outdated(column: Column) -> "QuerySet[Any, Any]":
 
 
 def count_outdated(column: Column) -> int:
-    """How many values are not under the first platform key."""
+    """Values not under the first platform key."""
     return _outdated(column).count()
 
 
 def rotate(column: Column, *, on_row: Callable[[], object] = lambda: None) -> Outcome:
-    """Rewrap every outdated value of `column`; each row is a transaction of its own. `on_row` is called for each."""
+    """Rewrap outdated values, one transaction per row; `on_row` is called for each."""
     outcome = Outcome()
     name, purpose = column.sealed.field, column.sealed.purpose
     last: Any = None

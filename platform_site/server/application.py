@@ -1,8 +1,6 @@
-"""Passes requests from connections to Django, and its responses back. `/healthz` is answered at once, requests for rows
-run on the event loop (`platform_site.concurrency.loop_requests`), and all else runs in a pool of threads. So a client
-that stalls costs no thread, and `/healthz` tells the truth about this process even while every thread waits for a
-database. What is refused here never reaches Django, and looks the same as if it had: the one error envelope with a
-request id."""
+"""Passes requests to Django, and its responses back. `/healthz` is answered at once, rows' requests run on the event
+loop (`platform_site.concurrency.loop_requests`), others in threads, so stalled clients cost no thread. Refusals have
+the common error envelope."""
 
 import asyncio
 import contextvars
@@ -39,26 +37,25 @@ _HEALTHY: Final = b'{"status":"ok"}'
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and where its response goes."""
+    """A request and its response's target."""
 
     request: Incoming
     message: Message
     parked: server_hints.Parked | None = None
-    """What the request waits for, or was given after a wait."""
+    """What a parked request waits for, or got."""
 
     @classmethod
     def of(cls, message: Message) -> "Exchange":
         return cls(Incoming(message.path, message.meta, message.body, message.scheme), message)
 
     def end(self) -> None:
-        """The client has its response: release what the request holds."""
+        """Release what the request holds."""
         if self.parked is not None:
             self.parked.give_up()
 
 
 class Application:
-    """Connections on one side, Django's handler on the other. One for each process: loaded once, started in each
-    worker."""
+    """Connections on one side, Django's handler on the other; loaded once, started in each worker."""
 
     def __init__(self) -> None:
         self._pool: ElasticThreadPool[Exchange]
@@ -73,7 +70,7 @@ class Application:
 
     # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────────
     def load(self) -> None:
-        """Import Django and everything a first request would import. Safe before a fork: opens no connection."""
+        """Import Django and everything of a first request. Safe before a fork: opens no connection."""
         if hasattr(self, "_handler"):
             return
         import django
@@ -102,7 +99,7 @@ class Application:
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Be ready for `begin`. Called in the thread of `loop`, which is the clock of the pool and of the bodies."""
+        """Called in the thread of `loop`, the clock of pool and bodies."""
         from django.conf import settings
         from django.db import connections
 
@@ -141,7 +138,7 @@ class Application:
         loop_connections.install()
 
     def stop(self) -> None:
-        """End the threads, and with them their database connections. No request is in hand any more."""
+        """End the threads and their database connections. No request is in progress."""
         self._pool.stop()
         self._loop_connections.close_all()
         for handler in logging.getLogger("platform.access").handlers:
@@ -149,7 +146,7 @@ class Application:
 
     # ── on the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
     def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
-        """Complete the META of a request whose head is there; why it must be refused, if it must."""
+        """Complete META from the head; returns why to refuse, or None."""
         meta, path, headers = message.meta, message.path, message.headers
         message.repeated = repeated = headers_into(meta, headers)
         client, server, port = peer
@@ -170,7 +167,7 @@ class Application:
         return None
 
     def begin(self, message: Message) -> None:
-        """Answer a request: those for rows in a greenlet on the loop, most others in a thread."""
+        """Answer a request, in a greenlet or a thread."""
         if message.refusal is not None:
             _send_error(message, message.refusal, message.meta.get("HTTP_X_REQUEST_ID"), close=True)
             return
@@ -185,9 +182,8 @@ class Application:
             self._pool.submit(exchange)
 
     def _needs_thread(self, message: Message) -> bool:
-        """Whether a request for rows would only come as far as its transaction on the loop: an upsert, one for several
-        rows, most deletions (which look at the rows that refer to theirs), any with an idempotency key, and a write
-        that leaves a mark for replicas."""
+        """Whether a request for rows needs a transaction, and so a thread: upserts, several rows, most deletions,
+        idempotency keys, and marks for replicas."""
         meta, method = message.meta, message.meta["REQUEST_METHOD"]
         if method in {"GET", "HEAD"}:
             return False
@@ -196,7 +192,7 @@ class Application:
         return self._has_replicas or not is_plain or "HTTP_IDEMPOTENCY_KEY" in meta
 
     def _work_on_loop(self, exchange: Exchange) -> None:
-        """The whole of a greenlet: it must not raise, for that would end in the callback of another request."""
+        """A greenlet must not raise: that would end in another request's callback."""
         here = loop_requests.current()
         try:
             exchange.request.__dict__[server_hints.REPEATABLE] = True
@@ -213,7 +209,7 @@ class Application:
                 self._loop_connections.give_back(here)
 
     def _refuse(self, exchange: Exchange) -> None:
-        """All threads are busy and the queue is too long: say so rather than let the client wait."""
+        """All threads are busy and the queue is too long."""
         logger.error("no thread became free in time")  # and not for whom: a path may hold a secret
         _send_error(exchange.message, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
         exchange.end()
@@ -231,7 +227,7 @@ class Application:
         self._look_after()
 
     def _answer(self, exchange: Exchange, request: Incoming) -> None:
-        """Send the response. Raises Parked for a request that is to be repeated."""
+        """Send the response. Raises Parked."""
         response = None
         goes_on = False
         try:
@@ -258,7 +254,7 @@ class Application:
                     response.close()
 
     def _begin_stream(self, exchange: Exchange, response: EventStreamResponse) -> None:
-        """Let the loop send it. The request and what belongs to it go now: the stream may last for days."""
+        """Sent by the loop; the request is released, since a stream may last for days."""
         head = (response.status_code, headers_of(response))
         queue = response.detach()
         message, parked = exchange.message, exchange.parked
@@ -270,7 +266,7 @@ class Application:
 
 
 def _walk(resolver: Any) -> None:
-    """Import every URL module, so that the first request does not."""
+    """Import every URL module."""
     for pattern in resolver.url_patterns:
         if hasattr(pattern, "url_patterns"):
             _walk(pattern)
@@ -282,7 +278,7 @@ def _send_health(message: Message) -> None:
 
 
 def _send_error(message: Message, error: errors.ApiError, offered_id: str | None, *, close: bool = False) -> None:
-    """The envelope, without Django. Ignored if a response was sent before."""
+    """The error envelope, without Django, unless a response was sent."""
     token = open_request(offered_id)
     request_id = current_request_id()
     headers = [
@@ -299,4 +295,3 @@ def _send_error(message: Message, error: errors.ApiError, offered_id: str | None
 
 
 application = Application()
-"""The process's own."""

@@ -1,11 +1,7 @@
-"""A thread pool in which one thread takes jobs at a time, and another joins only while that one is stuck. Threads that
-run Python in one process compete for the interpreter lock, so more of them serve fewer requests; but one thread alone
-would stop serving whenever it waits for a lock in PostgreSQL, a password hash or a function. So one thread is active.
-If jobs are queued and the active thread has been in one job for longer than `stuck_after`, an idle thread, or a new one
-while there are fewer than `max_threads`, becomes the active one; the other finishes its job and is idle then. A job
-that knows that it will wait says so, and another thread becomes active at once, unless `max_waiting` others wait: more
-of them would wait for the interpreter lock. A job that was queued for longer than `queue_timeout` is refused. Nothing
-here knows of HTTP or Django. `submit`, `stop` and the timer run on the event loop's thread, the rest anywhere."""
+"""A thread pool with one active thread, since threads compete for the interpreter lock. If jobs are queued and it has
+been in one for `stuck_after`, another (of at most `max_threads`) becomes active; at once if its job says that it will
+wait, unless `max_waiting` others do. Jobs queued for `queue_timeout` are refused. `submit`, `stop` and the timer run on
+the loop's thread."""
 
 import logging
 import threading
@@ -24,9 +20,8 @@ class CallLater(Protocol):
 
 
 class ElasticThreadPool(Generic[Job]):
-    """A queue of jobs and the threads that do them. `work(job)` runs in a thread of the pool and must not raise;
-    `refuse(job)` runs on the loop for a job that was queued too long; `on_retire()` runs in a thread that ends (it
-    closes the thread's database connections). Times are in seconds."""
+    """`work(job)` runs in a thread and must not raise; `refuse(job)` on the loop; `on_retire()` in an ending thread, to
+    close connections. Times in seconds."""
 
     def __init__(
         self,
@@ -56,16 +51,13 @@ class ElasticThreadPool(Generic[Job]):
 
     @property
     def threads(self) -> int:
-        """How many threads there are now, at work or idle."""
         return len(self._threads)
 
     @property
     def queued(self) -> int:
-        """How many jobs have not started."""
         return len(self._queue)
 
     def submit(self, job: Job) -> None:
-        """Put a job at the end of the queue."""
         now = time.monotonic()
         with self._lock:
             self._queue.append((now, job))
@@ -76,8 +68,7 @@ class ElasticThreadPool(Generic[Job]):
             self._later(self._stuck_after, self._tick)
 
     def will_wait(self) -> None:
-        """Called in a job that will wait from here on: another thread becomes active now. Nothing elsewhere, and where
-        `max_waiting` have done so already."""
+        """In a job that will wait: another thread becomes active, up to `max_waiting`."""
         thread = threading.current_thread()
         with self._lock:
             if (
@@ -91,7 +82,7 @@ class ElasticThreadPool(Generic[Job]):
                     self._activate_another(time.monotonic())
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Let running and waiting jobs end, then the threads; wait up to `seconds` for that."""
+        """End running and queued jobs, then the threads, within `seconds`."""
         deadline = time.monotonic() + seconds
         with self._lock:
             self._stopping = True
@@ -103,7 +94,7 @@ class ElasticThreadPool(Generic[Job]):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _activate_another(self, now: float) -> None:
-        """Make an idle thread or a new one the active one; without either, nothing changes. Call with the lock held."""
+        """Activate an idle or new thread, if any, with the lock held."""
         if self._idle:
             active = self._idle.pop()  # the one that worked last: its caches are warm, and the others can end
             active.began = now
@@ -121,7 +112,7 @@ class ElasticThreadPool(Generic[Job]):
                 self._active = None
 
     def _tick(self) -> None:
-        """While jobs wait: refuse the ones that waited too long, and replace a stuck thread."""
+        """Refuse old jobs, and replace a stuck thread."""
         now = time.monotonic()
         late: list[Job] = []
         with self._lock:
@@ -141,7 +132,7 @@ class ElasticThreadPool(Generic[Job]):
             self._refuse(job)
 
     def _next(self, thread: "_Thread") -> Job | None:
-        """What `thread` does next; None: it ends. Called by the thread itself, which waits in here while it is idle."""
+        """The thread's next job, after waiting; None: it ends."""
         while True:
             with self._lock:
                 self._waiting_threads.discard(thread)
@@ -171,7 +162,7 @@ class _Thread(threading.Thread):
         super().__init__(name="requests", daemon=True)
         self.pool = pool
         self.began = now
-        """When it became the active one or began its present job."""
+        """Start of being active, or of its job."""
         self.may_run = threading.Lock()
         self.may_run.acquire()
 

@@ -1,5 +1,5 @@
-"""Sends Server-Sent Events on the event loop: a stream costs no thread, and while it is silent no task. While the
-client does not take what was written, messages wait in the stream's queue, which has a limit."""
+"""Sends Server-Sent Events on the event loop, without threads or tasks. Messages of slow clients wait in a bounded
+queue."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,7 @@ from platform_site.server.http_message import Message
 def start_stream(
     loop: asyncio.AbstractEventLoop, message: Message, head: tuple[int, list[tuple[str, str]]], queue: MessageQueue
 ) -> None:
-    """On the loop: answer `message` with the messages of `queue` until one side ends it. `head` is the status and the
-    headers."""
+    """Answer `message` with `queue` until one side ends it. `head` is status and headers."""
     stream = _Stream(message, head, queue)
     queue.notify = partial(_wake_ups_of(loop).set, stream)
     message.connection.on_change = stream.send
@@ -31,7 +30,6 @@ class _Stream:
         message.release()
 
     def send(self) -> None:
-        """Send what waits, as far as the client takes it. On the loop."""
         connection, queue = self._connection, self._queue
         if connection.is_gone:
             self._end()
@@ -56,7 +54,7 @@ class _Stream:
 
 
 class _WakeUps:
-    """Lets streams send, from any thread: a thousand of them with one wake-up of the loop."""
+    """Wakes a thousand streams with one wake-up of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -77,4 +75,4 @@ class _WakeUps:
 
 
 _wake_ups_of: Final = lru_cache(maxsize=1)(_WakeUps)
-"""Of a process's loop."""
+"""Per loop."""

@@ -1,4 +1,4 @@
-"""A request as it arrived, and the response to it, which any thread may send once."""
+"""A request as it arrived, and its response, which any thread may send once."""
 
 import email.utils
 import time
@@ -13,19 +13,19 @@ Headers = list[tuple[str, str]]
 
 
 class Connection:
-    """What a message uses of the connection it came by."""
+    """The connection as a message sees it."""
 
     __slots__ = ("is_gone", "is_paused", "on_change")
 
     is_gone: bool
     is_paused: bool
-    """The client does not take what was written."""
+    """The client is not reading."""
     on_change: Callable[[], None] | None
-    """Called when the client is gone, and when it has taken what was written."""
+    """Called when the client disconnects, or has read everything."""
 
     @property
     def is_leaving(self) -> bool:
-        """No more requests are read after this response."""
+        """No more requests are read."""
         raise NotImplementedError
 
     def take_turn(self, message: "Message") -> bool:
@@ -42,7 +42,7 @@ class Connection:
 
 
 class Message:
-    """One request as it arrived. `meta` is WSGI's environment without the `wsgi.` entries."""
+    """`meta` is WSGI's environment without `wsgi.` entries."""
 
     __slots__ = (
         "authority", "body", "connection", "headers", "is_last", "meta", "path", "refusal", "repeated", "scheme",
@@ -54,27 +54,24 @@ class Message:
         self.meta: dict[str, Any] = {}
         self.path = ""
         self.authority: str | None = None
-        """The host that the first line names, which counts before the header (RFC 9112, 3.2.2)."""
+        """The request line's host, which precedes the header (RFC 9112, 3.2.2)."""
         self.headers: list[tuple[str, str]] = []
-        """Names in lower case, and values of ASCII."""
+        """Lower-case names, ASCII values."""
         self.repeated: frozenset[str] = frozenset()
-        """Names, in lower case, of headers that came more than once."""
+        """Repeated headers, in lower case."""
         self.scheme = "http"
         self.unreadable: set[str] = set()
-        """Names of headers whose value has bytes outside ASCII."""
+        """Headers with bytes outside ASCII."""
         self.body: bytes = b""
         self.refusal: errors.ApiError | None = None
-        """Why it cannot be answered otherwise."""
         self.is_last = False
-        """The connection is closed after its response."""
 
     def release(self) -> None:
-        """Let go of what was asked, for a response that lasts."""
+        """Release the request, for a long response."""
         self.meta, self.headers, self.body = {}, [], b""
 
     # ── the response: once, from any thread ──────────────────────────────────────────────────────────────────────────
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send a whole response. Ignored if one was sent before."""
         connection = self.connection
         if not connection.take_turn(self):
             return
@@ -88,7 +85,6 @@ class Message:
         connection.finish(b"".join(lines), is_last)
 
     def respond_in_pieces(self, status: int, headers: Headers) -> "ResponseStream":
-        """Begin a response of unknown length."""
         connection = self.connection
         if not connection.take_turn(self):
             return ResponseStream(connection, chunked=False, silent=True, is_last=True)
@@ -103,7 +99,7 @@ class Message:
 
 
 class ResponseStream:
-    """A response that is sent in pieces, from any thread."""
+    """Sent in pieces, from any thread."""
 
     __slots__ = ("_chunked", "_connection", "_is_last", "_silent")
 
@@ -111,7 +107,7 @@ class ResponseStream:
         self._connection, self._chunked, self._silent, self._is_last = connection, chunked, silent, is_last
 
     def send(self, data: bytes) -> None:
-        """Raises ConnectionError once the client is gone."""
+        """Raises ConnectionError if the client is gone."""
         if self._connection.is_gone:
             raise ConnectionResetError("the client is gone")
         if data and not self._silent:
@@ -121,7 +117,7 @@ class ResponseStream:
         self._connection.finish(b"0\r\n\r\n" if self._chunked else b"", self._is_last)
 
     def abort(self) -> None:
-        """The client must not take what it has for the whole."""
+        """The client must notice that the response is incomplete."""
         self._connection.abort()
 
 

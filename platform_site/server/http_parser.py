@@ -1,4 +1,4 @@
-"""The requests of one connection, read by httptools' parser: RFC 9112, with limits on heads and bodies."""
+"""Reads a connection's requests by httptools: RFC 9112, with limits on heads and bodies."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 100
 MAX_PIPELINED: Final = 64
-"""Requests that wait for the response to the one before."""
+"""Requests that wait for previous responses."""
 DRAIN_BYTES: Final = 8 * 1024 * 1024
-"""An oversized body is read and dropped up to here, so that the client is still listening when the 413 arrives."""
+"""Bytes of an oversized body that are dropped, so that the client reads the 413."""
 _ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")
 _FIRST_LINE: Final = re.compile(rb"[A-Za-z]{1,16} /")
 _NOT_HTTP: Final = "This is not a request by HTTP/1.1."
@@ -28,7 +28,7 @@ _TRAILERS: Final = "The request body broke off, or has trailers."
 
 
 class Refused(Exception):
-    """Raised through the parser: nothing more is read."""
+    """Nothing more is read."""
 
     def __init__(self, error: errors.ApiError) -> None:
         super().__init__(error.message)
@@ -40,35 +40,32 @@ class _HeadTooLarge(errors.ApiError):
 
 
 class RequestParser(Connection, asyncio.Protocol):
-    """Makes messages of what `feed` is given. What happens to them is the subclass's to say."""
+    """Makes messages of what `feed` gets, for a subclass."""
 
     __slots__ = ("_current", "_head_bytes", "_parser", "_pieces", "_size", "_state", "_url", "_waiting")
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
         self._state = "idle"
-        """What the client is at: idle, head, body, drain (a body that is too large), done (nothing more is read)."""
+        """idle, head, body, drain (an oversized body), done."""
         self._current: Message | None = None
-        """The request that arrives now."""
         self._url = b""
         self._head_bytes = 0
         self._pieces: list[bytes] = []
-        """Of its body."""
+        """Of the body."""
         self._size = 0
-        """Of its body so far."""
+        """Of the body so far."""
         self._waiting: deque[Message] = deque()
-        """Whole requests whose turn has not come."""
+        """Whole requests that wait."""
 
     def _check_head(self, message: Message) -> None:
-        """Called before the body is read. Raises Refused."""
+        """Before the body is read. Raises Refused."""
         raise NotImplementedError
 
     def _queue(self, message: Message) -> None:
-        """Called with a whole request."""
         raise NotImplementedError
 
     def _refuse(self, error: errors.ApiError) -> None:
-        """Called when nothing more can be read."""
         raise NotImplementedError
 
     def feed(self, data: bytes) -> None:

@@ -1,7 +1,5 @@
-"""HTTP/1.1 on the event loop: uvloop's transport and httptools' parser in, one response after the other out. A
-connection has one request in hand at a time; pipelined ones wait their turn. Limits, as in
-docs/explanation/reliability.md: a head within HEAD_SECONDS, a body within BODY_SECONDS, and a client that takes nothing
-of its response for WRITE_SECONDS is cut off."""
+"""HTTP/1.1 on the event loop (uvloop, httptools). One request of a connection at a time; pipelined ones wait. Limits as
+in docs/explanation/reliability.md: HEAD_SECONDS, BODY_SECONDS, WRITE_SECONDS."""
 
 import asyncio
 import logging
@@ -20,17 +18,17 @@ logger = logging.getLogger(__name__)
 HEAD_SECONDS: Final = 10.0
 BODY_SECONDS: Final = 15.0
 DRAIN_SECONDS: Final = 2.0
-"""Of a body that is too large, and of what a refused client still sends."""
+"""For an oversized body, and a refused client's further data."""
 IDLE_SECONDS: Final = 75.0
 WRITE_SECONDS: Final = 60.0
 _PAUSE_AT: Final = 8
-"""With so many waiting nothing more is read; what one reading brings may be more."""
+"""Waiting requests at which reading pauses."""
 _LOOK_SECONDS: Final = 0.5
 _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Peer = tuple[str, str, int]
-"""The address of a client, and the address and port that it has connected to."""
+"""The client's IP, and the local IP and port."""
 
 
 class RequestTimeout(errors.ApiError):
@@ -38,9 +36,8 @@ class RequestTimeout(errors.ApiError):
 
 
 class HttpServer:
-    """The connections of one process. Both calls are made on the loop: `check(message, peer)` for a head, with the
-    address of the client and ours, returns why it is refused; `begin(message)` is for a whole request. More than `most`
-    connections are closed at once."""
+    """A process's connections, on the loop. `check(message, peer)` returns why to refuse a head; `begin(message)` takes
+    a whole request. Beyond `most`, connections are closed."""
 
     def __init__(
         self,
@@ -53,14 +50,14 @@ class HttpServer:
         self._thread = threading.get_ident()
         self.connections: set[HttpConnection] = set()
         self.leaving = False
-        """This process ends soon: every response asks its client to come again by another connection."""
+        """Shutting down: responses close their connections."""
         self._server: asyncio.Server | None = None
 
     def is_on_loop(self) -> bool:
         return threading.get_ident() == self._thread
 
     def add(self, connection: "HttpConnection") -> bool:
-        """Whether there may be one more."""
+        """Whether another connection is allowed."""
         if len(self.connections) >= self._most:
             logger.warning("a connection was closed: there are %d", self._most)
             return False
@@ -74,14 +71,14 @@ class HttpServer:
         self._look()
 
     def _look(self) -> None:
-        """One timer for all connections instead of one for each request."""
+        """One timer for all connections."""
         now = self.loop.time()
         for connection in [each for each in self.connections if each.deadline <= now]:
             connection.expire(now)
         self.loop.call_later(_LOOK_SECONDS, self._look)
 
     def leave(self) -> None:
-        """Accept no more connections, and close those that are idle; others end with their response."""
+        """Accept no more connections and close idle ones."""
         self.leaving = True
         if self._server is not None:
             self._server.close()
@@ -91,7 +88,7 @@ class HttpServer:
             connection.close_if_idle()
 
     async def finish(self) -> None:
-        """Return when every connection is closed."""
+        """Wait until every connection is closed."""
         while self.connections:
             self.close_idle()
             await asyncio.sleep(0.02)
@@ -113,12 +110,12 @@ class HttpConnection(RequestParser):
         self._unwritten = 0
         self._written_at = 0.0
         self._is_all_written = False
-        """Whether the transport has passed on all responses before the one in hand, so that a thread may write it."""
+        """Whether all previous responses are written, so that a thread may write directly."""
         self._is_reading_paused = False
         self.deadline = server.loop.time() + HEAD_SECONDS
         self.is_gone = False
         self._writing = threading.Lock()
-        """Held while a thread writes to the descriptor, and until a lost connection is known as lost."""
+        """Held while a thread writes to the descriptor."""
         self.is_paused = False
 
     @property
@@ -147,7 +144,7 @@ class HttpConnection(RequestParser):
             self.on_change()
 
     def eof_received(self) -> bool:
-        """A client that only sends no more still gets what it has asked for, but for a stream."""
+        """A half-closed client still gets its response, but no stream."""
         if (
             self.on_change is not None
             or self._state in ("head", "body", "drain")
@@ -209,7 +206,7 @@ class HttpConnection(RequestParser):
         self._server.begin(message)
 
     def _refuse(self, error: errors.ApiError) -> None:
-        """The last response of the connection, after those of requests that came before."""
+        """The last response, after those before."""
         message = self._current or Message(self)
         self._current = None
         self._state = "done"
@@ -217,7 +214,7 @@ class HttpConnection(RequestParser):
         self._queue(message)
 
     def take_turn(self, message: Message) -> bool:
-        """Whether `message` is to be answered now, and was not yet."""
+        """Whether to answer `message` now."""
         if self._in_hand is not message or self._is_answered:
             return False
         self._is_answered = True
@@ -236,14 +233,13 @@ class HttpConnection(RequestParser):
             self._written_at = self._server.loop.time()
 
     def finish(self, data: bytes, is_last: bool) -> None:
-        """The end of a response, from any thread."""
         if self._server.is_on_loop():
             self._finish(data, is_last)
         elif is_last or self._server.leaving or not self._is_all_written or not self._write_now(data):
             self._server.loop.call_soon_threadsafe(self._finish, data, is_last)
 
     def _write_now(self, data: bytes) -> bool:
-        """Write a whole response in this thread, which saves waking the loop. False if that failed before it began."""
+        """Write a whole response in this thread, without waking the loop. False if it failed before it began."""
         with self._writing:  # or its descriptor could be closed now, and be that of another connection
             if self.is_gone:
                 return False
@@ -282,7 +278,7 @@ class HttpConnection(RequestParser):
         self._go_on()
 
     def _go_on(self) -> None:
-        """The next request, once the client has taken the response before."""
+        """The next request, once the response is read."""
         now = self._server.loop.time()
         if self.is_paused:
             self._unwritten = self._transport.get_write_buffer_size()

@@ -25,7 +25,7 @@ _FORWARDING: Final = frozenset(
 
 
 class Incoming(HttpRequest):
-    """One request, its body read. `meta` is WSGI's environment without the `wsgi.` entries."""
+    """`meta` is WSGI's environment without `wsgi.` entries."""
 
     def __init__(self, path: str, meta: dict[str, Any], body: bytes, scheme: str) -> None:
         # Django's own request classes do not call super().__init__ either: it would build what is lazy below.
@@ -71,7 +71,7 @@ class Incoming(HttpRequest):
 
 
 def meta_name(header: str) -> str | None:
-    """The META name of a header (given in lower case), or None for one that must not pass."""
+    """The META name of a lower-case header; None to drop it."""
     if "_" in header or header in _FORWARDING:
         return None
     name = header.upper().replace("-", "_")
@@ -80,11 +80,11 @@ def meta_name(header: str) -> str | None:
 
 _usual_name: Final = lru_cache(maxsize=512)(meta_name)
 _USUAL: Final = 64
-"""Characters. Longer names, which any client can send by the thousand, are not cached."""
+"""Characters. Longer names are not cached."""
 
 
 def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> frozenset[str]:
-    """Write headers into `meta`; returns the names that came more than once."""
+    """Returns the repeated names."""
     repeated: set[str] | None = None
     for header, value in headers:
         name = _usual_name(header) if len(header) <= _USUAL else meta_name(header)
@@ -102,7 +102,7 @@ def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> fr
 _NONE: Final[frozenset[str]] = frozenset()
 
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
-"""In the place of a value with bytes above 0x7F. No header may have it, so whatever reads the header refuses it."""
+"""Replaces a value with bytes above 0x7F, which every reader then refuses."""
 _READ: Final = frozenset(
     {
         "authorization",
@@ -120,14 +120,13 @@ _READ: Final = frozenset(
 
 
 def mark_unreadable(meta: dict[str, Any], names: Iterable[str]) -> None:
-    """Mark headers (`names`) that the service reads and whose value could not be read; others are ignored (RFC 9110,
-    5.5)."""
+    """Mark unreadable headers that the service uses; others are ignored (RFC 9110, 5.5)."""
     for header in _READ.intersection(names):
         meta[str(meta_name(header))] = UNREADABLE
 
 
 class Forwarding:
-    """Whose word about the client is believed. `trusted` are networks such as `10.0.0.0/8`; raises ValueError."""
+    """Trusted proxies' networks. Raises ValueError."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._networks: list[Network] = [ipaddress.ip_network(text, strict=False) for text in trusted]
@@ -142,9 +141,8 @@ class Forwarding:
         return any(parsed in network for network in self._networks if network.version == parsed.version)
 
     def client(self, peer: str, scheme: str, headers: Iterable[tuple[str, str]]) -> tuple[str, str]:
-        """The client's address and scheme. `peer` is the address that opened the connection. The list of
-        `X-Forwarded-For` is read from its end: each trusted proxy vouches for the entry before its own, and the first
-        address that is not a trusted proxy's is the client. Entries to its left were written by the client itself."""
+        """The client's IP and scheme. Reads `X-Forwarded-For` from its end: each trusted proxy vouches for the entry
+        before; the first untrusted IP is the client."""
         if not self._networks or not self.trusts(peer):
             return peer, scheme
         hops: list[str] = []
@@ -170,7 +168,7 @@ class Forwarding:
 
 
 def host_of(endpoint: str) -> str:
-    """The address in `1.2.3.4:5`, `1.2.3.4`, `[::1]:5` or `::1`; empty for a Unix socket (a path)."""
+    """The host of `1.2.3.4:5`, `1.2.3.4`, `[::1]:5` or `::1`; empty for a Unix socket."""
     if endpoint.startswith("/"):
         return ""
     if endpoint.startswith("["):

@@ -1,5 +1,4 @@
-"""Sends responses of Django: small ones in one piece, files and long streams in parts. A response may be sent from any
-thread."""
+"""Sends Django's responses, in one piece or in parts, from any thread."""
 
 import logging
 from collections.abc import Iterable
@@ -14,11 +13,11 @@ from platform_site.server.http_message import Message
 logger = logging.getLogger(__name__)
 
 IN_ONE_PIECE: Final = 1024 * 1024
-"""A streamed answer up to this many bytes is collected first, so that an error in its middle can still become a 500."""
+"""Streamed responses up to this size are collected first, so that errors can be a 500."""
 
 
 def headers_of(response: HttpResponseBase) -> list[tuple[str, str]]:
-    """The header lines, cookies included. A value that HTTP cannot carry is left out and logged."""
+    """With cookies; invalid values are left out and logged."""
     # Not `items()`, which looks each up again by its name: four calls for each header.
     lines: list[tuple[str, str]] = [*response.headers._store.values()]
     if "cookies" in response.__dict__:  # our responses create the attribute only when it is read
@@ -38,7 +37,7 @@ def headers_of(response: HttpResponseBase) -> list[tuple[str, str]]:
 
 
 def send(message: Message, response: HttpResponseBase) -> None:
-    """Send `response`. Streams are pulled here, in a thread."""
+    """Streams are pulled here, in a thread."""
     headers = headers_of(response)
     if isinstance(response, HttpResponse):
         message.respond(response.status_code, headers, response.content)

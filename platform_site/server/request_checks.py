@@ -1,4 +1,4 @@
-"""Checks a request before Django sees it: one host, one length, a method and a path."""
+"""Checks a request before Django sees it."""
 
 import re
 from functools import lru_cache
@@ -12,14 +12,13 @@ _METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
 
 
 def is_too_large(stated: str) -> bool:
-    """Whether a Content-Length is beyond the limit; it may have any number of digits and of zeros before them."""
+    """A Content-Length may have any number of digits."""
     digits = stated.lstrip("0")
     return len(digits) > len(str(BODY_LIMIT)) or int(digits or "0") > BODY_LIMIT
 
 
 def check_host(named: str | None, meta: dict[str, Any]) -> None:
-    """HTTP/1.1 names its host, by a header even where the first line names it too, and a port is one of 65535 (RFC
-    9112, 3.2). Which hosts are ours is Django's to say. Raises ApiError."""
+    """One host and a valid port (RFC 9112, 3.2); Django checks which host. Raises ApiError."""
     if named is None and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
         raise errors.InvalidRequest("The request has no Host.")
     host = meta.get("HTTP_HOST")
@@ -38,7 +37,7 @@ _is_usual: Final = lru_cache(maxsize=512)(_may_be_host)
 
 
 def check_request(meta: dict[str, Any], path: str, repeated: frozenset[str]) -> None:
-    """Refuse what Django should not have to interpret. Raises ApiError."""
+    """Raises ApiError."""
     if not path.startswith("/"):
         raise errors.InvalidRequest("The request target must be a path.")
     if "\0" in path or "�" in path:

@@ -39,22 +39,22 @@ logging.getLogger("_granian").addFilter(lambda record: "higher than the amount o
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 8
-"""How long a worker may finish what it began when the service stops."""
+"""When the service stops."""
 REPLACED_SECONDS: Final = 330
-"""The same when it was replaced, which delays nothing: a call of a function may take 300 s on the largest plan."""
+"""When replaced, which delays nothing: a function may take 300 s."""
 START_SECONDS: Final = 60
-"""At a reload, how long a new worker may take until it serves; so long the old one does."""
+"""For a new worker at a reload."""
 MAX_CONNECTIONS: Final = 16_384
 """Of one worker; 16 KB each."""
 _OTHER_FILES: Final = 512
-"""That a worker has open beside its connections."""
+"""Besides connections."""
 _FALSE_START_SECONDS: Final = 0.3
 _FALSE_STARTS: Final = 5
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(MPServer):
-    """Granian's main process with sockets that it was given, one for each worker."""
+    """Granian's main process with given sockets."""
 
     def __init__(self, listeners: list[socket.socket], load: "_Load", **options: Any) -> None:
         address, port = listeners[0].getsockname()[:2]
@@ -106,7 +106,7 @@ class Server(MPServer):
             super()._respawn_workers(workers, spawn_target, target_loader, delay)
 
     def _replace_workers(self, workers: list[int], spawn_target: Any, target_loader: Any) -> None:
-        """A reload: one after the other, each once the one before has ended, or is known to take long."""
+        """A reload: one worker after the other."""
         for index in workers:
             new: Any = self._spawn_worker(index, spawn_target, target_loader)
             if not self._begins_to_serve(new):
@@ -128,7 +128,7 @@ class Server(MPServer):
                 last_word.start()
 
     def _begins_to_serve(self, new: Any) -> bool:
-        """Start it and wait until it has come as far; False if it ended, or took too long."""
+        """Wait until it serves; False if it ended, or took too long."""
         served_at = self._load.served_at.value
         new.interrupt_by_parent = True  # that it ended is no news to Granian before it took another's place
         new.start()
@@ -160,7 +160,7 @@ def _held(descriptor: int) -> SocketHolder:
 
 
 class _Lockable:
-    """A socket on its way to a process that is no fork, where it arrives as Granian holds it."""
+    """A socket for a spawned process, in Granian's form."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -174,21 +174,21 @@ def _replaced(listener: socket.socket) -> SocketHolder:
 
 
 class _NoEventLoop(dict[int, float]):
-    """Stands where Granian remembers respawns. Remembering none, it sees no crash loop; ours is in _respawn_workers."""
+    """In place of Granian's respawn times: _respawn_workers detects crash loops."""
 
     def __setitem__(self, index: int, at: float) -> None:
         pass
 
 
 class _Load:
-    """Runs in each worker, before it serves. Returns the application."""
+    """Runs in each worker. Returns the application."""
 
     def __init__(self) -> None:
         self._main = os.getpid()
         self._collect_after = gc.get_threshold()
         # Shared by all, and without a lock: a worker that was killed would hold it for ever.
         self.served_at = multiprocessing.RawValue("d", 0.0)
-        """When a worker last came as far as serving."""
+        """When a worker last started serving."""
 
     def __call__(self, *_: Any) -> Any:
         die_with_parent(self._main, signal.SIGTERM)
@@ -203,9 +203,8 @@ class _Load:
 
 
 def _let_workers_end_from_the_first() -> None:
-    """A worker that has to end before it serves does so. With the signal handler inherited from the main process it
-    would only note the signal and serve on, and the service would wait for it in vain while stopping; and Python drops
-    signals that arrive while it forks."""
+    """A worker signalled before it serves must end: the main process's signal handler would only note it, and Python
+    drops signals while forking."""
 
     def begin() -> None:
         for number in _ENDS:
@@ -220,8 +219,7 @@ def _let_workers_end_from_the_first() -> None:
 
 
 def _allow_connections() -> int:
-    """How many connections a worker may have. Each stream of live changes is one, and those beyond wait to be accepted,
-    also for a request. Allows this process and its workers as many files."""
+    """A worker's maximum connections (streams count), and as many files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_CONNECTIONS + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -232,10 +230,9 @@ def _allow_connections() -> int:
 
 
 def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] | None = None) -> None:
-    """Serve by one worker for each socket until SIGTERM or SIGINT; SIGHUP replaces the workers one by one. Raises
-    SystemExit(1) if they cannot start. `preload`: import the application here, so that workers start at once and share
-    its memory; a reload then keeps the code it has. Without it each worker imports the code as it is at its start.
-    `log` is a logging dictConfig."""
+    """Serve by one worker per socket until SIGTERM or SIGINT; SIGHUP replaces workers one by one. Raises SystemExit(1).
+    `preload`: import the application here, for fast starts and shared memory; a reload then keeps the code. `log` is a
+    logging dictConfig."""
     load = _Load()
     # Spawned without preloading: a fork has every module that this process has, and so the code it was started with.
     multiprocessing.set_start_method("fork" if preload else "spawn", force=True)

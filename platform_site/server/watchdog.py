@@ -1,7 +1,5 @@
-"""Logs whatever stops the event loop for more than 50 ms, with the stack of its thread. A thread asks the loop for an
-answer, and checks every 25 ms whether it came. It is a stop if the loop's thread computes for so long, or sleeps
-elsewhere than in the loop. A thread that is ready and has no core, or that waits for the interpreter, is on a busy
-machine: it wakes every 5 ms to ask for the interpreter, which tells it from one that sleeps."""
+"""Logs what stops the event loop for more than 50 ms, with its stack: the loop's thread computes, or sleeps elsewhere.
+A thread without a core or the interpreter, which wakes every 5 ms, is not counted."""
 
 import asyncio
 import logging
@@ -17,9 +15,9 @@ from typing import Final, NamedTuple
 from platform_site.observability.metrics import LOOP_STOPS
 
 INTERVAL: Final = 0.025
-"""Seconds between two checks. Without an answer at two of them, the loop has stopped."""
+"""Seconds between checks; without a response at two, the loop has stopped."""
 MOST_CPU: Final = 0.05
-"""Seconds of CPU that the loop may use before it answers."""
+"""CPU seconds before a response."""
 STATUS: Final = re.compile(r"^State:\s+(\S).*^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE | re.DOTALL)
 """Of proc_pid_status(5)."""
 
@@ -28,15 +26,14 @@ logger = logging.getLogger(__name__)
 
 class ThreadState(NamedTuple):
     cpu: float
-    """Seconds used."""
     state: str
-    """S: it sleeps."""
+    """S: sleeping."""
     waits: int
-    """How often it began to wait."""
+    """Voluntary context switches."""
 
 
 class Watchdog:
-    """Watches the event loop of the thread that makes it. Linux only."""
+    """Watches the creating thread's event loop. Linux only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -47,7 +44,7 @@ class Watchdog:
         self._asked_at = self._answered_at = 0.0
         self._cpu_when_asked = self._cpu_when_answered = 0.0
         self._between_callbacks: FrameType | None = None
-        """What the thread executes while the loop waits for its sockets."""
+        """The frame while the loop waits for sockets."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
@@ -95,7 +92,7 @@ class Watchdog:
         return ThreadState(cpu, found[1], int(found[2])) if found else ThreadState(cpu, "?", 0)
 
     def _stopped_by(self, before: ThreadState | None, now: ThreadState) -> str | None:
-        """What the thread does that stops the loop, in words."""
+        """Why the loop is stopped, in words."""
         used = now.cpu - self._cpu_when_asked
         if used > MOST_CPU:
             return "it computes"

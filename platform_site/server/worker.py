@@ -1,6 +1,5 @@
-"""One worker process: an event loop that serves HTTP until it is asked to end. It takes the place of Granian's own
-worker function (a parameter of its `serve`), whose main process starts and replaces workers. The names from `granian`
-with an underscore are its internals, which is why pyproject.toml pins its minor release."""
+"""A worker process: an event loop that serves HTTP. Replaces Granian's worker function; uses its internals, so
+pyproject.toml pins the minor version."""
 
 import asyncio
 import logging
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEAVE_SECONDS: Final = 0.5
-"""How long a worker that was asked to end goes on answering, with a farewell in each answer."""
+"""How long a stopping worker still answers, closing connections."""
 
 
 @WorkerProcess.wrap_target  # type: ignore[untyped-decorator]
@@ -51,7 +50,7 @@ def work(
     scope_options: dict[str, Any],
     metrics: Any,
 ) -> None:
-    """Serve until SIGTERM, take leave, and end what is in hand. The parameters are those of Granian's own functions."""
+    """Serve until SIGTERM. Parameters are Granian's."""
     listener = socket.socket(fileno=os.dup(sock[1].get_fd()))
     listener.setblocking(False)
     server = HttpServer(loop, application.check, application.begin, backpressure)
@@ -68,8 +67,7 @@ async def _serve(
     ended = asyncio.Event()
 
     def leave() -> None:
-        """Refuse new connections first, and close busy ones by their own response: a client whose request is on its way
-        when its idle connection is closed gets none."""
+        """Refuse new connections, and close busy ones with their response: closing an idle one could lose a request."""
         if not server.leaving:
             for end in server_hints.when_leaving:
                 end()
@@ -95,7 +93,7 @@ async def _serve(
 
 
 def _start_reporters() -> "tuple[Reporter, Writers]":
-    """Start what reports this process's requests: to the metrics and to the request log."""
+    """For metrics and the request log."""
     # Here, not above: without `--preload` a worker imports the application as it is at its own start.
     from platform_site.observability.metrics import open_metrics_file
     from platform_site.observability.traffic import Reporter

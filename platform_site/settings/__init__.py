@@ -1,6 +1,5 @@
-"""All settings, one module per subject. A fresh clone runs with no variable set; production sets those in
-docs/how-to/deployment.md. What is unset falls back to the embedded services of the data dir
-(`platform_site.embedded.data_dir`)."""
+"""All settings, by subject. Defaults use the embedded services (`platform_site.embedded.data_dir`); production:
+docs/how-to/deployment.md."""
 
 from platform_site.settings.base import *
 from platform_site.settings.console import *

@@ -1,4 +1,4 @@
-"""Mode, secrets, addresses and Django's applications."""
+"""Mode, secrets, URLs and Django's applications."""
 
 import secrets
 from pathlib import Path
@@ -20,7 +20,7 @@ DEBUG = False  # never: error pages with settings and sources have no place on a
 
 
 def _secret(variable: str, generated: str) -> str:
-    """A secret from the environment, else from the data dir, else (development, before the first `up`) a random one."""
+    """From the environment, the data directory, or (in development, before the first `up`) random."""
     value = env.text(variable) or _generated.get(generated)
     if value:
         return value
@@ -31,9 +31,9 @@ def _secret(variable: str, generated: str) -> str:
 
 SECRET_KEY = _secret("SECRET_KEY", "secret_key")
 SECRET_KEY_FALLBACKS = env.words("SECRET_KEY_FALLBACKS")
-"""Earlier secrets: console sessions and cursors made with them are still read."""
+"""Still valid for console sessions and cursors."""
 ENCRYPTION_KEYS = [key for key in _secret("ENCRYPTION_KEYS", "encryption_key").split(",") if key]
-"""64 hex digits each; the first encrypts, all decrypt (`platform_site.security.keyring`)."""
+"""64 hex digits each; the first encrypts, all decrypt."""
 
 # ── Addresses ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 PLATFORM_DOMAIN = env.text("PLATFORM_DOMAIN", "localhost") or "localhost"
@@ -41,7 +41,7 @@ ALLOWED_HOSTS = env.words(
     "ALLOWED_HOSTS", ["localhost", ".localhost", "127.0.0.1", "[::1]", PLATFORM_DOMAIN, f".{PLATFORM_DOMAIN}"]
 )
 TRUSTED_PROXIES = env.words("TRUSTED_PROXIES")
-"""Networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+"""Networks whose `X-Forwarded-*` headers are trusted."""
 BASE_URL = env.origin("BASE_URL", f"https://{PLATFORM_DOMAIN}" if PRODUCTION else "http://127.0.0.1:8000")
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [BASE_URL])
 
@@ -109,7 +109,7 @@ TEMPLATES = [
 STATIC_URL = "static/"
 STATIC_ROOT = Path(env.text("STATIC_ROOT") or BASE_DIR / "staticfiles")
 WHITENOISE_USE_FINDERS = not STATIC_ROOT.is_dir()
-"""Without `collectstatic`, files are served from the packages they come with."""
+"""Without `collectstatic`, files come from their packages."""
 LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True

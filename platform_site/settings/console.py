@@ -4,12 +4,12 @@ from platform_site import env
 from platform_site.settings.base import PLATFORM_MODE
 
 CONSOLE_IDLE_SECONDS = env.integer("CONSOLE_IDLE_SECONDS", 3600, minimum=60)
-"""A console session ends so long after its last click …"""
+"""After the last click."""
 CONSOLE_SESSION_SECONDS = env.integer("CONSOLE_SESSION_SECONDS", 12 * 3600, minimum=60)
-"""… and so long after signing in, whatever happened in between."""
+"""After sign-in."""
 SESSION_COOKIE_AGE = CONSOLE_SESSION_SECONDS
 CONSOLE_REQUIRE_TOTP = env.boolean("CONSOLE_REQUIRE_TOTP", False)
-"""Whether staff without a second factor get no further than the page that sets one up."""
+"""Staff must set up a second factor."""
 UNFOLD = {
     "SITE_TITLE": "Backend platform",
     "SITE_HEADER": "Backend platform",

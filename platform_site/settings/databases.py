@@ -1,4 +1,4 @@
-"""The control database, the regions' and their replicas."""
+"""Databases and replicas."""
 
 from typing import Any
 
@@ -10,33 +10,32 @@ STATEMENT_TIMEOUT_MS = env.integer("STATEMENT_TIMEOUT_MS", 5000, minimum=100)
 AGGREGATE_STATEMENT_TIMEOUT_MS = env.integer("AGGREGATE_STATEMENT_TIMEOUT_MS", 2000, minimum=100)
 LOCK_TIMEOUT_MS = env.integer("LOCK_TIMEOUT_MS", 2000, minimum=50)
 IDLE_IN_TRANSACTION_TIMEOUT_MS = env.integer("IDLE_IN_TRANSACTION_TIMEOUT_MS", 10_000, minimum=1000)
-"""A session that says nothing for so long inside a transaction is ended, and its locks with it."""
+"""Ends silent transactions, and their locks."""
 DATABASE_SILENCE_SECONDS = env.integer("DATABASE_SILENCE_SECONDS", 4, minimum=1, maximum=120)
-"""A connection whose other end has acknowledged nothing for so long is given up: its host or the way there is gone. A
-slow query is not silence, since the server's kernel answers for it. Linux sends no more than 127 probes."""
+"""Closes connections without acknowledgement: the host is gone (a slow query's is not). Linux sends at most 127
+probes."""
 SCHEMA_LOCK_TIMEOUT_MS = env.integer("SCHEMA_LOCK_TIMEOUT_MS", 200, minimum=10, maximum=600_000)
-"""How long a schema change waits for tables in use, and readers behind it, before it lets go and tries again."""
+"""How long a schema change waits for locks before retrying, which blocks readers."""
 SCHEMA_LOCK_ATTEMPTS = env.integer("SCHEMA_LOCK_ATTEMPTS", 10, minimum=1, maximum=1000)
 SCHEMA_STATEMENT_TIMEOUT_MS = env.integer("SCHEMA_STATEMENT_TIMEOUT_MS", 60_000, minimum=1000)
 SCHEMA_LARGE_TABLE_ROWS = env.integer("SCHEMA_LARGE_TABLE_ROWS", 100_000, minimum=0)
-"""From this size on, indexes are made after the change, while rows are served (`rows.migrate.concurrent_indexes`)."""
+"""Indexes of larger tables are built concurrently (`rows.migrate.concurrent_indexes`)."""
 
 
 PREPARED_STATEMENTS = env.boolean("DATABASE_PREPARED_STATEMENTS", True)
-"""Off where a pooler does not carry them over (PgBouncer before 1.21, or with `max_prepared_statements=0`)."""
+"""Disable for poolers without support (PgBouncer before 1.21, or `max_prepared_statements=0`)."""
 
 TABLES_PER_CONNECTION = env.integer("TABLES_PER_CONNECTION", 2_000, minimum=1)
-"""A region's connection that has met so many tenant tables is replaced by a fresh one
-(`platform_site.postgres.prepared`)."""
+"""A connection that has used more tenant tables is replaced (`platform_site.postgres.libpq`)."""
 
 
 def _direct_variable(name: str) -> str:
-    """`DATABASE_DIRECT_URL` of `DATABASE_URL`, and so on."""
+    """`DATABASE_DIRECT_URL` of `DATABASE_URL`."""
     return name.removesuffix("_URL") + "_DIRECT_URL"
 
 
 def _direct_databases() -> dict[str, dict[str, Any]]:
-    """Who and where of each database whose ordinary URL leads through a pooler (`platform_site.fastpath.libpq`)."""
+    """For databases behind a pooler (`platform_site.fastpath.libpq`)."""
     names = {"default": "DATABASE_URL", **{region: region_variable(region) for region in REGIONS}}
     variables = {alias: _direct_variable(name) for alias, name in names.items()}
     parts = {alias: env.postgres(name, url) for alias, name in variables.items() if (url := env.text(name))}
@@ -52,7 +51,7 @@ DIRECT_DATABASES = _direct_databases()
 def _database(
     name: str, url: str, search_path: str, *, prepare_threshold: int | None, session: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """`session` has settings of the session beside those that all have, or in their place."""
+    """`session`: additional session settings."""
     parts = env.postgres(name, url)
     libpq = {key.removeprefix("OPTIONS:"): parts.pop(key) for key in list(parts) if key.startswith("OPTIONS:")}
     settings_of_the_session = {
@@ -110,11 +109,11 @@ DATABASES = {
     },
 }
 REPLICA_LAG_LIMIT = env.number("REPLICA_LAG_LIMIT_MS", 1000, minimum=100) / 1000
-"""Seconds. A replica that may be further behind its primary answers nothing."""
+"""Seconds. A replica further behind is not used."""
 
 
 def _replicas(region: str) -> dict[str, dict[str, Any]]:
-    """The replicas of a region, by the name that logs and metrics use."""
+    """By name in logs and metrics."""
     name = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
     session = {
         "default_transaction_read_only": "on",
@@ -128,5 +127,5 @@ def _replicas(region: str) -> dict[str, dict[str, Any]]:
 
 
 REPLICAS = {region: found for region in REGIONS if (found := _replicas(region))}
-"""For each region that has some, its read replicas (`platform_site.postgres.replicas`)."""
+"""By region (`platform_site.postgres.replicas`)."""
 DATABASE_ROUTERS = ["platform_site.postgres.routers.RegionRouter"]

@@ -1,4 +1,4 @@
-"""The web server and what it answers: limits, TLS, cookies, content security policy and CORS."""
+"""The web server: limits, TLS, cookies, content security policy and CORS."""
 
 from csp.constants import NONCE
 
@@ -7,20 +7,19 @@ from platform_site.settings.base import PRODUCTION
 
 # ── The server (platform_site.server) ─────────────────────────────────────────────────────────────────────────────────
 WEB_THREADS = env.integer("WEB_THREADS", 16, minimum=1, maximum=1000)
-"""At most so many threads of one web process; all but one are there because the others wait for something."""
+"""Per web process; usually one is active."""
 WEB_THREAD_STUCK = env.number("WEB_THREAD_STUCK_MS", 10, minimum=1, maximum=60_000) / 1000
-"""Seconds that a waiting request gives the running one before another thread joins."""
+"""Seconds until another thread joins a stuck one."""
 WEB_THREADS_WAITING = env.integer("WEB_THREADS_WAITING", 8, minimum=0, maximum=1000)
-"""So many requests of one process that said that they will wait (`platform_site.concurrency.server_hints`) are passed
-by at once."""
+"""Waiting requests of one process (`platform_site.concurrency.server_hints`)."""
 WEB_QUEUE_TIMEOUT = env.number("WEB_QUEUE_TIMEOUT_MS", 2000, minimum=50, maximum=600_000) / 1000
-"""Seconds until a request that no thread took is answered 503."""
+"""Seconds until a queued request gets 503."""
 
 # ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 MAX_BODY_BYTES = 1_048_576
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 SECURE_SSL_REDIRECT = env.boolean("SECURE_SSL_REDIRECT", PRODUCTION)
-"""People are redirected to https, machines are refused; https is what the connection or a trusted proxy says it is."""
+"""Pages redirect to https, API requests are refused."""
 SECURE_HSTS_SECONDS = env.integer("SECURE_HSTS_SECONDS", 31_536_000 if PRODUCTION else 0, minimum=0)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = SECURE_HSTS_SECONDS > 0
 SECURE_REFERRER_POLICY = "same-origin"
@@ -43,16 +42,16 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": ["'none'"],
     }
 }
-"""For pages; JSON answers have a policy of their own that allows nothing (`platform_site.http.middleware.api`)."""
+"""For pages; JSON has its own (`platform_site.http.middleware.api`)."""
 CONSOLE_CONTENT_SECURITY_POLICY = {
     "script-src": ["'self'", "'unsafe-eval'"],
     "style-src": ["'self'", NONCE],
     "style-src-attr": ["'unsafe-inline'"],
 }
-"""What the console's toolkit needs on top: Alpine compiles its attributes, menus have style attributes, and the theme's
-colours stand in one style element, which `platform_site.http.site.pages` gives the page's nonce."""
+"""For the console's toolkit: Alpine's attributes, menus' style attributes, and the theme's style element, with a
+nonce."""
 PLATFORM_ORIGINS = env.words("PLATFORM_ORIGINS")
-"""Web origins that may use the API with a platform account's token; an environment's origins are its own affair."""
+"""Origins for platform accounts' tokens; environments have their own."""
 CORS_URLS_REGEX = r"^/(?:v1|\.well-known)/"
 CORS_ALLOW_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 CORS_ALLOW_HEADERS = [

@@ -1,1 +1,1 @@
-"""The document of a plan from another environment: a three-way merge with the state at which the two parted."""
+"""The document of a plan from another environment: a three-way merge with their common base."""

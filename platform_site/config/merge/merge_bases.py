@@ -1,4 +1,4 @@
-"""The common base of two environments: the branch as it was created, then the source of each merge."""
+"""The common base of two environments: the branch at its creation, then the source of each merge."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,15 +19,15 @@ class Base:
     names: dict[str, Any]
 
     def at(self, environment_id: str) -> tuple[int, Names | None]:
-        """The version of that environment's schema then, and its names; None where they are those of the base."""
+        """The schema's version then, and its names; None for the base's."""
         known = self.names[environment_id]
         names = known.get("names")
         return known["version"], None if names is None else Names(names["tables"], names["columns"])
 
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
-    """In the transaction that copies the source, also of a reset. The copies are the base: they differ on purpose, such
-    as webhooks that are disabled."""
+    """In the transaction that copies or resets. The copies are the base: some differ on purpose, such as disabled
+    webhooks."""
     MergeBase.objects.using(using).update_or_create(
         environment_id=target.environment_id,
         other_id=source.environment_id,
@@ -56,7 +56,7 @@ def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
 
 
 def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], names: dict[str, Any]) -> None:
-    """In the transaction of the region that merges `source` into `target`. `names` are those of the target."""
+    """In the region's transaction that merges `source` into `target`. `names` are the target's."""
     _of(target, source).update(
         parts=parts,
         names={
@@ -67,6 +67,5 @@ def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], 
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """May run twice."""
     named = Q(environment_id=environment_id) | Q(other_id=environment_id)
     MergeBase.objects.using(cluster).filter(named).delete()

@@ -1,7 +1,6 @@
-"""Three-way merge of schema documents that follows renames. A table or column is the same one on both sides if it came
-from the same one of the base. Its name is merged like any other value, so a rename meets a change of the column on the
-other side without a conflict, and the result says `renamed_from`. A name that means different things on both sides is a
-conflict: rules that use it would change silently."""
+"""Three-way merge of schema documents that follows renames: tables and columns are matched by their origin in the base,
+and names are merged like values. A name with different meanings is a conflict: rules that use it would change
+silently."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,11 +18,11 @@ _WHOLE: Final = ("id_prefix", "unique", "indexes")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What one side calls the tables and columns of the base; those that it dropped are left out."""
+    """One side's names for the base's tables and columns, without dropped ones."""
 
     tables: Mapping[str, str]
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By table of the base. The keys of the documents."""
+    """By the base's table; keys of documents."""
 
     def as_json(self) -> dict[str, Any]:
         return {"tables": self.tables, "columns": self.columns}
@@ -37,7 +36,7 @@ def same_names(document: Document) -> Names:
 
 
 def names_now(place: EnvironmentRef, base: Document, version: int, then: Names | None) -> Names:
-    """Follows the renames of `place` since `version`, when it called the things of the base as `then` says."""
+    """Follows renames of `place` since `version`, whose names were `then`."""
     if not base["tables"]:
         return Names({})
     start = then or same_names(base)
@@ -78,9 +77,9 @@ def _by_key(schema: Any, table: str) -> Mapping[str, Any]:
 @dataclass(slots=True)
 class Merged:
     document: dict[str, Any]
-    """With `renamed_from` wherever ours has another name."""
+    """With `renamed_from` where ours has another name."""
     names: Names
-    """What the result calls the things of theirs, which is the next base."""
+    """Names of theirs in the result: the next base."""
 
 
 def merge(
@@ -122,7 +121,7 @@ def merge(
 def _same(
     base: Iterable[str], ours: Iterable[str], theirs: Iterable[str], our: Mapping[str, str], their: Mapping[str, str]
 ) -> Iterator[tuple[str | None, str | None, str | None]]:
-    """Each thing by its names in base, ours and theirs. In the order of ours, then what is new in theirs."""
+    """Names in base, ours and theirs; in our order, then theirs."""
     olds = {now: old for old, now in our.items()}
     known = set(their.values())
     for name in ours:
@@ -146,7 +145,7 @@ def _of(tables: Mapping[str, Any], name: str | None) -> Any:
 def _name(
     merger: Merger, path: str, old: str | None, our: str | None, their: str | None, sides: list[Any]
 ) -> str | None:
-    """The name of the result; None if it is not there. A deletion meets a change: a conflict."""
+    """The resulting name; None if deleted. A deletion and a change conflict."""
     if our is not None and their is not None:
         if old is None or our == their:
             return our
@@ -165,7 +164,7 @@ def _name(
 def _table(
     merger: Merger, path: str, sides: list[Any], our_columns: Mapping[str, str], their_columns: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Merged from both sides, and what it calls the columns of theirs."""
+    """The merged table, and its names for their columns."""
     base, ours, theirs = ({} if each is MISSING else each for each in sides)
     old_columns = base.get("columns", {})
     merged: dict[str, Any] = {}
@@ -205,7 +204,7 @@ def _table(
 def _refuse_double_meaning(
     merger: Merger, path: str, our: Mapping[str, str], their: Mapping[str, str], ours: Document, theirs: Document
 ) -> None:
-    """A name of both sides that continues different things of the base."""
+    """Both sides use the name for different things of the base."""
     our_olds = {now: old for old, now in our.items()}
     their_olds = {now: old for old, now in their.items()}
     for name in ours:

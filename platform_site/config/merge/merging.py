@@ -1,6 +1,5 @@
-"""Merges the configuration of another environment into this one: the document of the plan, and its conflicts. What
-changed on one side only is no conflict. Settings that control access, where data is sent or automatic runs keep the
-target's values unless `include` names them. Webhooks without a name are left alone: an id is the same nowhere else."""
+"""Merges another environment's configuration into this one. Settings of access, data targets or automatic runs keep the
+target's values unless `include` names them. Webhooks without a name are ignored."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,21 +24,19 @@ _ID: Final = "wh_"
 
 @dataclass(slots=True)
 class Merge:
-    """`document` is what `POST /v1/config/plan` takes; the rest is for the plan that stores it."""
+    """`document` is the body of `POST /v1/config/plan`; the rest is for the stored plan."""
 
     document: dict[str, Any]
     now: Configuration
-    """Of the target."""
     theirs: Configuration
     conflicts: list[Conflict]
     warnings: list[FieldError] = field(default_factory=list)
     base_parts: dict[str, Any] = field(default_factory=dict)
-    """The next base."""
     names: merged_schema.Names | None = None
 
 
 def parts_of(include: Collection[str]) -> list[str]:
-    """The parts that a merge reads and writes. Raises ValidationFailed."""
+    """The parts of a merge. Raises ValidationFailed."""
     wrong = [name for name in include if name.partition(".")[0] not in current.PARTS]
     if wrong:
         raise ValidationFailed.of("include", "not_among", f"Begin with one of {', '.join(current.PARTS)}.")
@@ -50,7 +47,7 @@ def parts_of(include: Collection[str]) -> list[str]:
 def merge(
     place: EnvironmentRef, source: EnvironmentRef, *, include: Collection[str], resolve: Mapping[str, Any]
 ) -> Merge:
-    """Merge `source` into `place`. Changes nothing. Raises ValidationFailed, and Conflict without a common base."""
+    """Merge `source` into `place`, without changes. Raises ValidationFailed, and Conflict without a common base."""
     parts = parts_of(include)
     base = merge_bases.find(place, source)
     now, theirs = current.read(place, parts), current.read(source, parts)
@@ -149,7 +146,7 @@ class _Merging:
         return merged
 
     def next_base(self) -> dict[str, Any]:
-        """Theirs, but for settings that were not merged: those are still to be compared with the old base."""
+        """Theirs, except for settings that were not merged."""
         found: dict[str, Any] = {"schema": self.theirs.parts["schema"]}
         for part, trust in (("functions", comparison.FUNCTION_TRUST), ("webhooks", comparison.WEBHOOK_TRUST)):
             old: Items = self.base.parts.get(part, {})
@@ -194,7 +191,7 @@ class _Merging:
         return merged
 
     def _new(self, path: str, item: Mapping[str, Any], trust: frozenset[str]) -> dict[str, Any]:
-        """Only what narrows access comes along without being included."""
+        """Without trust settings that are not included."""
         return {
             key: value
             for key, value in item.items()
@@ -211,7 +208,7 @@ class _Merging:
         return self.merger.value(at, *(each.get(key, MISSING) for each in (base, ours, theirs)))
 
     def _with_texts(self, conflict: Conflict) -> Conflict:
-        """Sources as texts: hashes explain nothing."""
+        """Sources instead of their hashes."""
         if not conflict.path.startswith("functions.") or not conflict.path.endswith(".source"):
             return conflict
         texts = (self._text(each) for each in (conflict.base, conflict.ours, conflict.theirs))
@@ -228,7 +225,6 @@ def _is_same(item: Mapping[str, Any], base: Mapping[str, Any], trust: frozenset[
 
 
 def _at(document: Any, path: str) -> Any:
-    """The value there, or what of it there is."""
     for name in path.split("."):
         if isinstance(document, dict) and name in document:
             document = document[name]

@@ -1,4 +1,4 @@
-"""Three-way merge of single values: what each side changed since their common base. Pure."""
+"""Three-way merge of single values. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,11 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""A side does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Both sides changed it, in different ways; None where a side does not have it."""
+    """Both sides changed it differently; None where missing."""
 
     path: str
     base: Any
@@ -26,15 +25,14 @@ class Conflict:
 
 @dataclass(slots=True)
 class Merger:
-    """Merges values, and collects conflicts. `resolve` says for a path `ours`, `theirs` or a value."""
+    """Merges values and collects conflicts. `resolve` maps paths to `ours`, `theirs` or a value."""
 
     resolve: Mapping[str, Any]
     conflicts: list[Conflict] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
-    """All that were merged."""
 
     def value(self, path: str, base: Any, ours: Any, theirs: Any) -> Any:
-        """The merged value. Where it is a conflict, ours."""
+        """The merged value; ours for a conflict."""
         self.paths.add(path)
         if path in self.resolve:
             choice = self.resolve[path]
@@ -53,7 +51,6 @@ class Merger:
         self.conflicts.append(Conflict(path, *shown))
 
     def nearest(self, path: str) -> str | None:
-        """The longest path of a merged value that leads to this one."""
         parts = path.split(".")
         prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
         return next((prefix for prefix in prefixes if prefix in self.paths), None)
@@ -61,7 +58,7 @@ class Merger:
     def mapping(
         self, path: str, base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Key by key, in the order of ours, then theirs."""
+        """Key by key, in our order, then theirs."""
         merged = {}
         for key in [*ours, *(key for key in theirs if key not in ours), *(key for key in base if key not in ours)]:
             sides = (each.get(key, MISSING) for each in (base, ours, theirs))

@@ -1,1 +1,1 @@
-"""The two parts of a document, by the database that stores them, and the services of the apps that change them."""
+"""The parts of a document by database, and the services that change them."""

@@ -1,6 +1,5 @@
-"""Applies the part of a plan that is stored in the control database: sign-in and origins. `begin` records that the plan
-is applied; nothing else changes these settings until `finish` or `release`. So what `begin` has rehearsed succeeds in
-`finish`, whenever that is."""
+"""Applies the part in the control database: sign-in and origins. From `begin`, which rehearses it, until `finish` or
+`release`, nothing else changes these settings, so `finish` succeeds."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -28,11 +27,11 @@ _KEPT: Final = (
     "authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint", "profile_fields",
     "response_mode",
 )  # fmt: skip
-"""What a provider that replaces another takes over where the document leaves it out."""
+"""What a replacing provider inherits."""
 
 
 def unresolved_urls(wanted: Submitted, changes: Changes) -> list[FieldError]:
-    """URLs of providers that would change and hold a reference to a secret."""
+    """Changed providers' URLs with a reference to a secret."""
     providers = wanted.parts.get("auth", {}).get("providers", {})
     message = "The environment has no secret for this URL. Set it by the provider's own endpoint, then plan."
     return [
@@ -45,8 +44,7 @@ def unresolved_urls(wanted: Submitted, changes: Changes) -> list[FieldError]:
 
 
 def checked(place: EnvironmentRef, document: dict[str, Any], wanted: Submitted, changes: Changes) -> dict[str, Any]:
-    """The document with the issuers as their discovery documents spell them, which also `wanted` gets. It calls out.
-    Raises ValidationFailed."""
+    """The document with discovered issuers, also set in `wanted`. Makes requests. Raises ValidationFailed."""
     for name, each in touched.items(changes, "auth.providers.").items():
         item = {} if each.is_removed else wanted.parts["auth"]["providers"][name]
         if "issuer" in item and (each.is_new or "issuer" in each.fields):
@@ -65,8 +63,8 @@ def begin(
     is_current: Callable[[], bool],
     actor: Caller,
 ) -> None:
-    """Record that the plan is applied, unless something changed since: `is_current()` is called under the locks. Raises
-    PreconditionFailed, ApplyInProgress, and what the services raise for values that they refuse."""
+    """Record the plan as being applied; `is_current()` is checked under the locks. Raises PreconditionFailed,
+    ApplyInProgress, and the services' errors."""
     with transaction.atomic():
         applying.begin(place.environment_id, plan_id)
         with applying.as_plan(plan_id):
@@ -86,11 +84,11 @@ def begin(
 
 
 class _RehearsedError(Exception):
-    """Rolls a rehearsal back."""
+    pass
 
 
 def finish(place: EnvironmentRef, plan_id: str, wanted: Submitted, changes: Changes, *, actor: Caller | Actor) -> None:
-    """Change the control database, unless another process has. May run twice, and after a crash."""
+    """Change the control database; idempotent."""
     with transaction.atomic():
         if not applying.lock(place.environment_id, plan_id):
             return
@@ -133,7 +131,7 @@ def _change_provider(pool_id: str, name: str, each: Touched, item: Mapping[str, 
 
 
 def _kept(provider: IdentityProvider, item: Mapping[str, Any]) -> dict[str, Any]:
-    """An issuer replaces endpoints, and the other way round."""
+    """An issuer replaces endpoints, and vice versa."""
     endpoints = {*current.ENDPOINTS, "profile_fields"} - {"issuer"}
     if "issuer" in item:
         replaced = endpoints

@@ -1,4 +1,4 @@
-"""Applies the part of a plan that is stored in the region: functions, webhooks and the schema."""
+"""Applies the part in the region: functions, webhooks and the schema."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +21,7 @@ Changes = Sequence[Mapping[str, Any]]
 
 
 def check(place: EnvironmentRef, wanted: Submitted, changes: Changes) -> None:
-    """What takes long or calls out, before any transaction: loads sources, resolves the hosts of URLs. Raises
-    ValidationFailed, Unavailable."""
+    """Loads sources and resolves hosts, before any transaction. Raises ValidationFailed, Unavailable."""
     for name, each in sorted(touched.items(changes, "functions.").items()):
         if not each.is_removed:
             with errors_at(f"functions.{name}"):
@@ -57,9 +56,8 @@ def _check_url(url: str) -> None:
 def prepared(
     place: EnvironmentRef, wanted: Submitted, changes: Changes, *, confirm: Sequence[str], actor: Caller
 ) -> Generator[Callable[[], None]]:
-    """Builds what the schema needs beforehand; the block then calls what it gets in its transaction of the region.
-    Raises as `rows.migrate.service.prepared`, the services of functions and of webhooks; ValidationFailed with paths in
-    the document."""
+    """Builds the schema's indexes; the block calls the yielded function in its transaction. Raises as
+    `rows.migrate.service.prepared` and the services; ValidationFailed with paths in the document."""
 
     def change_items() -> None:
         _change_functions(place, wanted, changes, actor)

@@ -1,4 +1,4 @@
-"""The items of a part that a plan changes, and how."""
+"""The items of a part that a plan changes."""
 
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -11,19 +11,17 @@ from platform_site.http.errors import ValidationFailed
 
 @dataclass(slots=True)
 class Touched:
-    """One function, webhook or provider."""
-
     is_new: bool = False
     is_removed: bool = False
     fields: set[str] = field(default_factory=set)
 
     def values(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """Of the item in the document, what changes."""
+        """The item's changed fields."""
         return dict(item) if self.is_new else {name: item[name] for name in item.keys() & self.fields}
 
 
 def items(changes: Iterable[Mapping[str, Any]], prefix: str) -> dict[str, Touched]:
-    """By name, those below `prefix` (`functions.`): names have no dots."""
+    """Items below `prefix` (`functions.`), by name: names have no dots."""
     found: dict[str, Touched] = {}
     for change in changes:
         if not change["path"].startswith(prefix):
@@ -45,7 +43,7 @@ def paths(changes: Iterable[Mapping[str, Any]]) -> set[str]:
 
 @contextmanager
 def errors_at(path: str) -> Generator[None]:
-    """Errors of fields in the block get the path of their item in the document."""
+    """Adds the item's path to errors in the block."""
     try:
         yield
     except ValidationFailed as error:

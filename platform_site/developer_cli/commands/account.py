@@ -16,7 +16,7 @@ Url = Annotated[str | None, typer.Option("--url", help="The service. Default: th
 
 
 def secret_input(prompt: str) -> str:
-    """A secret that is typed without echo, or the first line of standard input. Never an argument: others see those."""
+    """A secret without echo, or the first line of standard input. Never an argument, which other users see."""
     if sys.stdin.isatty():
         value = str(typer.prompt(prompt, hide_input=True, err=True))
     else:

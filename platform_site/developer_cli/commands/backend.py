@@ -24,7 +24,7 @@ _CREDENTIAL_IN_URL = re.compile(r"\?|//[^/]*@|/(?=[A-Za-z0-9_-]*[0-9])[A-Za-z0-9
 
 
 def backend_folder(given: Path) -> Path:
-    """Beside platform.json, unless the user names another."""
+    """Beside platform.json, unless named."""
     linked = store.find_link()
     return given if given != Path("backend") or linked is None else _short(linked[0] / given)
 
@@ -85,7 +85,7 @@ def _pulled(api: "Api", folder: Path) -> dict[Path, str]:
 
 
 def _own(found: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The settings that are not the service's defaults."""
+    """Settings other than the service's defaults."""
     return {
         name: found[name]
         for name in names
@@ -98,7 +98,7 @@ def _text(value: Any) -> str:
 
 
 def _differs(path: Path, text: str) -> bool:
-    """JSON is compared by value, so that its layout is the user's."""
+    """JSON is compared by value."""
     found = backend_files.read_text(path)
     if path.suffix == ".json":
         try:

@@ -29,7 +29,7 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None, json:
     output.note(f"Watching {folder}. Stop with Ctrl-C.")
     done: Seen = {}
     pending: set[Path] = set()
-    """Files whose push failed: they are pushed again with the next file."""
+    """Files whose push failed, repeated with the next one."""
     while True:
         seen = _scan(folder)
         time.sleep(POLL_SECONDS)
@@ -42,7 +42,7 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None, json:
 
 
 def _scan(folder: Path) -> Seen:
-    """Time and size of each file. A file is only pushed when two scans agree, so not while it is being written."""
+    """Time and size of each file, pushed when two scans agree: not while it is being written."""
     found: Seen = {}
     for path in [*folder.glob("*.json"), *folder.glob("functions/*.[tj]s")]:
         try:
@@ -54,7 +54,7 @@ def _scan(folder: Path) -> Seen:
 
 
 def _pushed(api: Api, folder: Path, changed: set[Path]) -> bool:
-    """Prints what changed, or the error. Waits for a service that is unavailable."""
+    """Prints changes or the error. Waits for an unavailable service."""
     begun = time.monotonic()
     waiting = False
     while True:
@@ -95,7 +95,6 @@ def _push(api: Api, folder: Path, changed: set[Path]) -> list[dict[str, Any]]:
 
 
 def _only(backend: Backend, folder: Path, changed: set[Path]) -> Backend:
-    """The parts whose files changed."""
     settings_changed = folder / "functions.json" in changed
     return dataclasses.replace(
         backend,
@@ -107,7 +106,7 @@ def _only(backend: Backend, folder: Path, changed: set[Path]) -> Backend:
 
 
 def _refresh_types(api: Api, file: Path) -> None:
-    """Rewrite types.ts beside the folder for the role that it was written for, if `platform types` wrote it."""
+    """Rewrite types.ts for its role, if `platform types` wrote it."""
     role = TYPES_ROLE.search(file.read_text()) if file.exists() else None
     if role is not None:
         store.write_file(file, api.request("GET", "/schema/types.ts", params={"role": role[1]}).text)

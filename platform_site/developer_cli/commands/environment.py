@@ -61,7 +61,7 @@ def types(
 
 
 def json_input(text: str) -> Any:
-    """JSON from an argument, from `@file`, or from standard input for `-`."""
+    """JSON from an argument, `@file`, or standard input for `-`."""
     source = "INPUT"
     if text == "-":
         source, text = "standard input", sys.stdin.read()
@@ -117,7 +117,7 @@ def _print_log(api: Any, name: str, run_id: str) -> None:
 
 
 def log_lines(run: dict[str, Any]) -> list[str]:
-    """The log of a run, and the stack of its error."""
+    """The log of a run, and its error's stack."""
     lines = [str(each.get("message", each)) if isinstance(each, dict) else str(each) for each in run["logs"]]
     return lines + (run.get("stack") or "").splitlines()
 

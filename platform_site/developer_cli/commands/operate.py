@@ -24,7 +24,7 @@ branch = typer.Typer(no_args_is_help=True, help="List, create, use, reset and de
 Function = Annotated[str, typer.Argument(help="The function.")]
 POLL_SECONDS = 1.0
 LATE_SECONDS = 30
-"""Entries are written in batches: one may appear this long after a later one."""
+"""Batched entries may appear this much later."""
 
 
 @secrets.command("list")
@@ -96,7 +96,7 @@ def _key(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _late(listed: list[dict[str, Any]]) -> str | None:
-    """The time, by the service's clock, of requests whose entries may still appear."""
+    """By the service's clock, the time of requests whose entries may still appear."""
     if not listed:
         return None
     newest = datetime.fromisoformat(max(str(each["at"]) for each in listed))

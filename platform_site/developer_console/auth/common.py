@@ -28,7 +28,6 @@ def render(console: Console, template: str, tab: str, context: dict[str, Any], s
 
 
 def person_of(asked: Any) -> dict[str, Any]:
-    """The body of the API for the fields PERSON. Raises Refused."""
     return {
         "email": asked.get("email", "").strip(),
         "name": asked.get("name", "").strip(),

@@ -106,7 +106,7 @@ def _shown(provider: dict[str, Any]) -> dict[str, Any]:
 
 
 def _edit(console: Console, current: dict[str, Any]) -> dict[str, Any]:
-    """Only what differs is sent: a changed issuer is checked and clears the secret."""
+    """Only differences are sent: a changed issuer is checked and clears the secret."""
     asked = console.request.POST
     shown = _shown(current)
     forms.refuse_stale(console, asked.get("seen"), forms.fingerprint(shown))

@@ -27,7 +27,6 @@ _PASSWORD: Final = (Field("password", "New password", "password", required=True,
 
 @page("auth")
 def users(console: Console) -> HttpResponse:
-    """The list, newest first, with a search by email or id, and the form for another user."""
     request = console.request
     refusal, status, context = None, 200, dict[str, Any]()
     if request.method == "POST":
@@ -150,7 +149,6 @@ _CHANGES: Final[dict[str, Callable[[Console, dict[str, Any]], dict[str, Any]]]] 
 
 @page("auth")
 def invitations(console: Console) -> HttpResponse:
-    """Open invitations; a new one is sent by email."""
     asked = console.request.POST
     context: dict[str, Any] = {}
     refusal, status = None, 200

@@ -1,5 +1,4 @@
-"""Merging one environment into another: the plan, its conflicts, what has to be confirmed, and applying it. The page
-keeps nothing: its form carries both environments, what is included and the choices. Each plan is the API's."""
+"""Merging environments: plan, conflicts, confirmation and applying. The form carries all state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ _SIDES: Final = ("ours", "theirs")
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the form says. A plan is of a merge, or of a stored `version` to go back to."""
+    """The form. A plan is of a merge, or of a stored `version`."""
 
     into: Mapping[str, Any]
     source: Mapping[str, Any] | None
@@ -115,7 +114,7 @@ def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
 
 
 def _plan_again(console: Console, asked: _Asked) -> dict[str, Any] | None:
-    """To show below an error of its apply."""
+    """Shown below an error of its apply."""
     try:
         return _plan(console, asked)
     except Refused:
@@ -158,7 +157,7 @@ def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str
 
 
 def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
-    """What can be merged besides: whole parts, and each function and webhook of the source."""
+    """Parts, and the source's functions and webhooks, that can be merged."""
     found = [(name, title, "") for name, title in _PARTS]
     if asked.source is not None and console.may_write:
         found += [(path, "", path) for path in _items(console, asked.source["id"])]
@@ -171,7 +170,7 @@ def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
 
 
 def _items(console: Console, source_id: str) -> list[str]:
-    """Paths of the source's functions, and of its webhooks with a name: an id is not merged."""
+    """Paths of the source's functions and named webhooks."""
     try:
         functions = console.client.call("GET", "/v1/functions", environment=source_id).data["data"]
         query = {"parts": "webhooks"}

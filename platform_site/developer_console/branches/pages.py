@@ -1,4 +1,4 @@
-"""The environments of a project: listed, branched, reset, merged, and deleted: at once or at their expiry."""
+"""The environments of a project: listed, branched, reset, merged, deleted."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -19,7 +19,6 @@ _FIXED: Final = ("development", "production")
 
 @page("branches")
 def branches(console: Console) -> HttpResponse:
-    """All environments, and the form for another branch."""
     asked = console.request.POST
     what = asked.get("what", "")
     context: dict[str, Any] = {}
@@ -136,7 +135,7 @@ def _branch(console: Console) -> dict[str, Any]:
 
 
 def _elsewhere(console: Console) -> str:
-    """This page, at an environment that remains: the current one is deleted."""
+    """This page, at another environment: the current one is deleted."""
     remaining = console.client.call("GET", f"/v1/projects/{console.project['id']}").data["environments"]
     console.environment = next((each for each in remaining if each["name"] == "development"), remaining[0])
     return console.url("branches")

@@ -16,7 +16,7 @@ TABS: Final = (
 
 
 def path_of(name: str, *rest: str) -> str:
-    """The API's path of a function; a name that is none stays one segment, which the API refuses."""
+    """An invalid name stays one segment, which the API refuses."""
     return "/".join(["/v1/functions", *(quote(part, safe="") for part in (name, *rest))])
 
 

@@ -1,7 +1,5 @@
-"""A function's source as HTML for the console: escaped, its words in colour. Computation alone, by a clock. Pygments
-tells keywords from strings; `console.css` has its class names. What is longer than MAX_COLOURED is shown plain, and so
-is what takes longer than MAX_SECONDS: a lexer looks for the end of a string or comment that has none from each place
-where one might begin."""
+"""A function's source as escaped, highlighted HTML. Plain beyond MAX_COLOURED or MAX_SECONDS: unterminated strings or
+comments make a lexer slow."""
 
 import time
 from typing import Final
@@ -13,15 +11,14 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import TypeScriptLexer
 
 MAX_COLOURED: Final = 100_000
-"""Characters."""
 MAX_SECONDS: Final = 1.0
-"""CPU seconds. A third of it is much for a source written by hand."""
+"""CPU seconds; a long source takes a third."""
 
 _FORMATTER: Final = HtmlFormatter(nowrap=True)
 
 
 def coloured(source: str) -> SafeString:
-    """The source as the content of a `<pre>`, every character of it escaped."""
+    """For a `<pre>`."""
     if len(source) > MAX_COLOURED:
         return escape(source)
     until = time.thread_time() + MAX_SECONDS

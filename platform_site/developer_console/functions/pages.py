@@ -1,4 +1,4 @@
-"""The list of functions, and one function's code: its editor, deployment, and test runs."""
+"""The list of functions, and one function's editor, deployment and test runs."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -31,7 +31,6 @@ _VERSIONS_AT_ONCE: Final = "20"
 
 @page("functions")
 def functions(console: Console) -> HttpResponse:
-    """All functions, and the form that deploys the first version of another."""
     asked, refusal, status = console.request.POST, None, 200
     if console.request.method == "POST":
         try:
@@ -56,7 +55,7 @@ def functions(console: Console) -> HttpResponse:
 
 
 def _last_runs(console: Console, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By the function's name. The API has no such list; who may list functions may read their runs."""
+    """By name. Who may list functions may read their runs."""
     place = place_of(console.environment["id"])
     if place is None:
         return {}
@@ -78,7 +77,7 @@ def _deploy_new(console: Console, name: str, source: str) -> None:
 
 
 def _lines(source: str) -> str:
-    """Browsers send a text area's lines with CRLF."""
+    """Browsers send CRLF."""
     return source.replace("\r\n", "\n")
 
 
@@ -128,7 +127,7 @@ def _newest(console: Console, name: str) -> int:
 
 
 def _version(console: Console, name: str, detail: dict[str, Any]) -> dict[str, Any]:
-    """The version that the editor shows: the one that the URL names, else the active one."""
+    """The version of the URL, else the active one."""
     asked = console.request.GET.get("version", "")
     wanted = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else detail["active_version"]
     cursor = ""
@@ -154,7 +153,7 @@ def _deploy(console: Console, name: str) -> dict[str, Any]:
 
 
 def _run(console: Console, name: str) -> dict[str, Any]:
-    """Invoke it, and what became of that. Raises Refused."""
+    """Invoke it; returns the result. Raises Refused."""
     asked = console.request.POST
     is_async = asked.get("how") == "background"
     given = forms.json_of(asked.get("input", ""), "input")
@@ -171,6 +170,5 @@ def _run(console: Console, name: str) -> dict[str, Any]:
 
 
 def shown_run(run: dict[str, Any]) -> dict[str, Any]:
-    """A run with its output as text."""
     has_output = run["status"] == "succeeded" and "output" not in run["not_stored"]
     return run | {"output_text": exact_json.dumps(run["output"], indent=True) if has_output else None}

@@ -33,7 +33,7 @@ def runs(console: Console, name: str) -> HttpResponse:
 
 @page("functions")
 def run(console: Console, name: str, run_id: str) -> HttpResponse:
-    """One run. While it has not ended, the page asks again every second."""
+    """Reloads every second until the run has ended."""
     context: dict[str, Any] = {}
     status = 200
     if console.request.method == "POST":
@@ -53,7 +53,6 @@ def run(console: Console, name: str, run_id: str) -> HttpResponse:
 
 @page("functions")
 def versions(console: Console, name: str) -> HttpResponse:
-    """All versions; an earlier one can be made active again."""
     context: dict[str, Any] = {}
     status = 200
     if console.request.method == "POST":

@@ -1,4 +1,4 @@
-"""Settings of a function: limits, schedule, events, secrets, inbound endpoints, and its end."""
+"""Settings of a function: limits, schedule, events, secrets, inbound endpoints, deletion."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -140,7 +140,6 @@ def _set_secret(console: Console, name: str) -> dict[str, Any]:
 
 
 def _at_secret(refusal: Refused) -> Refused:
-    """The same error at the control that caused it."""
     for each in refusal.fields:
         if each["field"].split(".")[0] == "secrets":
             each["field"] = "secret_name" if each["code"] in ("invalid_name", "too_many") else "secret_value"

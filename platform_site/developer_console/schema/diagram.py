@@ -1,5 +1,4 @@
-"""The diagram of a schema: its tables as boxes, and a line from each reference to the table that it names. Tables stand
-right of those that they refer to. Tables without any reference are below, side by side."""
+"""The diagram of a schema: tables right of those they refer to, unrelated ones below."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +11,14 @@ from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.pages import schema_tables
 
 _CHARACTER: Final = 7.3
-"""The width of a character of the diagram's font."""
 _HEAD: Final = 32
 _LINE: Final = 22
 _PADDING: Final = 12
 _GAP: Final = 28
 _BETWEEN: Final = 90
-"""The space between layers, for the lines."""
+"""The space between layers."""
 _MOST_COLUMNS: Final = 14
-"""Of a box. Columns that refer to a table are always among them."""
+"""Of a box; columns with references are always shown."""
 _LOOSE_IN_A_ROW: Final = 4
 
 
@@ -34,7 +32,7 @@ class Relation:
 
 @dataclass(slots=True)
 class Box:
-    """A table in the picture, with the place of its top left corner."""
+    """A table with the position of its top left corner."""
 
     name: str
     columns: list[tuple[str, str]]
@@ -44,7 +42,7 @@ class Box:
     y: int = 0
     width: int = 0
     links: list[str] = field(default_factory=list)
-    """The tables that it refers to."""
+    """Referenced tables."""
 
     @property
     def height(self) -> int:
@@ -56,12 +54,11 @@ class Box:
 
     @property
     def lines(self) -> list[tuple[str, str, int]]:
-        """Names, types and the baseline of their texts."""
+        """Names, types and baselines."""
         shown = [*self.columns, *([(f"and {self.more} more", "")] if self.more else [])]
         return [(name, type_, self.y + _HEAD + _LINE * (at + 1) - 4) for at, (name, type_) in enumerate(shown)]
 
     def height_of(self, column: str) -> int:
-        """The middle of a column's line."""
         return next(baseline for name, _, baseline in self.lines if name == column) - 5
 
 
@@ -91,7 +88,7 @@ def relations_of(tables: Mapping[str, Any]) -> list[Relation]:
 
 
 def picture_of(tables: Mapping[str, Any], relations: Sequence[Relation]) -> Picture:
-    """The places of all boxes and lines."""
+    """Positions of all boxes and lines."""
     boxes = {name: _box(name, table) for name, table in tables.items()}
     for relation in relations:
         boxes[relation.table].links.append(relation.to)
@@ -129,7 +126,7 @@ def _box(name: str, table: Mapping[str, Any]) -> Box:
 
 
 def _layers(names: Sequence[str], relations: Sequence[Relation]) -> list[list[str]]:
-    """Each table in a layer behind those that it refers to; tables of a circle as if one line of it were missing."""
+    """Each table in a layer after those it refers to; a cycle is cut."""
     targets: dict[str, list[str]] = {name: [] for name in names}
     for each in relations:
         if each.table != each.to:
@@ -147,7 +144,7 @@ def _layers(names: Sequence[str], relations: Sequence[Relation]) -> list[list[st
 
 
 def _path(source: Box, target: Box, column: str) -> str:
-    """From a column to the head of the box that it refers to, as SVG draws it."""
+    """The SVG path from a column to the referenced box."""
     y1, y2 = source.height_of(column), target.y + _HEAD // 2
     if target.x < source.x:
         bend = _BETWEEN // 2

@@ -1,4 +1,4 @@
-"""The parts of one table of a draft as the page lists them, with their errors and what changed."""
+"""The parts of a draft's tables, with errors and changes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,6 @@ class Group:
 
 
 def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, Any]]) -> list[Group]:
-    """Columns, relations, uniques, indexes, rules, conditions and checks of a table."""
     table = table_of(draft, name)
     columns = mapping(table.get("columns"))
     groups = [
@@ -63,7 +62,7 @@ def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, 
 
 
 def user_fields(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> Group:
-    """The fields of users that each role may embed."""
+    """The fields of embedded users by role."""
     lines = [
         Line(Part("users", name=role), role, ", ".join(map(str, fields)) if isinstance(fields, list) else _text(fields))
         for role, fields in mapping(mapping(draft).get("users")).items()
@@ -73,7 +72,7 @@ def user_fields(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) ->
 
 
 def tables_of(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every table, with what is new, changed or wrong."""
+    """With what is new, changed or wrong."""
     found = []
     for name, table in mapping(mapping(draft).get("tables")).items():
         before = mapping(mapping(current).get("tables")).get(name)
@@ -121,6 +120,6 @@ def _finish(lines: list[Line], draft: Any, current: Any, problems: Sequence[dict
 
 
 def is_inside(path: str, place: tuple[str, ...]) -> bool:
-    """Whether the path of an error, such as `document.tables.notes.columns.title.type`, is at or below a place."""
+    """Whether an error's path, such as `document.tables.notes.columns.title.type`, is at or below a place."""
     wanted = ".".join(("document", *place))
     return path == wanted or path.startswith(f"{wanted}.")

@@ -1,7 +1,5 @@
-"""Schema: one draft of the document as forms and as JSON, the plan of the change, and the versions to go back to. The
-draft is the text of the page's form. Each button of a form of a part changes that text and plans it. A change is
-applied after its plan. What loses data is confirmed by name, and a draft that was edited after its plan is planned
-again."""
+"""Schema: one draft as forms and as JSON, its plan, and old versions. Each form's button changes the draft's text and
+plans it; applying needs a current plan, and confirmation by name of what loses data."""
 
 import json
 import re
@@ -61,7 +59,7 @@ def _edits_part(asked: Any) -> bool:
 
 
 def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
-    """Open, save or remove a part of the draft; what the page shows about it. Raises Refused."""
+    """Open, save or remove a part of the draft. Raises Refused."""
     asked, text = console.request.POST, _text(console)
     what, _, code = asked["what"].partition(" ")
     part = part_of(asked.get("part", "") if what == "save" else code) if what != "close" else None
@@ -88,7 +86,7 @@ def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]:
-    """The plan of the draft. If the API refuses the part that was saved, its form stays open with the errors."""
+    """Plan the draft. Errors of a saved part keep its form open."""
     try:
         return {"plan": _send(console, text, dry_run=True).data, "planned": _mark(console, text), "text": text}
     except Refused as refusal:
@@ -106,7 +104,7 @@ def _is_of(problem: dict[str, Any], part: Part) -> bool:
 
 
 def _of_part(problem: dict[str, Any], part: Part) -> dict[str, Any]:
-    """The problem under the name of the field of the part's form; under its path where the form has none."""
+    """The problem under its form field's name, or its path."""
     below = problem["field"].split(".")[len(part.path) + 1 :]
     known = f"part_{below[0]}" if below else "part_name"
     rest = ".".join(below[1:])
@@ -114,7 +112,7 @@ def _of_part(problem: dict[str, Any], part: Part) -> dict[str, Any]:
 
 
 def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -> dict[str, Any]:
-    """The draft as tables and parts, if its text can be read."""
+    """The draft as tables and parts, if its text is valid."""
     try:
         draft = _draft(text)
     except Refused:
@@ -142,7 +140,6 @@ def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -
 
 
 def _draft(text: str) -> dict[str, Any]:
-    """Raises Refused."""
     parsed = _parsed(text)
     if not isinstance(parsed, dict):
         raise _invalid("document", "The document must be an object.")
@@ -154,7 +151,7 @@ def _draft(text: str) -> dict[str, Any]:
 
 
 def _mark(console: Console, text: str) -> str:
-    """Ties a plan to what it was made of."""
+    """Ties a plan to its draft."""
     return sha256(f"{console.request.POST.get('revert', '')} {text}".encode()).hexdigest()
 
 
@@ -163,7 +160,7 @@ def _text(console: Console) -> str:
 
 
 def _change(console: Console) -> dict[str, Any]:
-    """Plan or apply what was posted; what the page shows about it. Raises Refused."""
+    """Plan or apply the submitted draft. Raises Refused."""
     asked, text = console.request.POST, _text(console)
     what = asked.get("what")
     if what == "add-table":
@@ -199,7 +196,7 @@ def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | No
 
 
 def _parsed(text: str) -> Any:
-    """Raises Refused, with the place, for what is not one JSON value."""
+    """Raises Refused with the place of the error."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -215,7 +212,7 @@ def _invalid(field: str, message: str) -> Refused:
 
 
 def _with_table(text: str, name: str, columns: str) -> str:
-    """The document with one more table; each line of `columns` is `name type`, `name type?` or `name reference to`."""
+    """The document with a new table; lines of `columns` are `name type`, `name type?` or `name reference to`."""
     document = _parsed(text)
     tables = document.get("tables") if isinstance(document, dict) else None
     if not isinstance(tables, dict):
@@ -238,12 +235,12 @@ def _with_table(text: str, name: str, columns: str) -> str:
 
 
 def _problems(refusal: Refused, text: str) -> list[dict[str, Any]]:
-    """The invalid fields, each with its line of the document."""
+    """The invalid fields with their lines."""
     return [{**field, "line": _line_of(field["field"], text)} for field in refusal.fields]
 
 
 def _line_of(path: str, text: str) -> int | None:
-    """The line on which the last known part of a path such as `document.tables.notes.columns.title` is named."""
+    """The line of the last known part of a path such as `document.tables.notes.columns.title`."""
     at = 0
     for name in path.split(".")[1:]:
         found = re.compile(rf"{re.escape(json.dumps(name))}\s*:").search(text, at)

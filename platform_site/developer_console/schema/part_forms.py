@@ -1,4 +1,4 @@
-"""The forms of the parts of a schema: their fields, the values of a draft in them, and the way back into the draft."""
+"""The forms of the parts of a schema: fields, values, and saving into the draft."""
 
 import re
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "precision": ("decimal",),
     "scale": ("decimal",),
 }
-"""The settings of a column and the types that have them."""
+"""The settings of a column, by type."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
@@ -102,7 +102,7 @@ def _column_fields(document: Any) -> list[Field]:
 
 
 def values_of(document: Any, part: Part) -> dict[str, Any]:
-    """What the form shows of a part; the start of a new one."""
+    """The values of a part, or of a new one."""
     if part.kind == "rule":
         return rule_forms.values_of(document, part)
     value = value_of(document, part)
@@ -134,7 +134,7 @@ def _joined(value: Any) -> str:
 
 
 def save(document: dict[str, Any], current: Any, part: Part, asked: Mapping[str, str]) -> Part:
-    """Write what a form says of a part into the draft. `current` is the schema's document. Raises Refused."""
+    """Write a form into the draft. `current` is the schema's document. Raises Refused."""
     name = asked.get("part_name", "").strip()
     if part.kind == "table":
         return _save_table(document, current, part, name, asked)
@@ -174,7 +174,6 @@ def _save_table(document: dict[str, Any], current: Any, part: Part, name: str, a
 
 
 def _set(holder: dict[str, Any], key: str, value: Any) -> None:
-    """Write a value, or drop the key if there is none."""
     if value in ("", None, []):
         holder.pop(key, None)
     else:
@@ -182,7 +181,7 @@ def _set(holder: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _column(column: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
-    """The column with what the form says. What belongs to another type is dropped, and what has no field stays."""
+    """The column as submitted, without settings of other types, keeping those without a field."""
     type_ = asked.get("part_type", "")
     made = {"type": type_, **{key: value for key, value in column.items() if key != "type"}}
     for key, types in _SETTINGS.items():
@@ -199,7 +198,7 @@ def _column(column: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _literal(type_: str, key: str, text: str) -> Any:
-    """The value that a field stands for. What cannot be read stays text, for the API to refuse."""
+    """The field's value; unreadable text is left for the API to refuse."""
     if key in ("min_length", "max_length", "precision", "scale"):
         return int(text) if _INTEGER.fullmatch(text) else text
     is_json = type_ in _NUMBERS or (key in ("default", "backfill") and type_ in ("boolean", "json", "text[]"))

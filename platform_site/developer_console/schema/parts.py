@@ -1,5 +1,4 @@
-"""The parts of a schema document that have a form: where each is in a document, and how a draft is changed there. The
-draft is the JSON text of the page, so it may hold anything. Nothing here checks what the API checks."""
+"""The parts of a schema document with a form, and how a draft, which may hold anything, is changed there."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +15,14 @@ CONTAINERS: Final[Mapping[str, str]] = {
     "condition": "conditions",
     "check": "checks",
 }
-"""The key of a table that holds the parts of a kind."""
+"""The key of a table for each kind."""
 LISTS: Final = frozenset({"unique", "index"})
 KINDS: Final = frozenset({*CONTAINERS, "table", "users"})
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The place of a part. A new part has no name yet; the name of a unique constraint or an index is its position."""
+    """A part's place. A new one has no name; a unique's or index's name is its position."""
 
     kind: str
     table: str = ""
@@ -33,12 +32,11 @@ class Part:
 
     @property
     def code(self) -> str:
-        """As a form sends it."""
         return exact_json.dumps([self.kind, self.table, self.name, self.action])
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The keys that lead to it. Empty for a new part."""
+        """The keys that lead to it; empty for a new part."""
         if self.kind == "users":
             return ("users", self.name)
         if self.kind == "table":
@@ -69,7 +67,6 @@ def part_of(code: str) -> Part:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """The value, if it is an object; else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
@@ -78,7 +75,6 @@ def table_of(document: Any, name: str) -> dict[str, Any]:
 
 
 def value_at(document: Any, path: tuple[str, ...]) -> Any:
-    """What is there, or None."""
     found = document
     for key in path:
         if isinstance(found, list):
@@ -93,7 +89,7 @@ def value_of(document: Any, part: Part) -> Any:
 
 
 def put(document: dict[str, Any], part: Part, name: str, action: str, value: Any) -> Part:
-    """Write a part under its name, which may be a new one. Other parts keep their order. Returns its new place."""
+    """Write a part under its name, perhaps a new one, keeping the order. Returns its new place."""
     if part.kind == "users":
         holder = document["users"] = mapping(document.get("users"))
     else:
@@ -153,7 +149,7 @@ def _replace(holder: dict[str, Any], old: str, new: str, value: Any) -> None:
 
 
 def remove(document: dict[str, Any], part: Part) -> None:
-    """Take a part out of the draft. Does nothing if it is not there."""
+    """Remove a part, if it is there."""
     if part.kind == "table":
         mapping(document.get("tables")).pop(part.table, None)
         return

@@ -1,5 +1,5 @@
-"""Renames in a draft: the mark that keeps the data, and the places of the draft that use the old name. Conditions that
-reach a renamed column from another table are left: the plan names them."""
+"""Renames in a draft: `renamed_from`, and uses of the old name. Conditions of other tables are left: the plan names
+them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from rows.schema.column_parser import COLUMN_NAME_ENDING
 
 
 def mark(part: dict[str, Any], old: str, new: str, current: Mapping[str, Any]) -> None:
-    """Say what the part is called in the current schema, so that it is renamed instead of dropped and added."""
+    """Set `renamed_from` to the name in the current schema."""
     before = part.get("renamed_from", old if old in current else None)
     if before is None or before == new:
         part.pop("renamed_from", None)
@@ -18,7 +18,7 @@ def mark(part: dict[str, Any], old: str, new: str, current: Mapping[str, Any]) -
 
 
 def table(document: dict[str, Any], old: str, new: str) -> None:
-    """Have references name the table by its new name."""
+    """Rename the table in references."""
     for each in mapping(document.get("tables")).values():
         for column_ in mapping(mapping(each).get("columns")).values():
             if mapping(column_).get("to") == old:
@@ -26,7 +26,7 @@ def table(document: dict[str, Any], old: str, new: str) -> None:
 
 
 def column(table: dict[str, Any], old: str, new: str, type_: Any) -> None:
-    """Use the new name in the uniques, indexes, rules, conditions and checks of the column's own table."""
+    """Rename the column in its table's uniques, indexes, rules, conditions and checks."""
     names = {old: new}
     if type_ in ("reference", "user"):
         names[old + COLUMN_NAME_ENDING] = new + COLUMN_NAME_ENDING
@@ -43,7 +43,7 @@ def column(table: dict[str, Any], old: str, new: str, type_: Any) -> None:
 
 
 def _keys(entry: Any, names: Mapping[str, str]) -> Any:
-    """The keys of an index or unique, and the columns of a rule: `-title.desc` has the name title."""
+    """Of an index, unique or rule: `-title.desc` has the name title."""
     return [_key(each, names) for each in entry] if isinstance(entry, list) else entry
 
 
@@ -68,7 +68,7 @@ def _rule(rule: Any, names: Mapping[str, str]) -> Any:
 
 
 def _condition(condition: Any, names: Mapping[str, str]) -> Any:
-    """The condition with the new names where its own columns are named, also at the start of a path."""
+    """With own columns renamed, also at the start of a path."""
     if isinstance(condition, list):
         return [_condition(each, names) for each in condition]
     if not isinstance(condition, dict):

@@ -1,5 +1,5 @@
-"""The form of one rule: who, which action, and which rows, by the common conditions or as JSON. A rule that the form
-cannot say in its common words is shown as JSON. What was not changed is saved as it was."""
+"""The form of one rule: role, action, and rows by common conditions or as JSON. Unchanged rules are saved as they
+were."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -10,7 +10,7 @@ from rows.schema.column_parser import COLUMN_NAME_ENDING
 
 ROLES: Final = ("user", "anonymous", "member", "server")
 EVERYBODY: Final = ("user", "anonymous")
-"""Roles do not add up, so a rule for everybody is two rules."""
+"""Roles do not add up: a rule for everyone is two rules."""
 _ME: Final = "$user.id"
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "read": ("where", "columns"),
@@ -18,13 +18,12 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "update": ("where", "columns", "set", "check"),
     "delete": ("where",),
 }
-"""The keys of a rule for each action that have a field."""
 _ALL_KEYS: Final = _KEYS["update"]
 _EXAMPLE: Final = '{"owner_id": "$user.id"}'
 
 
 class Rows(NamedTuple):
-    """Which rows a rule is about: `all`, `owner` or `condition` with a name, `json`."""
+    """`all`, `owner` or `condition` with a name, `json`."""
 
     kind: str
     name: str = ""
@@ -71,7 +70,6 @@ def _doubled(values: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _owners(table: Mapping[str, Any]) -> list[str]:
-    """The columns of users, as rows name them."""
     columns = mapping(table.get("columns"))
     return [name + COLUMN_NAME_ENDING for name, column in columns.items() if mapping(column).get("type") == "user"]
 
@@ -102,7 +100,7 @@ def values_of(document: Any, part: Part) -> dict[str, Any]:
 
 
 def _rows_of(rule: Mapping[str, Any], action: str, table: Mapping[str, Any]) -> Rows:
-    """What the form shows of a rule. An insert has no rows before it: it sets the owner, or checks a condition."""
+    """An insert has no rows before it: it sets the owner, or checks a condition."""
     condition, owners = rule.get("check" if action == "insert" else "where"), _owners(table)
     if condition in (None, {}):
         mine = [name for name, value in mapping(rule.get("set")).items() if value == _ME and name in owners]
@@ -117,7 +115,7 @@ def _rows_of(rule: Mapping[str, Any], action: str, table: Mapping[str, Any]) -> 
 
 
 def _beside(rule: Mapping[str, Any], action: str, rows: Rows) -> dict[str, Any]:
-    """The rule without what its rows stand for."""
+    """The rule without its rows' part."""
     rest = dict(rule)
     if rows.kind == "owner" and action == "insert":
         rest["set"] = {name: value for name, value in mapping(rule.get("set")).items() if name != rows.name} or None
@@ -129,7 +127,7 @@ def _beside(rule: Mapping[str, Any], action: str, rows: Rows) -> dict[str, Any]:
 
 
 def save(document: dict[str, Any], part: Part, action: str, asked: Mapping[str, str]) -> Part:
-    """Write what the form says into the draft. Raises Refused."""
+    """Raises Refused."""
     who, name = asked.get("part_who", "role"), asked.get("part_name", "").strip()
     if who == "user":
         name = "user"
@@ -151,7 +149,7 @@ def save(document: dict[str, Any], part: Part, action: str, asked: Mapping[str, 
 def _rule(
     rule: Mapping[str, Any], before: str, action: str, table: Mapping[str, Any], asked: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The rule as the form says it. What the form does not show stays, unless it belongs to another action."""
+    """The rule as submitted. What the form does not show stays, unless it belongs to another action."""
     rows, shown = _asked_rows(table, asked), _KEYS.get(action, _ALL_KEYS)
     made = {key: value for key, value in rule.items() if key not in (shown if action == before else _ALL_KEYS)}
     for key in shown:
@@ -173,7 +171,7 @@ def _rule(
 
 
 def _columns(asked: Mapping[str, str], rule: Mapping[str, Any]) -> Any:
-    """None for all columns. An empty list, which is no column, stays until columns are named."""
+    """None for all. An empty list stays until columns are named."""
     names = words(asked, "part_columns")
     return names or (None if rule.get("columns") else rule.get("columns"))
 

@@ -1,4 +1,4 @@
-"""With which grant a session of staff may open an environment (`projects.staff_access`), and what it may stop there."""
+"""The grant of a staff session for an environment (`projects.staff_access`), and what it may stop there."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from projects.models import StaffGrant
 
 
 def may_ask(signed_in: SignedIn) -> User | None:
-    """The account behind the session if it is staff; the second factor counts as in `/admin`."""
+    """The session's account if it is staff; second factor as in `/admin`."""
     user = User.objects.in_pool(None).filter(pk=signed_in.user_id, is_staff=True, disabled_at=None).first()
     if user is None or signed_in.is_verified:
         return user
@@ -29,13 +29,13 @@ def grant_for(signed_in: SignedIn, environment_id: str) -> StaffGrant | None:
 
 
 def may_stop(client: ApiClient) -> bool:
-    """Whether this is a grant that writes: with it operators stop what a tenant runs, though not by the API, whose
-    scopes for that would let them change code and URLs, too."""
+    """Whether the grant writes: then operators can stop things, by services, because the API's scopes for that would
+    allow changing code and URLs."""
     return client.staff_grant is not None and client.staff_grant.may_write
 
 
 def stop(client: ApiClient, service: Callable[..., object], *arguments: object, **options: object) -> None:
-    """Call a service that stops something of the grant's environment, as this member of staff. Raises Refused."""
+    """Call a service as this member of staff. Raises Refused."""
     grant = client.staff_grant
     try:
         held = staff_access.active().filter(pk=grant.pk, may_write=True).exists() if grant is not None else False

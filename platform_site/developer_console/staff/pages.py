@@ -1,4 +1,4 @@
-"""`/console/staff`: staff ask for access to an environment, see what they have, and end it."""
+"""`/console/staff`: staff request, list and end access to environments."""
 
 from typing import Any, Final
 

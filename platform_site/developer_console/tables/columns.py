@@ -1,4 +1,4 @@
-"""The columns of a table as the console shows them, from the schema document; texts of cells from values and back."""
+"""The columns of a table in the console, and texts of cells."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any, Final
 from platform_site.http import exact_json
 
 LONGEST_CELL: Final = 200
-"""Characters of a cell in the grid; its editor has all of them."""
+"""Characters of a cell in the grid."""
 READ_ONLY: Final = frozenset({"id", "created_at", "updated_at"})
 _OWN: Final = {"id": "text", "created_at": "timestamp", "updated_at": "timestamp"}
 _AS_JSON: Final = frozenset({"json", "text[]", "integer", "float", "boolean"})
-"""Types whose cells are written as JSON; all others are strings."""
+"""Types written as JSON; others are strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,12 @@ class Column:
     null: bool = False
     has_default: bool = False
     target: str | None = None
-    """The table that a reference names."""
+    """The referenced table."""
     values: tuple[str, ...] = ()
-    """Of an enum."""
 
     @property
     def is_link(self) -> bool:
-        """Whether its values are ids, of rows of `target` or of users."""
+        """Whether its values are ids of rows or users."""
         return self.type in ("reference", "user")
 
     @property
@@ -41,7 +40,7 @@ class Column:
 
 
 def columns_of(table: Mapping[str, Any]) -> list[Column]:
-    """In the order of the document, `id` first, the timestamps last."""
+    """In document order, `id` first, timestamps last."""
     own = {key: Column(key, type_) for key, type_ in _OWN.items()}
     found = [own["id"]]
     for name, column in table["columns"].items():
@@ -60,14 +59,14 @@ def columns_of(table: Mapping[str, Any]) -> list[Column]:
 
 
 def text_of(value: Any, type_: str = "text") -> str:
-    """The whole text of a cell, as its editor has it."""
+    """For the cell's editor."""
     if value is None:
         return ""
     return value if isinstance(value, str) and type_ != "json" else exact_json.dumps(value)
 
 
 def shown_text(value: Any, type_: str) -> str:
-    """The text of a cell as it is read: short, and times to the second."""
+    """For reading: short, and times to the second."""
     text = text_of(value, type_)
     if type_ == "timestamp":
         return text[:19].replace("T", " ")
@@ -75,7 +74,7 @@ def shown_text(value: Any, type_: str) -> str:
 
 
 def csv_cell(value: Any) -> str:
-    """Quoted where it is text, so that the empty text is not null."""
+    """Text is quoted, so that the empty text is not null."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -85,7 +84,7 @@ def csv_cell(value: Any) -> str:
 
 
 def from_csv(column: Column, text: str | None) -> Any:
-    """The value that a cell of a file stands for. What cannot be read stays text, for the API to refuse."""
+    """A cell's value; unreadable text is left for the API to refuse."""
     if text is None or column.type not in _AS_JSON:
         return text
     try:

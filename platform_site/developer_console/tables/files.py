@@ -1,6 +1,5 @@
-"""Files of a table: the rows of a filter to download, rows to upload, as CSV or NDJSON, by the rules of the API. The
-scripts of the page take a file in parts, so that it may have any size and its progress is seen. Without them the whole
-file is one part."""
+"""Downloads and uploads rows as CSV or NDJSON, by the rules of the API. Scripts send a file in parts, without them it
+is one part."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -27,7 +26,7 @@ _TYPES: Final = {"csv": "text/csv", "ndjson": "application/x-ndjson"}
 @require_safe
 @page("tables")
 def export(console: Console, table: str, format_: str) -> HttpResponse:
-    """The rows that the filter of the grid finds; with `part`, some of them and the cursor of the next part."""
+    """The filtered rows; with `part`, some of them and the next cursor."""
     _, columns = chosen_table(console, table)
     asked = console.request.GET
     query = {key: asked[key] for key in ("where", "order") if asked.get(key)}
@@ -63,22 +62,19 @@ def _ndjson(rows: list[dict[str, Any]]) -> str:
 
 @dataclass
 class Report:
-    """What became of an uploaded file, or of a part of it."""
-
     inserted: int = 0
     rejected: list[tuple[int, str]] = field(default_factory=list)
     """Line numbers and reasons."""
     stopped: str | None = None
-    """Why the rest of the file was not tried."""
+    """Why the rest was not tried."""
     skipped: list[str] = field(default_factory=list)
-    """Columns of the file that the platform sets itself."""
+    """Columns that the platform sets."""
 
 
 @require_POST
 @page("tables")
 def upload(console: Console, table: str) -> HttpResponse:
-    """Insert the rows of a file. Lines that the API refuses are reported, the others stay. A script gets the report as
-    JSON, with the numbers of lines within what it sent."""
+    """Insert the rows of a file. Refused lines are reported. Scripts get JSON, with line numbers of the part."""
     found, columns = chosen_table(console, table)
     report = _import(console, table, columns)
     if console.request.headers.get("Accept") == "application/json":
@@ -108,7 +104,7 @@ def _import(console: Console, table: str, columns: list[Column]) -> Report:
 
 
 def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
-    """Raises InvalidRecord where the rest cannot be read."""
+    """Raises InvalidRecord if the rest is unreadable."""
     records = csv_reader.read(lines)
     _, header = next(records, (1, []))
     known = {column.key: column for column in columns}
@@ -130,7 +126,6 @@ def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
 
 
 def _of_ndjson(lines: list[bytes], report: Report) -> Rows:
-    """One JSON object on each line."""
     skipped: set[str] = set()
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -153,7 +148,7 @@ def _lines(request: HttpRequest) -> list[bytes]:
 
 
 def _insert(console: Console, table: str, rows: list[tuple[int, dict[str, Any]]], report: Report) -> bool:
-    """Insert rows in one call or, if the API refuses them, each by itself. False if there is no point in going on."""
+    """Insert rows in one call or, if that is refused, one by one. False: stop."""
     path = f"/v1/rows/{table}"
     try:
         console.api("POST", path, [row for _, row in rows])

@@ -1,5 +1,5 @@
-"""What cells show in place of an id: the first text of the referenced row that the member may read, or a user's email.
-One call of the API for each referenced table, and one for users."""
+"""Labels for ids in cells: the first readable text of the referenced row, or a user's email. One API call per
+referenced table, and one for users."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,11 +16,11 @@ LONGEST: Final = 100
 _AT_ONCE: Final = 100
 
 Labels = Mapping[tuple[str | None, str], str]
-"""By the referenced table, which is None for users, and id."""
+"""By table (None for users) and id."""
 
 
 def text_key(console: Console, name: str, table: Mapping[str, Any]) -> str | None:
-    """The column whose text stands for a row of this table: the first one that the member may read."""
+    """The first readable text column."""
     readable = _readable(console, name)
     texts = (column.key for column in columns_of(table) if column.type in ("text", "enum") and column.key != "id")
     return next((key for key in texts if key in readable), None)
@@ -34,7 +34,7 @@ def label_of_user(user: Mapping[str, Any]) -> str:
 def labels_of(
     console: Console, tables: Mapping[str, Any], columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
 ) -> Labels:
-    """Of what the rows of a page refer to. Raises Refused."""
+    """Of what the rows refer to. Raises Refused."""
     wanted: dict[str | None, set[str]] = {}
     for column in columns:
         if column.is_link:
@@ -63,7 +63,6 @@ def _texts(console: Console, name: str, table: Mapping[str, Any], ids: Sequence[
 
 
 def _readable(console: Console, table: str) -> Mapping[str, Any]:
-    """The columns that the member may read."""
     place = place_of(console.environment["id"])
     if place is None:
         return {}
@@ -73,7 +72,7 @@ def _readable(console: Console, table: str) -> Mapping[str, Any]:
 
 
 def _listed(console: Console, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Nothing where the member may not list them, or the schema has just changed."""
+    """Empty if the member may not list them, or the schema has just changed."""
     try:
         found: list[dict[str, Any]] = console.api("GET", path, query=query).data["data"]
     except Refused as refusal:

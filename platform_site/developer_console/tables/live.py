@@ -1,4 +1,4 @@
-"""What the scripts of the grid ask for: a stream of changed rows, and rows or users to choose from."""
+"""For the grid's scripts: a stream of changed rows, and rows or users to choose from."""
 
 from typing import Any, Final
 
@@ -22,7 +22,6 @@ _MOST_USERS: Final = 100
 @require_POST
 @page("tables")
 def live(console: Console, table: str) -> HttpResponse:
-    """The stream of `POST /v1/changes` for the rows of the page."""
     request = console.request
     subscription: dict[str, Any] = {"table": table}
     if where := request.GET.get("where", "").strip():
@@ -43,7 +42,7 @@ def live(console: Console, table: str) -> HttpResponse:
 @require_safe
 @page("tables")
 def pick(console: Console, table: str, key: str) -> HttpResponse:
-    """Rows or users that a column may refer to, found by a part of their text or email: `{"data": [{id, label}]}`."""
+    """Rows or users for a column, by a part of their text or email: `{"data": [{id, label}]}`."""
     found, columns = chosen_table(console, table)
     column = next((each for each in columns if each.key == key and each.is_link), None)
     if column is None:
@@ -59,7 +58,7 @@ def pick(console: Console, table: str, key: str) -> HttpResponse:
 
 
 def _users(console: Console, asked: str) -> list[dict[str, str]]:
-    """Of the newest users, those whose id, email or name has the text; and the one with the id or the email."""
+    """Of the newest users, those with the text in id, email or name; and the one with this id or email."""
     if ids.matches("usr", asked):
         found = console.api("GET", "/v1/users", query={"ids": asked}).data["data"]
         return [{"id": user["id"], "label": label_of_user(user)} for user in found]
@@ -72,7 +71,7 @@ def _users(console: Console, asked: str) -> list[dict[str, str]]:
 
 
 def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -> list[dict[str, str]]:
-    """Rows of the table that the column refers to, by their id or a part of the text that stands for them."""
+    """Rows of the referenced table, by id or a part of their label."""
     target = column.target or ""
     key = text_key(console, target, found[target])
     query = {"limit": str(MOST), "columns": key or "id"}

@@ -1,4 +1,4 @@
-"""Tables: the grid of a table's rows, its cells to edit, rows hidden from a user and why."""
+"""Tables: the grid, editing cells, and rows hidden from a user."""
 
 import json
 from typing import Any, Final
@@ -27,14 +27,14 @@ _EDITED: Final = ("PATCH", "DELETE", "GET")
 
 
 def schema_tables(console: Console) -> dict[str, Any]:
-    """The tables of the schema document. Raises Refused."""
+    """Raises Refused."""
     found: dict[str, Any] = console.api("GET", "/v1/schema").data["document"]["tables"]
     return found
 
 
 @page("tables")
 def tables(console: Console) -> HttpResponse:
-    """The first table; without one, what to do next."""
+    """The first table; without one, next steps."""
     found = schema_tables(console)
     if found:
         seen_as = console.request.GET.get("as", "")
@@ -43,7 +43,7 @@ def tables(console: Console) -> HttpResponse:
 
 
 def chosen_table(console: Console, table: str) -> tuple[dict[str, Any], list[Column]]:
-    """All tables of the document and the columns of `table`. Raises Refused."""
+    """All tables, and the columns of `table`. Raises Refused."""
     found = schema_tables(console)
     if table not in found:
         raise Refused(404, {"code": "not_found", "message": "The schema has no such table."})
@@ -57,7 +57,7 @@ def table(console: Console, table: str) -> HttpResponse:
 
 
 def grid(console: Console, table: str, found: dict[str, Any], columns: list[Column]) -> tuple[dict[str, Any], int]:
-    """What the page of a table shows, and its status."""
+    """The page's context and status."""
     asked = {key: console.request.GET.get(key, "").strip() for key in ("where", "order", "cursor", "as")}
     context: dict[str, Any] = {"table": table, "tables": found, "columns": columns, "asked": asked, "rows": []}
     query = {"limit": str(ROWS), "count": "estimated"}
@@ -90,7 +90,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
 
 
 def _with_etags(text: str) -> list[tuple[dict[str, Any], str]]:
-    """The rows of a page and their entity tags, which are of the very text of a row."""
+    """A page's rows with entity tags, which depend on the row's exact text."""
     at, found = text.index("[") + 1, []
     while text[at] != "]":
         if text[at] in ", ":
@@ -104,7 +104,7 @@ def _with_etags(text: str) -> list[tuple[dict[str, Any], str]]:
 
 
 def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dict[str, Any]:
-    """Of these rows, which the member sees, those that another caller sees. Raises Refused."""
+    """Which of these rows another caller sees. Raises Refused."""
     if "schema:read" not in console.me["scopes"]:
         raise Refused(403, {"code": "forbidden", "message": "This needs the scope schema:read."})
     name = _with_user_id(console, name)
@@ -125,7 +125,7 @@ def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dic
 
 
 def _with_user_id(console: Console, name: str) -> str:
-    """The id of the user, if `name` is the email of one; else `name`. Raises Refused."""
+    """The user's id for an email; else `name`. Raises Refused."""
     if "@" not in name:
         return name
     users = console.api("GET", "/v1/users", query={"email": name}).data["data"]
@@ -158,7 +158,7 @@ def _shown(
 
 
 def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str, Any] | None) -> SafeString:
-    """Those of a cell, for the grid's scripts. A page has hundreds of cells, so each has only what it needs."""
+    """A cell's attributes for scripts: few, because a page has hundreds of cells."""
     is_unseen = as_seen is not None and column.key not in as_seen
     found: dict[str, Any] = {
         "class": "unseen" if is_unseen else False,
@@ -179,7 +179,7 @@ def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str,
 
 
 def _target(console: Console, column: Column, value: Any) -> str | None:
-    """The page of the row or user that a cell names."""
+    """The page of the row or user in a cell."""
     if not column.is_link or not isinstance(value, str):
         return None
     if column.target is None:
@@ -192,7 +192,7 @@ def _headers(columns: list[Column], asked: dict[str, str]) -> list[tuple[Column,
 
 
 def _next_order(key: str, asked: dict[str, str]) -> dict[str, str]:
-    """The link of a header: ascending, then descending, then unsorted."""
+    """A header's link: ascending, descending, unsorted."""
     following, state = {key: (f"{key}.desc", "ascending"), f"{key}.desc": ("", "descending")}.get(
         asked["order"], (key, "none")
     )
@@ -204,7 +204,7 @@ def _link(asked: dict[str, str], **changes: str) -> str:
 
 
 def row_endpoint(method_names: tuple[str, ...]) -> Any:
-    """A view that passes a request of the grid's script on to the API and its answer back."""
+    """A view that forwards requests of the grid's script to the API."""
 
     @require_http_methods(list(method_names))
     @page("tables")
@@ -227,7 +227,6 @@ new_row = row_endpoint(("POST",))
 
 @page("tables")
 def why(console: Console, table: str, row_id: str) -> HttpResponse:
-    """Why a row is hidden from a user, or visible."""
     seen_as = console.request.GET.get("as", "")
     body = {"id": row_id, "as": _with_user_id(console, seen_as)}
     context: dict[str, Any] = {"table": table, "row_id": row_id, "seen_as": seen_as}

@@ -1,4 +1,4 @@
-"""Deliveries of a webhook with their attempts; one can be sent again."""
+"""Deliveries of a webhook with attempts; one can be resent."""
 
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
 
 
 def _is_open(found: list[dict[str, Any]], asked: dict[str, str]) -> bool:
-    """Whether to look again in a moment: something has yet to be tried, or the event of the URL has no delivery yet."""
+    """Whether to reload: an attempt is pending, or the URL's event has no delivery yet."""
     if "cursor" in asked:
         return False
     if not found:

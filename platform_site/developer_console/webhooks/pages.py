@@ -1,4 +1,4 @@
-"""The list of webhooks, and one webhook: its health, its settings, its secret, and its end."""
+"""The list of webhooks, and one webhook: health, settings, secret, deletion."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -60,7 +60,6 @@ def render(
 
 @page("webhooks")
 def webhooks(console: Console) -> HttpResponse:
-    """All webhooks, and the form for another. A new one's page opens with its secret, which is shown once."""
     asked, refusal, status = console.request.POST, None, 200
     if console.request.method == "POST":
         try:
@@ -84,7 +83,7 @@ def _example(console: Console) -> str:
 
 
 def _values(asked: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The body of the API. Raises Refused for what is no JSON."""
+    """The body of the API. Raises Refused for invalid JSON."""
     body: dict[str, Any] = {}
     for name in names:
         text = asked.get(name, "")

@@ -1,4 +1,4 @@
-"""Formats of dates and times in the console: UTC, as in logs and the API."""
+"""Formats of dates and times in the console: UTC."""
 
 DATETIME_FORMAT = r"Y-m-d H:i:s \U\T\C"
 DATE_FORMAT = "Y-m-d"

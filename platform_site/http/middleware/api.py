@@ -1,8 +1,6 @@
-"""API middleware: the first code of the platform that handles a request, and the last that handles its response. It
-assigns the request id and checks the host. API paths (`/v1/…`, `/.well-known/…`, probes) go directly to their view,
-without sessions, CSRF, messages and the rest of the console's middleware; cookies have no effect there. All other paths
-continue through `settings.MIDDLEWARE`. In any case an API response is JSON and has `X-Request-Id`, the security headers
-and CORS headers; and each request has one log line and is counted."""
+"""API middleware, around everything: request id, host check, security and CORS headers, one log line and metrics. API
+paths (`/v1/…`, `/.well-known/…`, probes) go directly to their view, without sessions and cookies, and always get JSON;
+others continue through `settings.MIDDLEWARE`."""
 
 import time
 from collections.abc import Callable
@@ -29,14 +27,14 @@ from platform_site.request_log import recording
 Answer = Callable[[HttpRequest], HttpResponseBase]
 
 PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Requested by IP address: a load balancer's probe has no host name. Nothing in them uses the host."""
+"""Requested by IP address, so their host is not checked."""
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _known_hosts: set[tuple[str, str]] = set()
 
 
 def is_api_path(path: str) -> bool:
-    """Whether an answer on this path is JSON whatever happens."""
+    """Whether responses on this path are JSON."""
     return path.startswith(("/v1/", "/.well-known/")) or path in PROBES or path == "/v1"
 
 
@@ -105,7 +103,7 @@ class ApiMiddleware:
         return response
 
     def _account_for(self, request: HttpRequest, response: HttpResponseBase, seconds: float) -> None:
-        """One log line, one observation, and an entry of the request log."""
+        """The log line, metrics and request log."""
         status = response.status_code
         error = response.__dict__.get(exception_handler.ANSWERED)
         match = request.resolver_match
@@ -131,7 +129,6 @@ class ApiMiddleware:
 
 
 def _view(request: HttpRequest, path: str) -> HttpResponseBase:
-    """Resolve and call the view: what Django's handler does inside all middleware, for views that need no more."""
     try:
         match = routes.resolve(path)
     except Resolver404:
@@ -148,8 +145,7 @@ def _no_such_endpoint(path: str) -> str:
 
 
 def _check_host(request: HttpRequest) -> None:
-    """Raise DisallowedHost unless ALLOWED_HOSTS has this host. An API that never calls `get_host` is never checked.
-    Hosts that passed are remembered: the check costs 6 µs, the memory 0.1."""
+    """Raise DisallowedHost unless ALLOWED_HOSTS has the host. Cached: a check costs 6 µs."""
     meta = request.META
     key = (meta.get("HTTP_HOST") or "", meta.get("SERVER_NAME") or "")
     if key in _known_hosts:
@@ -169,8 +165,8 @@ setting_changed.connect(_clear_hosts)
 
 
 def _security_headers() -> dict[str, tuple[str, str]]:
-    """What SecurityMiddleware, XFrameOptionsMiddleware and django-csp say for people, said once for JSON. In the form
-    in which Django's ResponseHeaders keep them."""
+    """The headers of SecurityMiddleware, XFrameOptionsMiddleware and django-csp for JSON, as ResponseHeaders stores
+    them."""
     headers = ResponseHeaders(
         {
             "X-Content-Type-Options": "nosniff",

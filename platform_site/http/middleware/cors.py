@@ -36,9 +36,8 @@ _lookup: OriginsLookup | None = None
 
 
 def set_origins_lookup(lookup: OriginsLookup) -> None:
-    """Set the function that finds an environment's allowed origins by its id (None: no such environment). `projects`
-    calls it at start. The lookup should be cached, and is only used at public endpoints and for preflights to an
-    environment's own host."""
+    """`lookup` returns an environment's allowed origins (None: no such environment); for public endpoints and
+    preflights to an environment's host."""
     global _lookup
     _lookup = lookup
 
@@ -76,7 +75,7 @@ def _is_permitted(request: HttpRequest, **_: Any) -> bool:
 
 
 def _is_listed(origin: str, allowed: Sequence[str]) -> bool:
-    """Whether the list has the origin, every origin (`*`), or every port of its host (`http://localhost:*`)."""
+    """Exactly, by `*`, or by any port (`http://localhost:*`)."""
     if "*" in allowed or origin in allowed:
         return True
     return f"{_PORT.sub('', origin)}:*" in allowed
@@ -94,7 +93,7 @@ _middleware = CorsMiddleware(lambda request: HttpResponse())
 
 
 def preflight(request: HttpRequest) -> HttpResponseBase:
-    """The answer to a preflight: 204, with permission or without."""
+    """204, permitted or not."""
     response = HttpResponse(status=204)
     del response.headers["Content-Type"]
     permit(request, response)
@@ -103,5 +102,5 @@ def preflight(request: HttpRequest) -> HttpResponseBase:
 
 
 def permit(request: HttpRequest, response: HttpResponseBase) -> None:
-    """Add the CORS headers that `response` deserves. Call it only where the request has an Origin: it costs 20 µs."""
+    """Add CORS headers. Call it only for requests with an Origin: it costs 20 µs."""
     _middleware.add_response_headers(request, response)

@@ -1,4 +1,4 @@
-"""CSRF protection of the pages: Django's, with a cookie of its own for the console for developers."""
+"""Django's CSRF protection, with a cookie of its own for the developers' console."""
 
 from typing import Final
 

@@ -35,8 +35,7 @@ from platform_site.observability.metrics import reads_only
 
 
 def listing(item: type[BaseSerializer[Any]], *, paged: bool = True) -> type[BaseSerializer[Any]]:
-    """The serializer of a list's answer: `{"data": [item], "next_cursor"}`, or `{"data": [item]}` if it has no
-    pages."""
+    """`{"data": [item], "next_cursor"}`, or `{"data": [item]}` without pages."""
 
     members: dict[str, Any] = {"data": item(many=True)}
     if paged:
@@ -70,7 +69,7 @@ _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 class ApiSchema(AutoSchema):
-    """drf-spectacular's inspector, which knows what an `ApiViewSet` says of itself."""
+    """drf-spectacular's inspector for `ApiViewSet`."""
 
     def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
@@ -109,7 +108,6 @@ class ApiSchema(AutoSchema):
         return f"{verb}{thing}"
 
     def _told(self) -> str:
-        """The docstring of the action, as prose."""
         return inspect.getdoc(getattr(self.view, getattr(self.view, "action", ""), None)) or ""
 
     def get_summary(self) -> str | None:
@@ -123,7 +121,7 @@ class ApiSchema(AutoSchema):
         return "\n\n".join(part for part in parts if part)
 
     def _is_list_view(self, serializer: Any = None) -> bool:
-        """Never guessed from the action's name: a list says its whole shape (`listing`)."""
+        """Lists declare their shape (`listing`)."""
         return False if isinstance(self.view, ApiViewSet) else super()._is_list_view(serializer)
 
     def get_tags(self) -> list[str]:
@@ -140,14 +138,14 @@ class ApiSchema(AutoSchema):
         return {204: None} if self.method == "DELETE" else {200: {"type": "object"}}
 
     def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
-        """JSON that may be null is JSON, since null is one: drf-spectacular's `oneOf` would have it match twice."""
+        """JSON includes null: drf-spectacular's `oneOf` would match twice."""
         found: dict[str, Any] = super()._map_serializer_field(field, direction, bypass_extensions)  # type: ignore[no-untyped-call]
         if found.get("oneOf") == [{}, {"type": "null"}]:
             del found["oneOf"]
         return found
 
     def _map_basic_serializer(self, serializer: Any, direction: Any) -> dict[str, Any]:
-        """Bounds are those of what is sent: an answer may hold more, and a client that checks it would refuse it."""
+        """Bounds apply to requests only: a response may hold more."""
         found: dict[str, Any] = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
         if direction == "response":
             for member in found.get("properties", {}).values():
@@ -169,12 +167,12 @@ class ApiSchema(AutoSchema):
 
 
 def is_idempotent(action: Any) -> bool:
-    """Whether `action` honours Idempotency-Key: `platform_site.http.idempotency` marks what it wraps."""
+    """Whether `idempotency` has wrapped `action`."""
     return bool(getattr(action, "is_idempotent", False))
 
 
 def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiError]]:
-    """What an operation may answer beside its successes, by the shape it has."""
+    """The errors of an operation, by its shape."""
     read = {(parameter["in"], parameter["name"]) for parameter in operation.get("parameters", ())}
     places = {place for place, _ in read}
     names_environment = ("header", ENVIRONMENT.name) in read
@@ -284,7 +282,7 @@ _HEADERS: Final[dict[str, Any]] = {
 
 
 def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """Put in what all operations share (a postprocessing hook of drf-spectacular)."""
+    """drf-spectacular's hook: adds shared components."""
     components = result.setdefault("components", {})
     components["headers"] = _HEADERS
     components.setdefault("schemas", {})["Error"] = {
@@ -331,7 +329,6 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
 
 
 def generic_view_classes() -> list[type]:
-    """Classes whose docstring is about themselves, not about what inherits it (a setting of drf-spectacular)."""
     from drf_spectacular.plumbing import get_lib_doc_excludes
 
     theirs: list[type] = get_lib_doc_excludes()  # type: ignore[no-untyped-call]
@@ -340,20 +337,20 @@ def generic_view_classes() -> list[type]:
 
 @lru_cache(maxsize=4)
 def _document(urlconf: str) -> tuple[bytes, str]:
-    """The description of the URLs in `urlconf` as JSON, and its ETag."""
+    """The description as JSON, and its ETag."""
     schema = SchemaGenerator(urlconf=urlconf).get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     text = orjson.dumps(schema, default=str)
     return text, f'"{sha256(text).hexdigest()[:32]}"'
 
 
 def description(urlconf: str) -> dict[str, Any]:
-    """The description of the URLs in `urlconf`, for another one to be made of."""
+    """For environments' descriptions."""
     found: dict[str, Any] = orjson.loads(_document(urlconf)[0])
     return found
 
 
 def openapi(request: HttpRequest) -> HttpResponse:
-    """`GET /v1/openapi.json`, public; 304 if `If-None-Match` has the current tag."""
+    """`GET /v1/openapi.json`, public; with 304."""
     reads_only(request)
     text, tag = _document(settings.ROOT_URLCONF)
     headers = {"ETag": tag, "Cache-Control": "no-cache"}

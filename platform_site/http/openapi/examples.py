@@ -1,5 +1,5 @@
-"""Example bodies and parameters for the API description, which `/docs` fills in. `examples.json` has them by operation,
-in an order in which they work one after the other on the demo, as tests/docs/test_examples.py does."""
+"""Examples for the API description. `examples.json` has them by operation, in an order that works on the demo
+(tests/docs/test_examples.py)."""
 
 import json
 from functools import cache
@@ -15,7 +15,7 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def add(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """Put them where they belong (a postprocessing hook of drf-spectacular)."""
+    """drf-spectacular's hook."""
     for path in result["paths"].values():
         for operation in path.values():
             if not isinstance(operation, dict):

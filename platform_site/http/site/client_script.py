@@ -1,5 +1,5 @@
-"""The JavaScript client: `/client.js`, `/client.d.ts`, and `/client@0.1.0.js`, whose text never changes. `manage.py
-build_client` makes the files from `platform_site/client`."""
+"""The JavaScript client: `/client.js`, `/client.d.ts`, and the immutable `/client@0.1.0.js`, made by `manage.py
+build_client`."""
 
 import re
 from functools import cache
@@ -19,7 +19,7 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 def urlpatterns() -> list[URLPattern]:
-    """Each file at its name, and at that of its version: of another release there is none here."""
+    """Each file with and without version; other versions are not served."""
     return [
         path(url, serve, {"name": name, "cache_control": cache_control})
         for name in _MEDIA_TYPES
@@ -29,7 +29,7 @@ def urlpatterns() -> list[URLPattern]:
 
 @require_safe
 def serve(request: HttpRequest, name: str, cache_control: str) -> HttpResponse:
-    """304 if `If-None-Match` has the current tag."""
+    """304 if `If-None-Match` matches."""
     text, tag = _read(name)
     headers = {"ETag": tag, "Cache-Control": cache_control, "Access-Control-Allow-Origin": "*"}
     if tag in request.META.get("HTTP_IF_NONE_MATCH", ""):
@@ -46,7 +46,7 @@ def _read(name: str) -> tuple[bytes, str]:
 
 
 def _version() -> str:
-    """The version that the client itself states."""
+    """As stated in the client."""
     found = re.search(rb'VERSION = "([\d.]+)"', _read("client.js")[0])
     if found is None:
         raise RuntimeError("client.js has no version")

@@ -1,10 +1,7 @@
-"""`/healthz`: this process answers. `/readyz`: it can serve requests, with the state of each dependency. `/healthz`
-touches nothing (the server answers it on the event loop, before Django, even while every thread waits). `/readyz` is
-503 only if this process can serve no request: the control database or every region is unavailable. A dependency that
-all hosts share and that requests can do without (workers, Redis, one region) makes it `degraded`, not 503: otherwise a
-load balancer would remove every host at once. Monitors ask with `?require=workers`, which is 503 unless that dependency
-is well. Each check runs in a thread of its own, all at the same time, for at most LIMIT seconds; a check that hangs is
-not started a second time. Results are kept for a second, so that many probes cost as much as one."""
+"""`/healthz`: this process answers, on the event loop. `/readyz`: 503 only if it can serve no request (no control
+database or no region); shared dependencies that requests can do without make it `degraded`, because a load balancer
+would remove every host. `?require=workers` is 503 unless that is well. Checks run in parallel, at most LIMIT seconds
+and never twice at once; results are cached for a second."""
 
 import threading
 import time
@@ -25,18 +22,18 @@ from platform_site.observability.metrics import reads_only
 from platform_site.postgres import replicas
 
 LIMIT: Final = 2.0
-"""Seconds that one dependency may take to answer."""
+"""Seconds per dependency."""
 WORKERS: Final = "workers"
 FRESH: Final = 1.0
-"""Seconds that an answer is believed."""
+"""Seconds that a result is cached."""
 
 Check = Callable[[], None]
-"""Returns if all is well, raises if not."""
+"""Raises unless all is well."""
 
 
 @dataclass
 class _Dependency:
-    """One dependency, its check, and what the last run of it said."""
+    """A dependency, its check and last result."""
 
     check: Check
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -46,7 +43,7 @@ class _Dependency:
     error: str | None = None
 
     def ask(self) -> threading.Event:
-        """Start the check unless it runs or was just run; the event is set when there is an answer."""
+        """Start the check unless it runs or just ran; the event is set when there is a result."""
         with self.lock:
             if not self.running and time.monotonic() - self.asked_at > FRESH:
                 self.running, self.asked_at, self.done = True, time.monotonic(), threading.Event()
@@ -68,13 +65,12 @@ _dependencies: Final[dict[str, _Dependency]] = {}
 
 
 def register(name: str, check: Check) -> None:
-    """Let `/readyz` report `name`. `check` may take LIMIT seconds and raises if the dependency is not well."""
+    """Report `name` in `/readyz`. `check` may take LIMIT seconds."""
     _dependencies[name] = _Dependency(check)
 
 
 def _check_database(alias: str) -> None:
-    """A connection of its own, opened as every other one (certificates, which of several hosts): `ok` means that
-    requests get one."""
+    """With a new connection, opened as those of requests."""
     with psycopg.connect(**connections[alias].get_connection_params(), autocommit=True) as connection:
         connection.execute("SELECT 1")
 
@@ -85,7 +81,6 @@ def _check_redis() -> None:
 
 
 def register_own() -> None:
-    """The dependencies that the kernel itself knows. Called at start."""
     register("control", lambda: _check_database("default"))
     for region in settings.REGION_DATABASES:
         register(region, lambda region=region: _check_database(region))  # type: ignore[misc]
@@ -93,7 +88,7 @@ def register_own() -> None:
 
 
 def state() -> Mapping[str, str]:
-    """For each dependency `ok`, `slow` (no answer within LIMIT) or `down`. Takes at most LIMIT seconds."""
+    """By dependency `ok`, `slow` (no result within LIMIT) or `down`."""
     waiting = {name: one.ask() for name, one in _dependencies.items()}
     deadline = time.monotonic() + LIMIT
     found: dict[str, str] = {}
@@ -105,9 +100,8 @@ def state() -> Mapping[str, str]:
 
 def readyz(request: HttpRequest) -> HttpResponse:
     """`{"status": "ready" | "degraded" | "unavailable", "dependencies": {name: "ok" | "slow" | "down"}}`, 200 or 503.
-    `workers` of the body repeats the state of that dependency. `?require=workers` (several by commas, or `all`): 503
-    unless these are ok, too. Raises ValidationFailed for a name that is no dependency. With read replicas the body has
-    `"replicas": {name: {"state", "lag_seconds"}}`; they decide nothing, since their primaries serve in their place."""
+    `?require=` names dependencies, or `all`, that must be ok. Raises ValidationFailed for an unknown one. `"replicas":
+    {name: {"state", "lag_seconds"}}` do not count, since primaries replace them."""
     reads_only(request)
     required = _required(request)
     found = state()
@@ -136,12 +130,12 @@ def _required(request: HttpRequest) -> list[str]:
 
 
 def can_serve(found: Mapping[str, str]) -> bool:
-    """Whether requests can be served: the control database and at least one region are well."""
+    """The control database and at least one region are well."""
     regions = [found[region] for region in settings.REGION_DATABASES if region in found]
     return found.get("control", "ok") == "ok" and (not regions or "ok" in regions)
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
-    """`{"status": "ok"}`. Behind our server this view is not reached; it serves other servers and the tests."""
+    """For other servers and tests."""
     reads_only(request)
     return respond({"status": "ok"}, headers={"Cache-Control": "no-store"})

@@ -1,6 +1,5 @@
-"""Pages for people: error pages, the API reference, and their content security policy. The error handlers are named in
-`platform_site.urls` (`handler400` … `handler500`); Django calls them for every path that
-`platform_site.http.middleware.api` does not answer in JSON. Each page shows the request id for support."""
+"""Pages for people: error pages (`handler400` … in `platform_site.urls`), the API reference, and their content security
+policy."""
 
 import sys
 from functools import cache
@@ -24,7 +23,7 @@ _COLOURS_WITHIN: Final = 10_000
 
 
 class ContentSecurityPolicy(CSPMiddleware):
-    """django-csp with the strict policy of settings, and on the console's pages what its toolkit needs on top."""
+    """The strict policy of settings, and more on the console's pages."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         if isinstance(response, HttpResponse) and _COLOURS in response.content[:_COLOURS_WITHIN]:
@@ -44,7 +43,7 @@ class ContentSecurityPolicy(CSPMiddleware):
 
 
 def _page(status: int, title: str, sentence: str) -> HttpResponse:
-    """An error page. Rendered without the request: what broke may be the session or the database behind it."""
+    """Rendered without the request: session or database may be broken."""
     facts = {"status": status, "title": title, "sentence": sentence, "request_id": current_request_id()}
     return HttpResponse(render_to_string("error.html", facts), status=status)
 
@@ -66,7 +65,7 @@ def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Called while the exception is handled. What the API would answer with 503 is 503 here, too."""
+    """503 where the API would respond so."""
     error = sys.exception()
     if isinstance(error, Exception):
         meaning = exception_handler.to_api_error(error)
@@ -91,8 +90,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def favicon(request: HttpRequest) -> HttpResponse:
-    """The icon at the URL that browsers try for pages that name none, such as a JSON response. The platform's pages
-    link the SVG that it is made of (`templates/icon.html`)."""
+    """For pages without an icon. Others link the SVG (`templates/icon.html`)."""
     return HttpResponse(_icon(), content_type="image/x-icon", headers={"Cache-Control": "public, max-age=86400"})
 
 
@@ -103,11 +101,11 @@ def _icon() -> bytes:
 
 @require_safe
 def console(request: HttpRequest) -> HttpResponse:
-    """`/admin` without its slash. No other URL may omit it."""
+    """`/admin` without its slash."""
     return redirect("admin:index")
 
 
 @require_safe
 def docs(request: HttpRequest) -> HttpResponse:
-    """The API reference. Everything is served from here, without inline scripts."""
+    """The API reference, without external resources or inline scripts."""
     return render(request, "docs.html")

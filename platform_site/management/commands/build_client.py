@@ -1,6 +1,5 @@
-"""`manage.py build_client`: the JavaScript client, from `platform_site/client/*.ts` to `platform_site/client/dist`.
-Deno checks the types and removes them; then the modules become one. With `--check` nothing is written, and the command
-fails if the files in `dist` are not those of the sources."""
+"""`manage.py build_client`: builds `platform_site/client/dist` from `*.ts` with Deno. `--check` fails if the files in
+`dist` are outdated."""
 
 import os
 import re
@@ -16,8 +15,7 @@ from platform_site.http.site.client_script import DIST
 
 SOURCES: Final = DIST.parent
 MODULES: Final = ("errors", "connection", "auth", "changes", "rows", "client")
-"""In the order in which they are joined. Their names at the top level must differ; only those of `client` stay
-exported."""
+"""In the order of joining. Top-level names must differ; only those of `client` stay exported."""
 TYPES: Final = ("table_types", "client_types")
 _IMPORT: Final = re.compile(r"^(import|export) [^;]*? from \"\./[^;]*;\n", re.MULTILINE)
 _SELF_TYPES: Final = '// @ts-self-types="./client.d.ts"\n'
@@ -45,7 +43,7 @@ class Command(BaseCommand):
 
 
 def build() -> dict[str, str]:
-    """The built files by name. Raises CommandError with what the compiler complains about."""
+    """By name. Raises CommandError with the compiler's errors."""
     with tempfile.TemporaryDirectory() as directory:
         command = [deno(), "transpile", "--quiet", "--config", "deno.json", "--declaration", "--outdir", directory]
         environ = {"PATH": os.environ.get("PATH", ""), "DENO_DIR": f"{directory}/cache", "NO_COLOR": "1"}
@@ -62,6 +60,6 @@ def build() -> dict[str, str]:
 
 
 def _inner(text: str, module: str) -> str:
-    """A module without what only concerns it among the others."""
+    """A module without imports and exports."""
     text = re.sub(r"^/// <amd-module .*\n", "", _IMPORT.sub("", text), flags=re.MULTILINE)
     return text if module == "client" else re.sub(r"^((?:/\*\*.*\*/ )?)export (?!\{)", r"\1", text, flags=re.MULTILINE)

@@ -1,5 +1,5 @@
-"""`manage.py migrate`: the control database and every region, unless `--database` names one. Several hosts may start at
-once: the first to come migrates, the others wait for it (an advisory lock in each database)."""
+"""`manage.py migrate`: the control database and every region, unless `--database` names one. Concurrent hosts wait for
+the first (an advisory lock per database)."""
 
 import gc
 import time
@@ -26,7 +26,7 @@ _BEGUN: Final = "COMMENT ON TABLE django_migrations IS 'migrate has begun, and n
 _DONE: Final = "COMMENT ON TABLE django_migrations IS NULL"
 _TRIES: Final = 20
 _PAUSE_SECONDS: Final = 1.0
-"""Between two tries: those who queued behind the last one are served."""
+"""Between attempts, for waiting requests."""
 
 
 class Command(migrate.Command):
@@ -37,7 +37,7 @@ class Command(migrate.Command):
         parser.set_defaults(database=None)
 
     def get_check_kwargs(self, options: dict[str, Any]) -> Any:  # django-stubs' own type excludes what Django passes on
-        """Django checks the one database that it would migrate; here none named means all of them."""
+        """Without a name, Django's checks cover all databases."""
         named = options["database"]
         return {**super().get_check_kwargs(options), "databases": [named] if named else list(settings.DATABASES)}
 
@@ -57,9 +57,7 @@ class Command(migrate.Command):
                     _note(alias, _DONE)
 
     def _migrate(self, *args: Any, **options: Any) -> None:
-        """Django's `migrate`, which goes on after the last migration that was applied; again where a table was in use
-        for longer than `lock_timeout`, or PostgreSQL undid a migration for a deadlock with the traffic. Raises what it
-        was refused with, after 20 tries."""
+        """Django's `migrate`, repeated after `lock_timeout` or a deadlock, up to 20 times."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 super().handle(*args, **options)
@@ -74,8 +72,7 @@ class Command(migrate.Command):
 
 
 def apply_migrations(stdout: OutputWrapper) -> None:
-    """Migrate the databases that are behind this release or whose migration was cut off; for one that is neither, the
-    cost is two queries. A new database runs the recorded SQL of the migrations, if it fits
+    """Migrate outdated or interrupted databases; otherwise two queries. A new one runs the recorded SQL if it fits
     (`platform_site.postgres.snapshot`)."""
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
         executor = MigrationExecutor(connections[alias])
@@ -90,7 +87,7 @@ def apply_migrations(stdout: OutputWrapper) -> None:
 
 
 def make_new(alias: str, loader: MigrationLoader | None = None) -> bool:
-    """Fill a new database from the record. False where it is not new or the record does not fit."""
+    """Fill a new database from the record. False if it is not new or does not fit."""
     if not _is_new(alias):
         return False
     connection = connections[alias]
@@ -99,8 +96,7 @@ def make_new(alias: str, loader: MigrationLoader | None = None) -> bool:
 
 
 def _note(alias: str, statement: str) -> None:
-    """What receivers of `post_migrate` write (permissions, groups) comes after the last migration's commit: where that
-    was cut off, no migration is missing, and this is all that tells."""
+    """Marks that receivers of `post_migrate`, which write after the last commit, have not finished."""
     MigrationRecorder(connections[alias]).ensure_schema()
     with connections[alias].cursor() as cursor:
         cursor.execute(statement)
@@ -117,8 +113,7 @@ def _is_new(alias: str) -> bool:
 
 
 def _say(alias: str, statements: str) -> bool:
-    """Say all of it to a new database or, if it is cut off, nothing: then the next start begins anew. False if another
-    host was faster, by whatever release."""
+    """Run all statements on a new database, or none. False if another host was faster."""
     libpq.go_direct(alias)
     with _alone(alias):
         if not _is_new(alias):
@@ -132,7 +127,7 @@ def _say(alias: str, statements: str) -> bool:
 
 @contextmanager
 def _alone(alias: str) -> Iterator[None]:
-    """Hold the database's migration lock, for as long as it takes."""
+    """Hold the database's migration lock."""
     with connections[alias].cursor() as cursor:
         # Without the limits of a request, because another host or this one's statements may need long. Waiting for a
         # table stays limited, or all other statements would queue behind it.

@@ -1,6 +1,5 @@
-"""`manage.py record_migrations`: writes the SQL of all migrations to files, for a new database. To be called after a
-migration is added or changed (`platform_site.postgres.snapshot`). It runs the migrations against an embedded PostgreSQL
-of its own."""
+"""`manage.py record_migrations`: records the SQL of all migrations for new databases
+(`platform_site.postgres.snapshot`), by an embedded PostgreSQL. Run it after a migration is added or changed."""
 
 import signal
 import tempfile

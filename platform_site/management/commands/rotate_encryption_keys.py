@@ -1,4 +1,4 @@
-"""`manage.py rotate_encryption_keys`: everything sealed comes under the first of ENCRYPTION_KEYS."""
+"""`manage.py rotate_encryption_keys`: reseals everything under the first of ENCRYPTION_KEYS."""
 
 import sys
 from argparse import ArgumentParser

@@ -1,4 +1,4 @@
-"""`manage.py serve`: the web server alone, as production runs it; `manage.py up` starts it with the last options."""
+"""`manage.py serve`: the web server alone; `manage.py up` starts it with the last options."""
 
 import gc
 import logging
@@ -25,8 +25,8 @@ from platform_site.server.serve import serve
 logger = logging.getLogger("platform.start")
 
 FULL_COLLECTIONS: Final = 100
-"""How many young collections there are to a full one, which holds one request up for all that the process knows of its
-environments (20 ms with 200 of them). Python's own is 10: with cold environments that was every hundredth request."""
+"""Young collections per full one, which blocks for 20 ms with 200 environments. Python's default is 10: every hundredth
+request."""
 
 
 class Command(BaseCommand):
@@ -65,7 +65,7 @@ class Command(BaseCommand):
         serve(listeners, preload=options["preload"] or options["prepare"], log=settings.LOGGING)
 
     def _look_at_versions(self) -> None:
-        """Refuse servers with known holes in production; elsewhere say so."""
+        """Refuse vulnerable servers in production; elsewhere log them."""
         problems = minimum_versions.problems()
         connections.close_all()  # nothing open may cross the fork
         if problems and settings.PRODUCTION:
@@ -74,7 +74,7 @@ class Command(BaseCommand):
             logger.error(problem)
 
     def _prepare(self, *, with_demo: bool) -> None:
-        """Import what a worker needs while `up` starts the databases; then bring them to this release."""
+        """Import code while `up` starts the databases; then migrate them."""
         from platform_site.server.application import application
 
         application.load()

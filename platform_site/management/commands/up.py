@@ -1,4 +1,4 @@
-"""`manage.py up`, where Django lists and finds it. `manage.py` itself goes straight to `platform_site.embedded.up`."""
+"""Lists `manage.py up` in Django's help; `manage.py` runs `platform_site.embedded.up` directly."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""`manage.py work`: a Celery worker as we run it, alone in production and under `manage.py up`."""
+"""`manage.py work`: a Celery worker."""
 
 import gc
 import warnings
@@ -15,7 +15,7 @@ from platform_site.observability import metrics
 
 
 def _queues(text: str) -> str:
-    """For argparse: names with commas. To Celery an unknown one is a new one, in which nothing ever is."""
+    """Celery would create an unknown queue."""
     known = [*(route["queue"] for route in settings.CELERY_TASK_ROUTES.values()), settings.CELERY_TASK_DEFAULT_QUEUE]
     named = [name.strip() for name in text.split(",")]
     if not set(named) <= set(known):
@@ -24,8 +24,7 @@ def _queues(text: str) -> str:
 
 
 class Command(BaseCommand):
-    """One process with threads: its tasks mostly wait for other servers and Deno. A task's own deadline ends it; leases
-    in PostgreSQL recover the work of a killed worker."""
+    """One process with threads: tasks mostly wait. Tasks have deadlines; leases recover the work of a killed worker."""
 
     help = "Run a worker for the named queues until SIGTERM; tasks that run may end first."
     requires_system_checks = ()

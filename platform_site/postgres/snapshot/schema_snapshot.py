@@ -1,9 +1,6 @@
-"""The SQL of this version's migrations for an empty database, recorded in `control.sql` and `region.sql`. Django spends
-most of the time of a migration on computing statements, which are always the same for an empty database. `manage.py
-record_migrations` writes them to the files, and `manage.py migrate` executes a file on a new database. The first line
-of a file has a hash of all migrations and the version of PostgreSQL; if it does not match, the migrations run as usual.
-tests/upgrade/test_structure.py checks that the files are current. They do not contain what receivers of `post_migrate`
-write: content types, permissions, groups."""
+"""The SQL of all migrations for an empty database, recorded in `control.sql` and `region.sql` (computing it is most of
+a migration's time), without what receivers of `post_migrate` write. A hash of migrations and PostgreSQL's version is
+the first line; if it differs, migrations run. tests/upgrade/test_structure.py checks that the files are current."""
 
 import re
 import sys
@@ -28,13 +25,13 @@ def file_of(alias: str) -> Path:
 
 
 def recorded(connection: Any, loader: MigrationLoader) -> str | None:
-    """The recorded statements for a new database of this alias; None if they do not match."""
+    """The recorded statements; None if they do not match."""
     first, _, statements = file_of(connection.alias).read_text().partition("\n")
     return statements if first == _first_line(connection, loader) else None
 
 
 def record(connection: Any) -> str:
-    """Migrate this empty database, and answer what its file should hold."""
+    """Migrate this empty database; returns its file's content."""
     said: list[str] = []
     connection.ensure_connection()  # a new connection changes the list of wrappers, and this must be the last
     with _overheard(connection, said):
@@ -45,7 +42,7 @@ def record(connection: Any) -> str:
 
 
 def make_schema(connection: BaseDatabaseWrapper) -> None:
-    """The schema of our own tables in a region; tenants' have others beside it."""
+    """Our own tables' schema in a region."""
     if connection.alias in settings.REGION_DATABASES:
         with connection.cursor() as cursor:
             cursor.execute("CREATE SCHEMA IF NOT EXISTS platform")
@@ -61,7 +58,7 @@ def _first_line(connection: Any, loader: MigrationLoader) -> str:
 
 @contextmanager
 def _overheard(connection: Any, said: list[str]) -> Iterator[None]:
-    """Write down what the block does to the database. Asking, locking and settings belong to its session alone."""
+    """Records changes of the block, without queries, locks and settings."""
 
     def write_down(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         if not str(sql).lstrip().upper().startswith(_OF_THE_SESSION):

@@ -1,6 +1,5 @@
-"""`manage.py config`: the configuration of an environment from a terminal or a deployment script. Standard output
-carries what a program reads; everything for people goes to standard error. Exit codes: 0 done, 1 refused, 3 `plan
---check` found a difference."""
+"""`manage.py config`: the configuration of an environment. Results go to standard output, messages to standard error.
+Exit codes: 0 done, 1 refused, 3 `plan --check` found a difference."""
 
 import json
 import sys
@@ -174,7 +173,7 @@ def _refused(text: str, fields: Mapping[str, str]) -> CommandError:
 
 
 def _caller(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
-    """The caller as it is now, and the environment as it sees it. Raises CommandError."""
+    """The caller, and its view of the environment. Raises CommandError."""
     kinds = ("key",) if ids.matches("key", caller_id) else ("account",) if ids.matches("usr", caller_id) else ()
     for kind in kinds:
         found = restore_caller(kind, caller_id, place.environment_id)
@@ -184,7 +183,6 @@ def _caller(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentR
 
 
 def _resolved(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Raises CommandError for a conflict that both sides are to win."""
     if both := sorted({*options["ours"]} & {*options["theirs"]}):
         raise CommandError(f"Both --ours and --theirs name {escaped(', '.join(both))}.")
     chosen = dict.fromkeys(options["ours"], "ours") | dict.fromkeys(options["theirs"], "theirs")
@@ -192,7 +190,6 @@ def _resolved(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _document(name: str) -> dict[str, Any]:
-    """Raises CommandError, ApiError."""
     try:
         found = bodies.read(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
     except OSError as error:
