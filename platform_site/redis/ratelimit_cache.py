@@ -73,7 +73,7 @@ class RateLimitCache(BaseCache):
         self._ttl = _LONGEST
 
     def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
-        """"Exists already", so that `incr` follows."""
+        """Pretends that the key exists, so that `incr` follows."""
         self._ttl = int(timeout) if isinstance(timeout, int | float) else _LONGEST
         return False
 
