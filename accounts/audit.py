@@ -18,8 +18,6 @@ ActorKind = Literal["account", "user", "key", "staff", "system"]
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acted, where no `Caller` stands for them: a sign-in, the console, a command."""
-
     kind: ActorKind
     id: str | None = None
 
@@ -84,6 +82,5 @@ def write_all(entries: Iterable[AuditEntry]) -> None:
 
 
 def users_deleted(pool_id: str, since: datetime) -> list[str]:
-    """Ids of the users of this pool that were deleted at `since` or later. One query."""
     entries = AuditEntry.objects.filter(action="user.deleted", environment_id=pool_id, at__gte=since)
     return [user_id for user_id in entries.order_by("at", "id").values_list("target_id", flat=True) if user_id]

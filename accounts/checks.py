@@ -1,5 +1,3 @@
-"""System checks of the email settings."""
-
 from email.utils import parseaddr
 from typing import Any
 

@@ -25,7 +25,6 @@ from platform_site.identity import signals
 OF_ENVIRONMENTS: Final[tuple[type[Model], ...]] = (
     AccountEmail, PoolSettings, AuthorizationCode, RedirectUri, IdentityProvider, Session, ServerKey, User, PoolSize
 )  # fmt: skip
-"""Tables of an environment's rows, by `environment_id`."""
 _BATCH: Final = 500
 
 
@@ -35,7 +34,6 @@ def connect() -> None:
 
 
 def revoke_credentials(*, environment_id: str, **_: Any) -> None:
-    """End all keys and sessions of the environment, in the transaction that marks it."""
     live = ServerKey.objects.filter(environment_id=environment_id, revoked_at__isnull=True)
     hashes = list(live.values_list("secret_hash", flat=True))
     live.update(revoked_at=Now())
@@ -45,7 +43,6 @@ def revoke_credentials(*, environment_id: str, **_: Any) -> None:
 
 
 def delete_pool(*, environment_id: str, **_: Any) -> None:
-    """Delete the users, sessions, keys and so on of the environment, in batches. Idempotent."""
     for model in OF_ENVIRONMENTS:
         rows = model._default_manager.filter(environment_id=environment_id)
         while batch := list(rows.values_list("pk", flat=True)[:_BATCH]):

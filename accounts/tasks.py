@@ -36,7 +36,6 @@ def purge_expired() -> None:
 
 @shared_task(name="accounts.send_account_email")
 def send_account_email(email_id: str) -> None:
-    """Sent by `accounts.registration.email_outbox.write`."""
     email_outbox.send(email_id)
 
 

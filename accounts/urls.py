@@ -1,5 +1,3 @@
-"""URLs of `accounts`."""
-
 from django.urls import include, path
 
 from accounts.api.views import KeyViewSet, PublicKeysViewSet, SessionViewSet, TokenViewSet, UserViewSet

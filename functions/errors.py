@@ -78,8 +78,6 @@ class FunctionsQuotaReached(QuotaExceeded):
 
 
 class NoSuchEndpoint(NotFound):
-    """Also for a revoked or stopped endpoint, so that its URL reveals nothing."""
-
     message = "There is no such endpoint."
 
 

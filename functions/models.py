@@ -1,5 +1,3 @@
-"""Tables of `functions`, in each region's schema `platform`. No foreign key leads out of the region."""
-
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -28,27 +26,22 @@ class Function(models.Model):
     timeout_ms = models.PositiveIntegerField()
     memory_mb = models.PositiveIntegerField()
     allowed_hosts = ArrayField(models.CharField(max_length=260), default=list)
-    """`host` or `host:port`; empty: no network."""
     invoke = models.CharField(max_length=10, null=True)
     """`user`: app users; `key`: server keys and members; null: all of these; `public`: anonymous callers as well."""
     attempts = models.PositiveSmallIntegerField(default=1)
     """Attempts of an async run that fails or times out. A lost worker is always retried."""
     schedule = models.CharField(max_length=200, null=True)
     next_run_at = models.DateTimeField(null=True)
-    """Null without a schedule, or while it is stopped."""
     schedule_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
-    """Why the schedule is stopped until it is set again."""
     scheduled_kind = models.CharField(max_length=10, null=True)
     scheduled_id = models.CharField(max_length=30, null=True)
     """The `account` or `key` that set the schedule or deployed last: its runs have these rights."""
     scheduled_run_id = models.CharField(max_length=30, null=True)
-    """The schedule's last run, which may be deleted."""
     last_skipped_at = models.DateTimeField(null=True)
     """The last due time that was skipped, because a run had not ended."""
     events = ArrayField(models.CharField(max_length=120), null=True)
     """Patterns as in `rows.outbox.event_types`."""
     events_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
-    """Why event triggers are stopped until they are set again."""
     events_kind = models.CharField(max_length=10, null=True)
     events_id = models.CharField(max_length=30, null=True)
     """The `account` or `key` that set the events or deployed last: these runs have its rights."""
@@ -86,8 +79,6 @@ class Function(models.Model):
 
 
 class Version(models.Model):
-    """One deployed module; immutable."""
-
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
     source = models.TextField()
@@ -105,8 +96,6 @@ class Version(models.Model):
 
 
 class Secret(models.Model):
-    """Encrypted at rest; the value is null in a branch until it is set."""
-
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=64)
     sealed_value = models.BinaryField(null=True)
@@ -120,23 +109,18 @@ class Secret(models.Model):
 
 
 class InboundEndpoint(models.Model):
-    """A URL by which a provider's webhooks reach a function (`functions.inbound`)."""
-
     id = public_id("inb")
     function = models.ForeignKey(
         Function, on_delete=models.CASCADE, related_name="inbound_addresses", db_constraint=False
     )
     """A migration adds ON DELETE CASCADE: raw SQL deletes functions too."""
     token_hash = models.BinaryField(unique=True)
-    """SHA-256 of the token (`functions.triggers.inbound_tokens`)."""
     label = models.CharField(max_length=100, blank=True)
     is_async = models.BooleanField()
-    """Whether a POST is queued and answered at once."""
     runs_as_kind = models.CharField(max_length=10)
     runs_as_id = models.CharField(max_length=30)
     """The `account` or `key` that made it or deployed since: its runs have these rights."""
     uses = models.BigIntegerField(db_default=0)
-    """Number of requests; approximate after a crash of PostgreSQL."""
     last_used_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -173,7 +157,6 @@ class Run(models.Model):
     trigger = models.CharField(max_length=10, choices=Trigger.choices, db_default=Trigger.CALL)
     event_id = models.CharField(max_length=30, null=True)
     address_id = models.CharField(max_length=30, null=True)
-    """The inbound endpoint of the call, which may be revoked."""
     input = models.TextField()
     """JSON text as received; empty if too large to store."""
     output = models.TextField(null=True)
@@ -181,7 +164,6 @@ class Run(models.Model):
     """`{"name", "message", "reason", "stack"?}`; `reason` is `user_error`, `timeout`, `memory`, `worker_lost`, …"""
     logs = models.JSONField(default=list)
     sandbox_layers = ArrayField(models.CharField(max_length=20), default=list)
-    """The sandbox layers around the code (`functions.runtime.sandbox`)."""
     not_stored = ArrayField(models.CharField(max_length=10), null=True)
     """For an anonymous caller's run, which of `input`, `output` and `logs` were too large to store."""
     caller_kind = models.CharField(max_length=10)
@@ -189,18 +171,14 @@ class Run(models.Model):
     weight = models.IntegerField(null=True)
     """For an ended run in the sample, the bytes of history that it represents (`functions.runs.sampled_sizes`)."""
     network = models.BigIntegerField(null=True)
-    """For an anonymous caller's run, its network's number (`functions.quotas.client_networks`)."""
     turn_at = models.DateTimeField(null=True)
     """A later place in the queue: behind other runs of its network."""
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
-    """Call depth: functions and webhooks in a row."""
     attempts = models.PositiveSmallIntegerField(default=0)
     """Also the fencing token: only the current attempt writes an outcome."""
     concurrency = models.PositiveSmallIntegerField(db_default=1)
-    """Concurrency slots, from the first on, that it may take (`functions.runs.start`)."""
     slot = models.SmallIntegerField(null=True)
-    """Its slot while it executes."""
     claimed_until = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)

@@ -1,5 +1,3 @@
-"""URLs of `functions`."""
-
 from django.urls import path
 
 from functions.api.invocation_views import InvocationViewSet

@@ -36,7 +36,6 @@ class Channel(redis.Channel):
         super().__init__(*positional, **named)
 
     def _create_client(self, asynchronous: bool = False) -> "Redis":
-        """One client per pool: Kombu builds one per message."""
         pool = self.async_pool if asynchronous else self.pool
         client = self._clients.get(pool)
         if client is None:
@@ -81,7 +80,6 @@ app.autodiscover_tasks()
 
 @signals.import_modules.connect(weak=False)
 def _schedule_jobs(sender: Celery, **_: Any) -> None:
-    """After autodiscovery, when all jobs are known."""
     from platform_site.background.periodic import beat_schedule
 
     sender.conf.beat_schedule = {**sender.conf.beat_schedule, **beat_schedule()}

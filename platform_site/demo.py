@@ -30,11 +30,9 @@ from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhooks
 
 Facts = dict[str, Any]
-"""The content of `demo.json`."""
 
 DOMAIN: Final = "example.com"
 CONTENT: Final = Path(__file__).with_name("tracker")
-"""The task tracker's schema, first rows and functions."""
 
 
 def complete(layout: Layout, *, base_url: str) -> Facts:
@@ -58,14 +56,12 @@ def complete(layout: Layout, *, base_url: str) -> Facts:
 
 # ── The steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _people(facts: Facts) -> None:
-    """The administrator, and the project's owner."""
     admin = _person(None, f"admin@{DOMAIN}", "Demo administrator", is_staff=True)
     facts["admin"] = {"email": admin["email"], "password": admin["password"]}
     facts["account"] = _person(None, f"owner@{DOMAIN}", "Demo owner")
 
 
 def _project(facts: Facts) -> None:
-    """A project, and a key to production with all scopes."""
     account = facts["account"]["id"]
     found = Environment.objects.filter(project__created_by_id=account, project__deleted_at=None)
     environments = {environment.name: environment for environment in found}
@@ -83,7 +79,6 @@ def _project(facts: Facts) -> None:
 
 
 def _app_users(facts: Facts) -> None:
-    """Two users, who must not see each other's rows."""
     pool = facts["environments"]["production"]
     facts["app_users"] = [_person(pool, f"{name.lower()}@{DOMAIN}", name) for name in ("Ada", "Grace")]
 
@@ -106,7 +101,6 @@ def _rows(facts: Facts) -> None:
 
 
 def _fill(caller: Caller, place: EnvironmentRef, lists: list[Facts]) -> None:
-    """Creates the user's missing lists, by name."""
     who = Principal.of(caller)
     for wanted in lists:
         list_id = _row(place, who, "lists", {"name": wanted["name"]})
@@ -158,7 +152,6 @@ def _webhook(facts: Facts) -> None:
 
 
 def _any_task(facts: Facts) -> str | None:
-    """A task of the first user; None with another schema."""
     user = facts["app_users"][0]["id"]
     found = restore_caller("user", user, facts["environments"]["production"])
     if found is None or not {"tasks", "comments"} <= schema_service.current(found[1]).schema.tables.keys():
@@ -169,7 +162,6 @@ def _any_task(facts: Facts) -> str | None:
 
 
 def _follow_the_address(facts: Facts) -> None:
-    """Updates the webhook if the service's port has changed."""
     place = _production(facts) if "webhook" in facts else None
     if place is None:
         return
@@ -192,7 +184,6 @@ STEPS: Final[dict[str, Callable[[Facts], None]]] = {
 
 # ── Tools of the steps ───────────────────────────────────────────────────────────────────────────────────────────────
 def _person(pool_id: str | None, email: str, name: str, *, is_staff: bool = False) -> Facts:
-    """A user with a new random password, created or existing."""
     password = secrets.token_urlsafe(12)
     user = User.objects.in_pool(pool_id).filter(email=email).first()
     if user is None:

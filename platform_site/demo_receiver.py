@@ -21,7 +21,6 @@ TOLERANCE_SECONDS: Final = 300
 @csrf_exempt
 @require_POST
 def receive(request: HttpRequest) -> HttpResponse:
-    """204 for a delivery signed by the demo's webhook within the last minutes; else 401."""
     key = _key()
     try:
         sent_at = int(request.headers.get("webhook-timestamp", ""))
@@ -38,7 +37,6 @@ def receive(request: HttpRequest) -> HttpResponse:
 
 
 def _key() -> bytes | None:
-    """None without a demo, or after a rotation."""
     try:
         facts = json.loads(Layout(Path(settings.DATA_DIR)).demo_file.read_text())
         return signing.decode_secret(facts["webhook"]["secret"])

@@ -35,8 +35,6 @@ class Entry:
 
 @dataclass(frozen=True)
 class Heading:
-    """`level` is 2 or 3; `text` is below the heading."""
-
     id: str
     title: str
     level: int
@@ -65,7 +63,6 @@ def guide(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_safe
 def search_index(request: HttpRequest) -> HttpResponse:
-    """Every section, for `guides.js`."""
     return JsonResponse({"sections": _index()}, headers={"Cache-Control": "max-age=600"})
 
 
@@ -96,7 +93,6 @@ def _index() -> list[dict[str, str]]:
 
 @cache
 def read(name: str) -> Guide:
-    """The page as HTML, with raw HTML escaped and links converted."""
     parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlighted}).enable("table")
     tokens = parser.parse(_files()[name].read_text())
     title, introduction, headings = _outline(tokens, name)
@@ -113,7 +109,6 @@ def read(name: str) -> Guide:
 
 
 def _outline(tokens: list[Token], name: str) -> tuple[str, str, tuple[Heading, ...]]:
-    """Title, introduction, and headings, which get unique ids."""
     title, ids = name, set[str]()
     parts: list[tuple[str, str, int, list[str]]] = [("", "", 1, [])]
     for before, token in zip([None, *tokens], tokens, strict=False):
@@ -141,14 +136,12 @@ def _plain(token: Token) -> str:
 
 
 def _language(code: str) -> str:
-    """Recognises shell commands and JSON."""
     if _SHELL.match(code):
         return "sh"
     return "json" if code.startswith(("{", '"', "[")) else "text"
 
 
 def _highlighted(code: str, language: str, _: Any) -> str:
-    """`code` as coloured spans; empty for plain text."""
     try:
         lexer = get_lexer_by_name(language or "text")
     except ClassNotFound:
@@ -157,7 +150,6 @@ def _highlighted(code: str, language: str, _: Any) -> str:
 
 
 def _label_cells(tokens: list[Token]) -> None:
-    """Adds column names to cells, for narrow screens."""
     names: list[str] = []
     column = 0
     for token, inside in zip(tokens, tokens[1:], strict=False):
@@ -175,7 +167,6 @@ def _label_cells(tokens: list[Token]) -> None:
 
 
 def _target(href: str, name: str) -> str:
-    """The page's URL if `href` names its file."""
     path, _, anchor = href.partition("#")
     if "://" in path or not path.endswith(".md"):
         return href

@@ -1,5 +1,3 @@
-"""Tables of the console's metrics, in the control database: two days of five-minute buckets."""
-
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -10,7 +8,6 @@ class EndpointMetric(models.Model):
     """One endpoint's responses in one bucket, over all web processes."""
 
     at = models.DateTimeField()
-    """The start of the bucket."""
     method = models.CharField(max_length=10)
     route = models.CharField(max_length=200)
     requests = models.BigIntegerField()
@@ -29,8 +26,6 @@ class EndpointMetric(models.Model):
 
 
 class RateLimitedCaller(models.Model):
-    """Per bucket."""
-
     at = models.DateTimeField()
     caller_id = models.CharField(max_length=64)
     requests = models.BigIntegerField()
@@ -43,8 +38,6 @@ class RateLimitedCaller(models.Model):
 
 
 class RegionMetric(models.Model):
-    """One region's deliveries and runs in one bucket."""
-
     at = models.DateTimeField()
     region = models.CharField(max_length=40)
     attempts = models.BigIntegerField()
@@ -86,9 +79,7 @@ class Sample(models.Model):
 
     name = models.CharField(max_length=40, primary_key=True)
     at = models.DateTimeField()
-    """The last measurement or attempt."""
     values = models.JSONField(default=dict)
-    """As of `measured_at`, by `rollups`."""
     measured_at = models.DateTimeField(null=True)
     is_away = models.BooleanField(default=False)
 

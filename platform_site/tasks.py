@@ -21,8 +21,6 @@ def record_worker_heartbeat() -> None:
 
 @periodic_job(every=REGIONS_EVERY, at_start=True)
 def measure_regions() -> None:
-    """Queues, deliveries and runs of each region; an unavailable region does not stop the others.
-    At start too, so that the console does not report missing workers in its first seconds."""
     for region in settings.REGION_DATABASES:
         with log_failures(f"the figures of {region}", using=region):
             rollups.measure_region(region)

@@ -1,5 +1,3 @@
-"""The URLs of the service."""
-
 from django.conf import settings
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path

@@ -16,7 +16,6 @@ from platform_site.identity import call_depth, ids
 class ControlEvent(models.Model):
     sequence = models.BigAutoField(primary_key=True)
     event_id = models.CharField(max_length=30)
-    """`evt_…`, the `webhook-id` of every delivery."""
     environment_id = models.CharField(max_length=30)
     cluster = models.CharField(max_length=40, null=True, editable=False)
     """The database of its region; null if the environment does not exist. Set by a trigger."""

@@ -13,8 +13,6 @@ class ProjectsError(Exception):
 
 
 class ApplyInProgress(errors.Conflict):
-    """A configuration is being applied to the environment."""
-
     message = "A configuration is being applied to the environment. Try again in a moment."
 
 
@@ -23,7 +21,7 @@ class NoSuchProject(ProjectsError):
 
 
 class NoSuchEnvironment(ProjectsError):
-    """As NoSuchProject, of an environment."""
+    pass
 
 
 class NoSuchMember(ProjectsError):
@@ -35,8 +33,6 @@ class NoSuchInvitation(ProjectsError):
 
 
 class RoleNeeded(ProjectsError):
-    """The caller sees the project but its role does not allow this."""
-
     def __init__(self, role: ProjectRole) -> None:
         self.role = role
         super().__init__(role)
@@ -55,11 +51,11 @@ class ProjectsQuotaReached(QuotaReached):
 
 
 class MembersQuotaReached(QuotaReached):
-    """Members and invited persons together."""
+    pass
 
 
 class BranchesQuotaReached(QuotaReached):
-    """The project has as many preview branches as its plan allows."""
+    pass
 
 
 class NameTaken(ProjectsError):
@@ -75,11 +71,11 @@ class SourceNotReady(ProjectsError):
 
 
 class NotResettable(ProjectsError):
-    """The branch or its parent is not ready."""
+    pass
 
 
 class TablesInUse(ProjectsError):
-    """Other transactions used the branch's tables. Nothing was changed."""
+    pass
 
 
 class NotABranch(ProjectsError):
@@ -107,7 +103,7 @@ class SchemaLost(ProjectsError):
 
 
 class LastOwner(ProjectsError):
-    """The change would leave a live project without an owner."""
+    pass
 
 
 _ANSWERS: Final[dict[type[Exception], Callable[[Any], errors.ApiError]]] = {

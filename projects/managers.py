@@ -1,5 +1,3 @@
-"""Querysets of projects and environments."""
-
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models
@@ -27,7 +25,6 @@ _PLACE_COLUMNS: "Final[dict[str, str | ExpressionWrapper[Any]]]" = {
 
 class ProjectQuerySet(models.QuerySet["Project"]):
     def live(self) -> "ProjectQuerySet":
-        """`EnvironmentRef` fields; queries for accounts add `role`."""
         return self.filter(deleted_at__isnull=True)
 
     def visible_to(self, caller: Caller) -> "ProjectQuerySet":
@@ -51,7 +48,6 @@ class EnvironmentQuerySet(models.QuerySet["Environment"]):
         return self.exclude(pool_id=F("pk"))
 
     def of_account(self, account_id: "str | BaseExpression | Combinable") -> "EnvironmentQuerySet":
-        """Environments of the account's projects, with its `role`."""
         return self.filter(project__memberships__user_id=account_id).annotate(role=F("project__memberships__role"))
 
     def places_as_json(self) -> "QuerySet[Environment, Any]":

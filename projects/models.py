@@ -33,7 +33,6 @@ class Project(models.Model):
     name = models.CharField(max_length=64)
     region = models.CharField(max_length=20, choices=Region.choices, default=Region.US_EAST_1)
     cluster = models.CharField(max_length=40)
-    """The database alias that holds the project."""
     plan = models.CharField(max_length=10, choices=Plan.choices, default=Plan.FREE)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.ForeignKey(
@@ -45,7 +44,6 @@ class Project(models.Model):
     suspended_at = models.DateTimeField(null=True, editable=False)
     """When operators suspended it (`projects.provisioning.suspension`)."""
     suspension_reason = models.CharField(max_length=SUSPENSION_REASON_LENGTH, null=True, editable=False)
-    """Shown to the project's members."""
     resumed_at = models.DateTimeField(null=True, editable=False)
     """When the last suspension ended: expiry times start again."""
     members: "models.ManyToManyField[models.Model, Member]" = models.ManyToManyField(
@@ -81,13 +79,11 @@ class Project(models.Model):
 
     @property
     def state(self) -> str:
-        """`live`, `suspended` or `being deleted`, for console and commands."""
         if self.deleted_at is not None:
             return "being deleted"
         return "live" if self.suspended_at is None else "suspended"
 
     def require_active(self) -> None:
-        """Raise ProjectSuspended if it is suspended."""
         if self.suspended_at is not None:
             raise ProjectSuspended
 
@@ -129,7 +125,6 @@ class Environment(models.Model):
     class Filling(models.TextChoices):
         SOURCE = "source"
         ARCHIVE = "archive"
-        """A backup (`manage.py restore`)."""
         RESET = "reset"
 
     id = public_id("env")
@@ -138,7 +133,6 @@ class Environment(models.Model):
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.CREATING)
     status_reason = models.TextField(null=True, blank=True)
     parent = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="branches")
-    """The environment that a preview branch came from."""
     filled_from = models.CharField(max_length=10, choices=Filling.choices, null=True, editable=False)
     """The source of a preview branch's rows: what a `creating` environment waits for."""
     pool_id = models.CharField(max_length=30)
@@ -150,7 +144,6 @@ class Environment(models.Model):
     applying_since = models.DateTimeField(null=True, editable=False)
     """Also when a reset by a worker began."""
     expires_at = models.DateTimeField(null=True, blank=True)
-    """For a preview branch; None: never."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = EnvironmentQuerySet.as_manager()

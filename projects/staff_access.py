@@ -23,7 +23,6 @@ from projects.models import GRANT_REASON_LENGTH, Environment, StaffGrant
 
 LIFETIME: Final = timedelta(hours=1)
 ATTRIBUTE: Final = "staff_grant_id"
-"""Of a request: the grant of its page."""
 READ: Final = roles.BY_ROLE["viewer"] | {"logs:read"}
 WRITE: Final = READ | {"rows:write", "schema:write"}
 """Without what outlives a grant: keys, users, code, webhook URLs, members."""
@@ -59,7 +58,6 @@ def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> S
 
 
 def active() -> "QuerySet[StaffGrant]":
-    """Grants that are not expired or revoked, of active staff."""
     return StaffGrant.objects.filter(
         Q(may_write=False) | Q(user__is_superuser=True) | Q(user__groups__permissions__codename=OPERATE.split(".")[1]),
         expires_at__gt=Now(),
@@ -70,7 +68,6 @@ def active() -> "QuerySet[StaffGrant]":
 
 
 def active_for(user_id: str, environment_id: str) -> StaffGrant | None:
-    """The grant by which this account may enter the environment."""
     return active().filter(user_id=user_id, environment_id=environment_id).order_by("-created_at").first()
 
 

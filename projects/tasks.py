@@ -22,7 +22,6 @@ from projects.provisioning import deletion as project_deletion
 from projects.provisioning.schemas import SchemaBusy
 
 MAX_RUN_SECONDS: Final = 45.0
-"""A periodic run starts nothing new after that."""
 
 ORPHANED_ROWS_EVERY: Final = 3600
 """Seconds. They are rare, and the search covers every environment."""
@@ -83,7 +82,6 @@ def delete_expired_branches() -> None:
 
 @periodic_job(every=ORPHANED_ROWS_EVERY)
 def remove_orphaned_rows() -> None:
-    """In each region and in the control database."""
     for cluster in settings.REGION_DATABASES:
         with log_failures(f"what environments that are gone left in {cluster}", using=cluster):
             for environment_id in orphaned_rows.find(cluster):

@@ -1,5 +1,3 @@
-"""URLs of `projects`."""
-
 from django.urls import path
 
 from projects.api import pages

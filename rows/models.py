@@ -56,12 +56,9 @@ class SchemaVersion(models.Model):
     renames = models.JSONField(default=dict)
     """`{"tables": {new: old}, "columns": {table: {new: old}}}`, for reverts."""
     operations = models.JSONField(default=list)
-    """`[{"operation", "sql": [...], "destructive"}]`."""
     author_kind = models.CharField(max_length=10)
-    """`account`, `user`, `key`, `staff` or `system`."""
     author_id = models.CharField(max_length=30, null=True)
     reverts_to = models.PositiveIntegerField(null=True)
-    """The earlier version whose document this is."""
     request_id = models.CharField(max_length=64, null=True)
     applied_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -115,7 +112,6 @@ class AuditOutboxEntry(models.Model):
     `accounts.AuditEntry`."""
 
     id = public_id("aud")
-    """Its id there, too."""
     at = models.DateTimeField(db_default=Now(), editable=False)
     actor_kind = models.CharField(max_length=10)
     actor_id = models.CharField(max_length=30, null=True)

@@ -1,5 +1,3 @@
-"""Operations on rows, for the API, the console, commands and functions."""
-
 from rows.query.aggregates.service import aggregate_rows
 from rows.query.explain import explain_row
 from rows.query.service import ListQuery, Page, RowAnswer, list_rows, retrieve_row

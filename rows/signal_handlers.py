@@ -1,5 +1,3 @@
-"""Receivers of signals about branches, environments and users."""
-
 from datetime import datetime
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Celery tasks and periodic jobs of `rows`."""
-
 import logging
 import time
 from typing import Final
@@ -31,7 +29,6 @@ table."""
 
 @shared_task
 def make_indexes(environment_id: str) -> None:
-    """Build missing indexes; after an error the periodic job continues."""
     place = place_of(environment_id)
     if place is not None:
         _make_indexes(place)
@@ -91,7 +88,6 @@ def apply_pending_user_deletions() -> None:
 
 @periodic_job(every=settings.JOB_SECONDS)
 def finish_user_deletions() -> None:
-    """Complete user deletions that were interrupted before the control database's commit."""
     for cluster in settings.REGION_DATABASES:
         with log_failures(f"users who are leaving, in {cluster}", using=cluster):
             for each in PendingUserDeletion.objects.using(cluster).order_by("pk"):
@@ -114,13 +110,11 @@ def expire_watched_tables(cluster: str) -> None:
 
 @periodic_job(every=30)
 def flush_remaining_audit_outbox() -> None:
-    """Audit entries that the process of the change could not move."""
     for using in settings.REGION_DATABASES:
         flush_audit_outbox(using)
 
 
 def _is_quiet(environment_id: str, cluster: str) -> bool:
-    """Whether no schema change (row lock) or unique index build is running."""
     rows = CurrentVersion.objects.using(cluster).filter(pk=environment_id)
     with transaction.atomic(using=cluster):
         if concurrent_unique_indexes.are_being_made(cluster, environment_id):

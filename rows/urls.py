@@ -1,5 +1,3 @@
-"""URLs of `rows`."""
-
 from django.urls import path
 
 from rows.api import openapi_views

@@ -65,7 +65,6 @@ class Listener:
     def pending(
         self, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[ClaimedDelivery, AttemptOutcome]]:
-        """Make the due attempts, one after the other. Raises ListenerEnded."""
         using = self._place.cluster
         if not self._mine().update(listens_until=Now() + LEASE):
             raise ListenerEnded
@@ -94,7 +93,6 @@ RETURNING id, url
 
 
 def end_listeners(using: str) -> int:
-    """Delete expired subscriptions. Returns how many."""
     with connections[using].cursor() as cursor:
         cursor.execute(_WHERE)
         environments = [environment_id for (environment_id,) in cursor.fetchall()]

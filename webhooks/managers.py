@@ -1,5 +1,3 @@
-"""Querysets of `webhooks`; `using` names the region."""
-
 from typing import TYPE_CHECKING
 
 from django.db import models
@@ -40,5 +38,4 @@ class WebhookQuerySet(models.QuerySet["Webhook"]):
         return self.annotate(success_rate=rate)
 
     def with_tries(self) -> "WebhookQuerySet":
-        """Adds `was_tried`: whether any delivery was attempted."""
         return self.annotate(was_tried=RawSQL(_WAS_TRIED, [], models.BooleanField()))  # noqa: S611 - a constant

@@ -15,7 +15,6 @@ class Webhook(models.Model):
     class Ordering(models.TextChoices):
         NONE = "none"
         ROW = "row"
-        """Events of one row arrive in the order of their commits."""
 
     id = public_id("wh")
     environment_id = models.CharField(max_length=30)
@@ -35,7 +34,6 @@ class Webhook(models.Model):
     disabled_reason = models.CharField(max_length=60, null=True)
     """`by_request`, `gone` (410), `failing` (five days of failures), `branched`, `restored`."""
     failing_since = models.DateTimeField(null=True)
-    """Start of the current series of failures."""
     sealed_secret = models.BinaryField()
     sealed_previous_secret = models.BinaryField(null=True)
     previous_secret_until = models.DateTimeField(null=True)
@@ -45,9 +43,7 @@ class Webhook(models.Model):
     drop_before = models.DateTimeField(null=True)
     """Waiting deliveries from before are to be dropped; nothing is sent until then (`webhooks.delivery.reconciler`)."""
     recover_from = models.DateTimeField(null=True)
-    """Failed deliveries since then are to be resent; advances meanwhile."""
     recover_until = models.DateTimeField(null=True)
-    """… if their last attempt was before this time."""
     deleted_at = models.DateTimeField(null=True)
     """No attempt starts any more; a periodic job removes it."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -87,7 +83,6 @@ class Delivery(models.Model):
         PENDING = "pending"
         DELIVERED = "delivered"
         EXHAUSTED = "exhausted"
-        """Every attempt failed, or the webhook was deleted."""
         HELD = "held"
         """The webhook is disabled: waits up to 7 days."""
         FILTERED = "filtered"
@@ -102,7 +97,6 @@ class Delivery(models.Model):
     subject = models.CharField(max_length=120, null=True)
     """`table/row id` for `ordering: "row"`; null for system events."""
     sequence = models.BigIntegerField()
-    """The event's position in the outbox."""
     depth = models.SmallIntegerField(default=0)
     """Call depth of the event; sent along, so that loops end (F27)."""
     body = models.TextField()
@@ -119,7 +113,6 @@ class Delivery(models.Model):
     """Start of the latest attempt with a known outcome (`has_succeeded`)."""
     has_succeeded = models.BooleanField(null=True)
     claimed_until = models.DateTimeField(null=True)
-    """A worker's lease; `attempts` is the fencing token."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -171,8 +164,6 @@ class Delivery(models.Model):
 
 
 class Attempt(models.Model):
-    """One try, immutable and bounded in size."""
-
     id = models.BigAutoField(primary_key=True)
     delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="tries")
     number = models.SmallIntegerField()
@@ -181,7 +172,6 @@ class Attempt(models.Model):
     response_status = models.SmallIntegerField(null=True)
     response_headers = models.JSONField(default=dict)
     response_body = models.TextField(blank=True, default="")
-    """The first 8 KB, undecodable bytes and NUL replaced."""
     error = models.CharField(max_length=200, null=True)
 
     class Meta:

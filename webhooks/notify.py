@@ -1,5 +1,3 @@
-"""Notifies a worker of events to deliver, after the commit."""
-
 from functools import partial
 from typing import Final
 

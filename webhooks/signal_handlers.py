@@ -1,5 +1,3 @@
-"""Receivers of signals from lower layers."""
-
 from typing import Any
 
 from django.db import connections
@@ -96,12 +94,10 @@ def record_environment_event(*, place: EnvironmentRef, **_: Any) -> None:
 
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
-    """Copy subscriptions, disabled and with new secrets."""
     webhook_service.copy_webhooks(source, target)
 
 
 def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
-    """Replace the branch's subscriptions by copies of the source's, disabled."""
     subscriptions.lock(target.environment_id, using)
     with connections[using].cursor() as cursor:
         cursor.execute(_MARK, {"env": target.environment_id})

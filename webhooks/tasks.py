@@ -34,14 +34,12 @@ def _wait_for_what_is_in_flight(**_: Any) -> None:
 
 @shared_task
 def dispatch(using: str) -> None:
-    """Process the region's queue."""
     if using in settings.REGION_DATABASES:
         dispatcher_thread.wake(using)
 
 
 @shared_task
 def move_control_events(environment_id: str) -> None:
-    """Move an environment's control events to its region."""
     place = place_of(environment_id)
     if place is not None:
         _move(place.cluster)
@@ -64,7 +62,6 @@ def move_remaining_control_events() -> None:
 
 @periodic_job_per_region(every=settings.WEBHOOK_JOB_SECONDS)
 def dispatch_due(using: str) -> None:
-    """Find due work: a lost notification, a retry, an expired lease."""
     waiting = longest_wait(using)
     if waiting is not None:
         is_sent = background_dispatch.send_now(dispatch.name, using)
@@ -75,7 +72,6 @@ def dispatch_due(using: str) -> None:
 
 @periodic_job_per_region(every=settings.WEBHOOK_JOB_SECONDS)
 def settle_deliveries(using: str) -> None:
-    """Reconcile deliveries with changed webhooks, for a few seconds."""
     if settle(using):
         background_dispatch.send_now(dispatch.name, using)
 
@@ -101,7 +97,6 @@ def delete_environment(environment_id: str, using: str) -> None:
 
 @periodic_job_per_region(every=300)
 def purge_old_deliveries(using: str) -> None:
-    """Expire held events; purge old deliveries, events and deleted webhooks."""
     delivery_retention.remove_deleted(using)
     delivery_retention.purge(using, older_than=settings.WEBHOOK_RETENTION)
     # Last: it alone waits for the control database, to spare what a suspended project holds.

@@ -1,5 +1,3 @@
-"""URLs of `webhooks`."""
-
 from django.urls import path
 
 from webhooks.api.views import DeliveryViewSet, WebhookViewSet

@@ -1,5 +1,3 @@
-"""Request and response bodies of users, sessions and keys. Contract 4.5."""
-
 import re
 from typing import Any, ClassVar, Final, get_args
 

@@ -329,8 +329,6 @@ def _read_ids(text: str) -> set[str]:
 
 
 class PublicKeysViewSet(ApiViewSet):
-    """`GET /.well-known/jwks.json`: the public halves of the signing keys (RFC 7517), those to come among them."""
-
     public = True
 
     @extend_schema(responses=serializers.PublicKeys)

@@ -85,8 +85,6 @@ def _enable(user: User, actor: Actor) -> object:
 
 
 def _sign_out(request: HttpRequest) -> Callable[[User, Actor], object]:
-    """Sign out of the API and of the console, except this browser."""
-
     def act(user: User, actor: Actor) -> object:
         console_sessions.end_all(user.pk, actor=actor, but=request.session.session_key)
         return sessions.revoke(Q(), actor=actor, user_id=user.pk, reason="revoked_by_staff")

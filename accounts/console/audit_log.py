@@ -1,5 +1,3 @@
-"""Pages of the audit log and of the keys that sign tokens."""
-
 from django.contrib import admin
 from unfold.decorators import display
 

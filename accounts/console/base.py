@@ -34,7 +34,6 @@ class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
     the page showed; if that is outdated, nothing is saved and the page shows both; saving again confirms."""
 
     unwatched: ClassVar[frozenset[str]] = frozenset()
-    """Fields whose value the page does not show."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,7 +67,6 @@ class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
 
 
 def _sent_as(field: forms.BoundField) -> str:
-    """The text form of a field's value, as in the hidden field beside it."""
     value = field.field.hidden_widget().format_value(field.field.prepare_value(field.initial))
     return "" if value is None else str(value).replace("\r\n", "\n")
 
@@ -87,7 +85,6 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
     list_fullwidth = True
     list_filter_submit = True
     empty_words = ""
-    """Shown for an empty list (`templates/unfold/helpers/empty_results.html`)."""
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         column = lookup.partition(LOOKUP_SEP)[0]
@@ -156,7 +153,6 @@ class ReadOnlyAdmin(ConsoleAdmin):
         *,
         warning: str,
     ) -> HttpResponse | None:
-        """An action of a list, in two steps: a page names the selection and warns; its button acts."""
         if request.POST.get("confirmed") == "yes":
             self.act_on_all(request, queryset, act, done)
             return None
@@ -198,7 +194,6 @@ class ReadOnlyAdmin(ConsoleAdmin):
             self.message_user(request, f"{count} {name} {done}.", messages.SUCCESS)
 
     def _chosen(self, request: HttpRequest, selected: "QuerySet[Any] | Sequence[Any]") -> list[Any] | None:
-        """The selection; None, with a message, if it is too large."""
         chosen = list(selected[: MOST_AT_ONCE + 1])
         if len(chosen) <= MOST_AT_ONCE:
             return chosen

@@ -129,7 +129,6 @@ class IdentityProviderAdmin(_Managed):
         providers.remove(obj, actor=staff(request))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Lists what the service will delete: links, not users."""
         listed = [f"{each}: {each.identities.count()} linked identities" for each in objs]
         return listed, {"identity providers": len(objs)}, set(), []
 

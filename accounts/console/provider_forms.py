@@ -1,5 +1,3 @@
-"""The forms of the console's pages of identity providers."""
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,7 +45,7 @@ class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
         return environment_id
 
     def validate_constraints(self) -> None:
-        """The service validates the instance that will be stored."""
+        pass
 
 
 class _ProviderFields(forms.Form):
@@ -92,7 +90,6 @@ class _ProviderFields(forms.Form):
         return self.cleaned_data["private_key"] or None
 
     checked_issuer: str | ValidationFailed | None = None
-    """Result of `discovery.check`, which runs before the page's transaction."""
 
     def add_errors(self, wrong: Iterable[FieldError]) -> None:
         for error in wrong:

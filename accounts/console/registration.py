@@ -68,8 +68,6 @@ class AccountEmailAdmin(ReadOnlyAdmin):
 
 @admin.register(PoolSettings)
 class PoolSettingsAdmin(ReadOnlyAdmin):
-    """Changed by `PATCH /v1/auth/settings` and `manage.py sign_up_settings`."""
-
     search_fields = ("=environment_id", "app_name")
     search_help_text = "Environment or name of the application"
     empty_words = (

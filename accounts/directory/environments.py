@@ -14,10 +14,10 @@ class Directory(Protocol):
         """The environment whose users sign in at `environment_id` (a branch's parent); None if it does not exist."""
 
     def place_of(self, environment_id: str) -> EnvironmentRef | None:
-        """The environment without a caller's role; None if it cannot be reached."""
+        pass
 
     def place_named(self, text: str) -> EnvironmentRef | None:
-        """The place of `env_…` or of `prj_…/name`, as operators name it; None if there is none."""
+        pass
 
     def lock_shared(self, environment_id: str) -> None:
         """Prevent deletion of the environment until the control transaction ends. Raises a 404 error if it is
@@ -30,13 +30,13 @@ class Directory(Protocol):
         """The place and the caller's role there; None if the caller may not see the environment."""
 
     def suspended(self) -> "QuerySet[Any, str]":
-        """A subquery of the ids of environments of suspended projects."""
+        pass
 
     def suspended_projects(self) -> "QuerySet[Any, str]":
-        """A subquery of the ids of suspended projects."""
+        pass
 
     def may_invite(self, project_id: str | None, account_id: str | None) -> bool:
-        """Whether this account may invite members into the project; None means an operator."""
+        pass
 
 
 _directory: Directory | None = None
@@ -54,7 +54,6 @@ def directory() -> Directory:
 
 
 def active_place(environment_id: str) -> EnvironmentRef | None:
-    """The place of a call without a caller; None if unreachable. Raises ProjectSuspended. One query."""
     place = directory().place_of(environment_id)
     if place is not None:
         place.require_active()

@@ -15,7 +15,6 @@ MUTABLE: Final = frozenset({"email", "name", "role"})
 _VERSION_BYTES: Final = 16
 
 _kept: Final[Memo[tuple[bytes, str, tuple[str, ...], bytes], bytes]] = Memo(10_000)
-"""By version, pool, fields and id."""
 embedding: Final[Memo[str, bool]] = Memo(2_500)
 """Pools whose users rows embedded recently: only their versions are read."""
 
@@ -29,7 +28,6 @@ def new_version() -> bytes:
 
 
 def is_version(value: bytes) -> bool:
-    """Whether it is a version, not the mark of a change."""
     return len(value) == _VERSION_BYTES
 
 

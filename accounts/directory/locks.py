@@ -1,5 +1,3 @@
-"""Advisory locks by name, where there is no row to lock."""
-
 from django.db import connection
 
 from platform_site.background import advisory_locks

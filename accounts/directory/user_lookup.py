@@ -1,5 +1,3 @@
-"""Finds users by id for `rows.query` and `rows.write`."""
-
 from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Final

@@ -21,19 +21,14 @@ MOST_FOR_OPERATORS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class KeyAuthority:
-    """One caller's authority over keys of an environment, or of itself (`environment_id` None)."""
-
     environment_id: str | None
     project_id: str | None
     account_id: str | None
     """The owner of account keys; None for an environment's."""
     made_by: str | None
-    """Only keys that this account made; None for all."""
     grantable: frozenset[str]
     most: int
-    """Maximum number of keys, expired ones included."""
     until: datetime | None = None
-    """Latest expiry of keys that the caller makes."""
 
     @property
     def owner(self) -> str:
@@ -51,7 +46,6 @@ class KeyAuthority:
 
 
 def operators(*, environment_id: str | None = None, account_id: str | None = None) -> KeyAuthority:
-    """The authority of the console and commands: all scopes."""
     if (environment_id is None) == (account_id is None):
         raise ValueError("a key belongs to an environment or to an account")
     grantable = ENVIRONMENT_SCOPES if environment_id else ACCOUNT_SCOPES

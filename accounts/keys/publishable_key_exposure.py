@@ -10,8 +10,6 @@ from platform_site.identity.callers import EnvironmentRef
 
 
 class OpenRows(NamedTuple):
-    """What a schema document opens to `anonymous`."""
-
     tables: Mapping[str, Sequence[str]]
     """Tables whose rules name `anonymous`, with their actions."""
     user_fields: Sequence[str]
@@ -19,14 +17,12 @@ class OpenRows(NamedTuple):
 
 RowsReader = Callable[[EnvironmentRef], OpenRows]
 FunctionsReader = Callable[[EnvironmentRef], Sequence[str]]
-"""Returns names of functions that everyone may invoke."""
 
 _rows: Final[list[RowsReader]] = []
 _functions: Final[list[FunctionsReader]] = []
 
 
 def register(*, rows: RowsReader | None = None, functions: FunctionsReader | None = None) -> None:
-    """Called at start by higher layers. Each reader queries the environment's region."""
     if rows is not None:
         _rows.append(rows)
     if functions is not None:
@@ -35,8 +31,6 @@ def register(*, rows: RowsReader | None = None, functions: FunctionsReader | Non
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What a publishable key with certain scopes allows everyone."""
-
     tables: Mapping[str, Sequence[str]]
     """By name, each with its actions: `read`, `insert`, `update`, `delete`."""
     functions: Sequence[str]

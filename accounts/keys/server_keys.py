@@ -24,7 +24,6 @@ def parse(text: str) -> bytes | None:
 
 
 def is_publishable(text: str) -> bool:
-    """Whether a key, or its stored beginning (`shown`), is publishable."""
     return text.startswith(PUBLISHABLE)
 
 
@@ -33,5 +32,4 @@ def digest(secret: str) -> bytes:
 
 
 def shown(secret: str) -> str:
-    """The beginning of a secret for lists: its prefix and six characters."""
     return secret[:_SHOWN]

@@ -25,7 +25,6 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
     def answer(self, facts: dict[str, Any], *, sentence: str, secret: str | None = None, as_json: bool) -> None:
-        """Print the facts and secret as JSON, or the sentence and the secret by itself."""
         if as_json:
             self.stdout.write(json.dumps(facts | ({"secret": secret} if secret else {})))
             return
@@ -55,7 +54,7 @@ def add_password_arguments(parser: ArgumentParser, *, optional: bool = True) -> 
 
 
 def read_password(options: dict[str, Any]) -> str | None:
-    """`--password-stdin`, `--password` or `--no-password` (if `optional`); without any: a prompt."""
+    """The password of the options, or typed twice; None for `--no-password`. Raises CommandError."""
     if options.get("no_password"):
         return None
     if options["password"] is not None:
@@ -99,7 +98,6 @@ def environment(options: dict[str, Any]) -> str | None:
 
 
 def place_named(text: str) -> EnvironmentRef:
-    """The place of `env_…` or of `prj_…/name`. Raises CommandError."""
     place = environment_directory.directory().place_named(text)
     if place is None:
         raise CommandError(f'There is no environment "{text}". `manage.py list_projects` lists all of them.')

@@ -16,7 +16,6 @@ from platform_site.identity.email_addresses import normalize
 
 class UserManager(BaseUserManager["User"]):
     def in_pool(self, pool_id: str | None) -> "models.QuerySet[User]":
-        """The users of one pool; None is the platform's accounts."""
         return self.filter(environment_id=pool_id)
 
     def with_email(self, pool_id: str | None, email: str) -> "models.QuerySet[User]":
@@ -31,7 +30,6 @@ class UserManager(BaseUserManager["User"]):
         return found.order_by(models.Case(models.When(email=exact, then=0), default=1), "pk")
 
     def get_by_natural_key(self, username: str | None) -> "User":
-        """The platform account with this email."""
         found = self.with_email(None, username or "").first()
         if found is None:
             raise User.DoesNotExist
@@ -45,13 +43,10 @@ class UserManager(BaseUserManager["User"]):
 
 
 class User(AbstractBaseUser, PermissionsMixin):
-    """A person: a platform account (`environment_id` null) or a user of one environment's application."""
-
     id = public_id("usr")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     email = models.CharField(max_length=254)
     email_verified_at = models.DateTimeField(null=True, blank=True)
-    """When a link or a trusted provider verified this email."""
     name = models.CharField(max_length=200, blank=True, default="")
     role = models.CharField(max_length=48, null=True, blank=True)
     claims = models.JSONField(default=dict, blank=True)
@@ -89,8 +84,6 @@ class User(AbstractBaseUser, PermissionsMixin):
 
 
 class PoolSize(models.Model):
-    """The number of users of one pool, maintained by triggers (`accounts.users.user_counts`)."""
-
     environment_id = models.CharField(primary_key=True, max_length=30)
     users = models.BigIntegerField(db_default=0)
     """Until `is_counted`, the difference since the triggers exist."""
@@ -101,8 +94,6 @@ class PoolSize(models.Model):
 
 
 class Session(models.Model):
-    """One sign-in: a chain of refresh tokens. Locked (`FOR UPDATE`) while it rotates."""
-
     id = public_id("ses")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="sessions")
     environment_id = models.CharField(max_length=30, null=True, db_index=True)
@@ -138,13 +129,10 @@ class ServerKeyManager(models.Manager["ServerKey"]):
 
 
 class ServerKey(models.Model):
-    """A server key (a secret) of an environment or platform account, or a publishable key of an environment."""
-
     id = public_id("key")
     name = models.CharField(max_length=100)
     environment_id = models.CharField(max_length=30, null=True, db_index=True)
     account = models.ForeignKey(User, on_delete=models.CASCADE, null=True, related_name="account_keys")
-    """For a key of an account (`environment_id` null)."""
     created_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
     prefix = models.CharField(max_length=12)
     """How the key begins; decides which kind it is."""
@@ -175,8 +163,6 @@ class ServerKey(models.Model):
 
 
 class SigningKey(models.Model):
-    """An ES256 key pair for access tokens; the private half is encrypted at rest. Several overlap while rotating."""
-
     kid = models.CharField(primary_key=True, max_length=43)
     sealed_private = models.BinaryField()
     public_jwk = models.JSONField()
@@ -203,7 +189,6 @@ class AuditEntry(models.Model):
     environment_id = models.CharField(max_length=30, null=True)
     detail = models.JSONField(default=dict)
     request_id = models.CharField(max_length=64, null=True, db_index=True)
-    """Finds the request in the access log: client, path, duration."""
 
     class Meta:
         ordering: ClassVar = ["-at", "-id"]

@@ -23,8 +23,6 @@ class IdentityProvider(models.Model):
         OAUTH2 = "oauth2"
 
     class ClientAuth(models.TextChoices):
-        """How the client authenticates at the token endpoint (RFC 6749 2.3.1)."""
-
         BASIC = "client_secret_basic"
         POST = "client_secret_post"
         NONE = "none"
@@ -37,7 +35,6 @@ class IdentityProvider(models.Model):
 
     id = public_id("idp")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
-    """Null for platform accounts."""
     name = models.CharField(max_length=48)
     display_name = models.CharField(max_length=100)
     kind = models.CharField(max_length=8, choices=Kind.choices)
@@ -63,7 +60,6 @@ class IdentityProvider(models.Model):
     trusts_email = models.BooleanField(default=False)
     """Treat its emails as verified: only for a company's own directory."""
     sign_up = models.BooleanField(default=True)
-    """Whether an unknown person becomes a new user."""
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -114,14 +110,11 @@ class IdentityProvider(models.Model):
 
 
 class Identity(models.Model):
-    """A person at a provider, linked to a user by (provider, subject), never by email."""
-
     id = public_id("idn")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
     provider = models.ForeignKey(IdentityProvider, on_delete=models.CASCADE, related_name="identities")
     subject = models.CharField(max_length=255)
     email = models.CharField(max_length=254, null=True)
-    """The last reported email, for display; never used to find a user."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     last_used_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -136,11 +129,8 @@ class Identity(models.Model):
 
 
 class RedirectUri(models.Model):
-    """An allowed redirect target, compared character by character."""
-
     id = public_id("rdu")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
-    """Null for applications of platform accounts."""
     uri = models.CharField(max_length=500)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -160,7 +150,6 @@ class AuthorizationCode(models.Model):
     environment_id = models.CharField(max_length=30, null=True)
     """The environment to sign in to; for a branch not the user's pool."""
     method = models.CharField(max_length=60)
-    """How the person was authenticated, such as `oauth:github`."""
     redirect_uri = models.CharField(max_length=500)
     code_challenge = models.CharField(max_length=43, null=True)
     """PKCE, S256; null without PKCE."""

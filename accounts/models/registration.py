@@ -16,14 +16,10 @@ class SignUpMode(models.TextChoices):
 
 
 class PoolSettings(models.Model):
-    """Sign-up and email settings of one pool; without a row the defaults apply."""
-
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     sign_up = models.CharField(max_length=8, choices=SignUpMode.choices, default=SignUpMode.OFF)
     app_name = models.CharField(max_length=64, blank=True, default="")
-    """The application's name in emails; empty: neutral wording."""
     app_url = models.CharField(max_length=500, blank=True, default="")
-    """Where the last page of a flow links to; empty: nowhere."""
     link_urls = models.JSONField(default=dict, blank=True)
     """By kind of link, the application's page with `{token}`; the default is the platform's page."""
     changed_at = models.DateTimeField(auto_now=True)
@@ -58,19 +54,13 @@ class AccountEmail(models.Model):
         PROJECT_RESUMED = "project_resumed"
 
     id = public_id("eml")
-    """`inv_…` for invitations: the API shows it."""
     environment_id = models.CharField(max_length=30, null=True, blank=True)
-    """The pool; null for platform accounts."""
     project_id = models.CharField(max_length=30, null=True, blank=True)
-    """The project that it invites into."""
     kind = models.CharField(max_length=20, choices=Kind.choices)
     subject = models.CharField(max_length=254)
-    """The email in lower case, the user's id, or project and person."""
     recipient = models.CharField(max_length=254)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, related_name="emails")
-    """The user that the link acts on; null while unknown."""
     details = models.JSONField(default=dict, blank=True)
-    """What the link will do: name, role, claims, password hash. Never shown."""
     token_hash = models.BinaryField(max_length=32, null=True, unique=True)
     bound_to = models.BinaryField(max_length=32, null=True)
     """SHA-256 of what must not change until the link is used."""

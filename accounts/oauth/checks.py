@@ -48,7 +48,6 @@ def problems(
     client_auth: str | None,
     has_key: bool = False,
 ) -> list[FieldError]:
-    """The errors of a provider to be added."""
     wrong = [
         *wrong_names(name, scopes, client_id, client_secret),
         *problems_of_urls(issuer, endpoints),
@@ -73,7 +72,6 @@ def wrong_names(name: str, scopes: Sequence[str], client_id: str, client_secret:
 
 
 def problems_of_urls(issuer: str | None, endpoints: Mapping[str, str | None]) -> list[FieldError]:
-    """The errors of the URLs of a provider."""
     wrong = []
     named = {field: url for field, url in endpoints.items() if url is not None}
     if issuer is not None:

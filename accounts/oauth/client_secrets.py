@@ -19,7 +19,6 @@ _ALGORITHM: Final = "ES256"
 
 
 def of(provider: IdentityProvider) -> str | None:
-    """The client secret; None for a public client. Raises a KeyringError, JoseError or ValueError."""
     key = provider.private_key
     if key is None:
         return provider.client_secret
@@ -37,7 +36,6 @@ def of(provider: IdentityProvider) -> str | None:
 def problems(
     team_id: str | None, key_id: str | None, private_key: str | None, *, issuer: str | None, has_secret: bool
 ) -> list[FieldError]:
-    """The errors of a key that signs client secrets: all three values, or none."""
     values = {"team_id": team_id, "key_id": key_id, "private_key": private_key}
     if not any(values.values()):
         return []

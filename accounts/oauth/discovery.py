@@ -1,5 +1,3 @@
-"""Checks a provider's issuer when it is configured, by its discovery document and its keys."""
-
 from typing import Final
 
 from accounts.models.oauth import IdentityProvider
@@ -10,7 +8,6 @@ from accounts.oauth.errors import ProviderAnswerInvalid, ProviderUnreachable
 from platform_site.http.errors import ValidationFailed
 
 _PRESETS: Final = frozenset(preset.get("issuer") for preset in providers.PRESETS.values())
-"""Issuers of presets are not checked."""
 
 
 def check(issuer: str, pool_id: str | None) -> str:

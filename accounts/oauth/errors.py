@@ -9,7 +9,6 @@ class FlowError(Exception):
 
     error: ClassVar[str] = "server_error"
     code: ClassVar[str] = "server_error"
-    """The specific, stable code."""
     text: str = "Signing in did not work."
 
     def __init__(self, why: str = "") -> None:

@@ -35,13 +35,11 @@ class Flow:
     environment_id: str | None
     redirect_uri: str
     client_state: str | None
-    """The application's `state`, returned as it is."""
     code_challenge: str | None
     """S256."""
     nonce: str
     code_verifier: str
     expires_at: int
-    """Unix seconds."""
     links: bool = False
     """Link an identity to an account, instead of signing in (`accounts.oauth.proofs`)."""
 
@@ -55,7 +53,6 @@ def begin(
     code_challenge: str | None,
     links: bool = False,
 ) -> tuple[Flow, str]:
-    """A flow and its `state`, 256 random bits."""
     flow = Flow(
         provider_id=provider_id,
         environment_id=environment_id,
@@ -75,7 +72,6 @@ def cookie_name(state: str) -> str:
 
 
 def surplus(cookies: Iterable[str]) -> list[str]:
-    """The names of flow cookies to drop before another one is set."""
     flows = [name for name in cookies if name.startswith(_PREFIX)]
     return flows if len(flows) >= MOST else []
 
@@ -86,7 +82,6 @@ def seal(flow: Flow, state: str) -> str:
 
 
 def open_sealed(state: str, cookies: dict[str, str]) -> Flow:
-    """The flow of `state` as this browser's cookies have it. Raises UnknownFlow."""
     if not _STATE.fullmatch(state):
         raise UnknownFlow
     value = cookies.get(cookie_name(state), "")

@@ -67,7 +67,6 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int
 def _link(
     user: User, provider: IdentityProvider, subject: str, email: str | None, *, actor: Caller | Actor
 ) -> Identity:
-    """Link an identity to an existing account, and notify its owner."""
     identity = _remember(user, provider, subject, email, actor=actor)
     email_outbox.notify(
         user, Kind.IDENTITY_LINKED, recipient=user.email, subject=identity.pk, provider=provider.display_name
@@ -156,7 +155,6 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
 
 
 def admits_new_users(provider: IdentityProvider) -> bool:
-    """Whether unknown persons become new users: both pool and provider allow it."""
     return provider.sign_up and pool_settings.settings_of(provider.environment_id).sign_up == SignUpMode.OPEN
 
 

@@ -21,17 +21,13 @@ _PURPOSE: Final = "accounts.identity_proof"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A person at a provider who came to `environment_id` (None: platform accounts)."""
-
     provider_id: str
     subject: str
     email: str | None
     environment_id: str | None
     code_challenge: str
     expires_at: int
-    """Unix seconds."""
     issuer: str | None = None
-    """The subject's issuer; None for plain OAuth 2."""
 
 
 def make(
@@ -43,7 +39,6 @@ def make(
     code_challenge: str,
     issuer: str | None,
 ) -> str:
-    """The proof, returned to the application in place of a code."""
     proof = Proof(provider_id, subject, email, environment_id, code_challenge, int(time.time()) + LIFETIME, issuer)
     sealed = keyring.seal(orjson.dumps(asdict(proof)), purpose=_PURPOSE)
     return PREFIX + urlsafe_b64encode(sealed).decode().rstrip("=")

@@ -110,7 +110,6 @@ def _problems(
     private_key: str | None,
     secret_follows: bool,
 ) -> list[FieldError]:
-    """The errors of a provider to be added, which has no credentials yet."""
     return [
         *checks.wrong_trust(provider.issuer, provider.trusts_email),
         *checks.problems(
@@ -229,7 +228,6 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _locked(provider: IdentityProvider) -> IdentityProvider:
-    """The provider, locked for this transaction. Raises NotFound."""
     hold(provider.environment_id)
     locked = IdentityProvider.objects.select_for_update().filter(pk=provider.pk).first()
     if locked is None:
@@ -238,7 +236,6 @@ def _locked(provider: IdentityProvider) -> IdentityProvider:
 
 
 def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str, str | None]:
-    """The new and previous issuer for the audit log; empty if unchanged. Raises Conflict if users are linked."""
     issuer = values.get("issuer", provider.issuer)
     if issuer == provider.issuer:
         return {}
@@ -270,7 +267,6 @@ def _record_change(
 def _replace_credentials(
     provider: IdentityProvider, secret: str | None, team_id: str | None, key_id: str | None, private_key: str | None
 ) -> list[str]:
-    """Set the secret or signing key, and clear the other. Returns the changed fields."""
     had_key = provider.sealed_private_key is not None
     provider.client_secret = secret
     provider.team_id, provider.key_id, provider.private_key = team_id, key_id, private_key
@@ -300,7 +296,6 @@ def hold(pool_id: str | None) -> None:
 
 
 def of_pool(pool_id: str | None) -> "QuerySet[IdentityProvider]":
-    """The providers of a pool (None: platform accounts), by name."""
     return IdentityProvider.objects.filter(environment_id=pool_id).order_by("name")
 
 

@@ -94,7 +94,6 @@ def of(environment_id: str | None) -> list[str]:
 
 
 def is_allowed(environment_id: str | None, uri: str) -> bool:
-    """Whether the list has exactly this text. One query."""
     return len(uri) <= LONGEST and "\0" not in uri and _of(environment_id).filter(uri=uri).exists()
 
 
@@ -137,7 +136,6 @@ def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | 
 
 @transaction.atomic
 def add(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> RedirectUri:
-    """Add one URI to the list. Raises as `replace`."""
     hold(environment_id)
     replace(environment_id, [*of(environment_id), uri], actor=actor)
     return _of(environment_id).get(uri=uri)
@@ -145,7 +143,6 @@ def add(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> Redir
 
 @transaction.atomic
 def remove(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> list[str]:
-    """Remove one URI, if it is there. Returns the list."""
     hold(environment_id)
     return replace(environment_id, [each for each in of(environment_id) if each != uri], actor=actor)
 

@@ -1,5 +1,3 @@
-"""Request and response bodies of sign-in with identity providers."""
-
 from typing import Any
 
 from rest_framework.serializers import DictField
@@ -177,7 +175,6 @@ def identity(identity: Identity) -> dict[str, Any]:
 
 
 def filled_in(values: dict[str, Any]) -> dict[str, Any]:
-    """A new provider's values over those of its preset."""
     preset = values.pop("preset", None)
     if preset is None:
         return values

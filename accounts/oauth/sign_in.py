@@ -77,7 +77,6 @@ def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *,
 
 
 def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
-    """The provider's code. Raises a FlowError if another issuer answered, or the provider refused."""
     issuer = answer.get("iss")
     if known.issuer is not None and (not known.is_issuer(issuer) if issuer is not None else known.names_itself):
         raise errors.ProviderAnswerInvalid("another issuer answered")  # mix-up (RFC 9207 2.4)

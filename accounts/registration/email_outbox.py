@@ -30,7 +30,6 @@ from platform_site.redis import rate_limits
 
 Kind = AccountEmail.Kind
 LEASE: Final = timedelta(minutes=2)
-"""Time after which another worker takes over an email."""
 _WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
 """Delays before the second, third, … attempt; the last one repeats until the email expires."""
 _NOTICES: Final = frozenset(
@@ -87,7 +86,6 @@ def write(
 
 
 def notify(user: User, kind: Kind, *, recipient: str, subject: str | None = None, **details: str) -> None:
-    """Notify an account's owner, if the email is verified, about a change of the account or of a project."""
     if user.email_verified_at is not None:
         write(kind, pool_id=user.environment_id, recipient=recipient, subject=subject, user=user, **details)
 
@@ -112,7 +110,6 @@ class ClaimedEmail:
     email: AccountEmail
     token: str | None
     says: str | None = None
-    """A template other than that of its kind."""
 
 
 class SkippedEmail:
@@ -157,7 +154,6 @@ def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
 
 
 def _of_suspended() -> Q:
-    """Paused emails: to users of suspended projects, and invitations to such projects."""
     known = environment_directory.directory()
     return Q(environment_id__in=known.suspended()) | Q(project_id__in=known.suspended_projects())
 
@@ -218,7 +214,6 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
 
 
 def send(email_id: str) -> None:
-    """Send one email, if it is due. For the notified worker."""
     claimed = claim(email_id)
     if isinstance(claimed, ClaimedEmail):
         server = get_connection()
@@ -249,7 +244,6 @@ def send_due(most: int = 1000) -> int:
 
 
 def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
-    """Send it and record the outcome. None if the server is unavailable."""
     email = claimed.email
     try:
         made = email_templates.message(email, claimed.token, says=claimed.says)
@@ -298,7 +292,6 @@ def _record(email: AccountEmail, **outcome: Any) -> None:
 
 
 def purge(batch: int = 1000) -> int:
-    """Delete expired emails and links; returns how many. Those of suspended projects stay (`postpone`)."""
     count = 0
     expired = AccountEmail.objects.filter(expires_at__lt=Now()).order_by("expires_at")
     expired = expired.exclude(_of_suspended())

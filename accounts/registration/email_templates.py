@@ -14,7 +14,6 @@ from accounts.registration import pool_settings
 
 Kind = AccountEmail.Kind
 ACCOUNT_EXISTS: Final = "account_exists"
-"""For a sign-up with an email that has an account."""
 
 LIFETIMES: Final = {
     Kind.SIGN_UP: timedelta(hours=24),

@@ -80,7 +80,6 @@ def is_good(found: AccountEmail) -> bool:
 
 
 def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) -> None:
-    """Withdraw an invitation. Raises NotFound."""
     with transaction.atomic():
         found = pending(pool_id).select_for_update().filter(pk=invitation_id).first()
         if found is None:

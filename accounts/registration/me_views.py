@@ -1,5 +1,3 @@
-"""`/v1/auth/me`: the caller's own account."""
-
 from typing import Any, ClassVar
 
 from django.http import HttpResponse
@@ -17,8 +15,6 @@ from platform_site.redis import rate_limits
 
 
 class MeViewSet(ApiViewSet):
-    """`GET|PATCH /v1/auth/me`: who am I, and what may I do here."""
-
     required_scopes: ClassVar = {"retrieve": None, "partial_update": None}
     also_raises: ClassVar = {"partial_update": (Forbidden,)}
     environment = "optional"

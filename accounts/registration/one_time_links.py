@@ -33,7 +33,6 @@ def invalid_link() -> InvalidGrant:
 
 
 def bound_to(kind: str, user: User) -> bytes:
-    """What must not change until the link is used."""
     facts = [kind, user.pk, normalize(user.email)]
     if kind != Kind.VERIFY_EMAIL:
         facts.append(user.password)
@@ -77,12 +76,10 @@ def _check_binding(found: AccountEmail) -> None:
 
 
 def is_bound(found: AccountEmail, user: User) -> bool:
-    """Whether nothing has changed that ends the link."""
     return user.disabled_at is None and bytes(found.bound_to or b"") == bound_to(found.kind, user)
 
 
 def count_wrong_password(found: AccountEmail) -> None:
-    """Count a wrong password with a valid link: the fifth ends the link."""
     with transaction.atomic():
         locked = AccountEmail.objects.select_for_update().filter(pk=found.pk).first()
         if locked is None:

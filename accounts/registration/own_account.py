@@ -26,7 +26,6 @@ Kind = AccountEmail.Kind
 
 
 def of(caller: Caller) -> User:
-    """The user of a session. One query. Raises NotFound."""
     user = User.objects.filter(pk=caller.id).first()
     if user is None:
         raise NotFound
@@ -34,7 +33,6 @@ def of(caller: Caller) -> User:
 
 
 def pending_email(user: User) -> str | None:
-    """The requested new email, while its link is valid. One query."""
     waiting = AccountEmail.objects.filter(kind=Kind.CHANGE_EMAIL, user=user, expires_at__gt=Now(), failed_at=None)
     found = waiting.first()
     return found.recipient if found is not None and one_time_links.is_bound(found, user) else None
@@ -96,7 +94,6 @@ def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> No
 
 
 def verify(token: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """Verify the email by its link. Raises InvalidGrant."""
     found = one_time_links.find(token, Kind.VERIFY_EMAIL, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()

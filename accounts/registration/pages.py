@@ -46,8 +46,6 @@ class PasswordForm(forms.Form):
 
 
 class NewPasswordForm(forms.Form):
-    """A new password, typed twice."""
-
     password = _password(
         "New password", autocomplete="new-password", longest=passwords.LONGEST_OFFERED, help_text=_HINT
     )  # fmt: skip
@@ -76,8 +74,6 @@ class AcceptForm(NewPasswordForm):
 
 @method_decorator(csrf_exempt, name="dispatch")
 class LinkPage(View):
-    """One kind of link. `act` is the service that its form calls."""
-
     http_method_names = ["get", "head", "post", "options"]
     kind: ClassVar[Kind]
     form_class: ClassVar[type[forms.Form]] = ConfirmForm
@@ -100,7 +96,6 @@ class LinkPage(View):
         return self.lead
 
     def named(self, found: AccountEmail) -> dict[str, str]:
-        """Names for the lead and title, besides the application and the email."""
         return {}
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -182,14 +177,12 @@ class LinkPage(View):
 
 
 def _way_back(pool: PoolSettings, found: AccountEmail) -> str:
-    """The last page links to the application, for staff to the console."""
     if pool.app_url or found.user is None or not found.user.is_staff:
         return pool.app_url
     return reverse("admin:index")
 
 
 def _signs_in_later(user: User) -> User:
-    """No session starts here: the person signs in at the application."""
     return user
 
 

@@ -23,7 +23,6 @@ from platform_site.identity.plans import plan_limits
 
 TOKEN: Final = "{token}"  # noqa: S105 - the placeholder in a link's URL
 LINKS: Final = ("sign_up", "invitation", "verify_email", "reset_password", "change_email")
-"""Kinds of emails with a link, by the names of `AccountEmail.Kind`."""
 LONGEST_URL: Final = 500
 OF_PLATFORM: Final = "team"
 """Platform accounts have no plan: their emails have the largest one's limits."""
@@ -33,7 +32,6 @@ _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.
 @dataclass(frozen=True, slots=True)
 class Pool:
     id: str | None
-    """None for platform accounts."""
     environment_id: str | None
     """The named environment: for a branch not its pool."""
     plan: str = "free"
@@ -74,13 +72,11 @@ def most_users(pool_id: str | None) -> int | None:
 
 
 def settings_of(pool_id: str | None) -> PoolSettings:
-    """The row of a pool, or the defaults. One query."""
     found = PoolSettings.objects.filter(environment_id=pool_id).first()
     return found or PoolSettings(environment_id=pool_id)
 
 
 def open_sign_up(pool_id: str) -> None:
-    """Open sign-up to the pool of a new environment, in its transaction."""
     PoolSettings.objects.create(environment_id=pool_id, sign_up=SignUpMode.OPEN)
 
 

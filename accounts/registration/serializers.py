@@ -1,5 +1,3 @@
-"""Request and response bodies of sign-up and email flows."""
-
 from typing import Any
 
 from accounts.api.serializers import (
@@ -25,8 +23,6 @@ from platform_site.http.fields import (
 
 
 class TokenField(CharField):
-    """The token of a link, validated by `accounts.registration.one_time_links`."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_length=200, write_only=True, **kwargs)
 

@@ -1,5 +1,3 @@
-"""URLs of sign-up and email flows: for programs under /v1, for people under /auth."""
-
 from django.urls import path
 
 from accounts.registration import pages

@@ -67,7 +67,6 @@ class _Public(ApiViewSet):
         rate_limits.count_token_request(self.request._request)
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
-        """Returns what signs in a user in the transaction that creates the user."""
         signing_keys.signing()  # the first one is made outside of that transaction
 
         def enter(user: User) -> sessions.Grant:

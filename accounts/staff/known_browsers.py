@@ -27,7 +27,6 @@ def known_as(request: HttpRequest, email: str) -> str | None:
 
 
 def remember(request: HttpRequest, response: HttpResponse, user: User) -> None:
-    """Called after a full sign-in."""
     nonce = known_as(request, user.email) or secrets.token_urlsafe(16)
     response.set_cookie(
         COOKIE,

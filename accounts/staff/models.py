@@ -1,5 +1,3 @@
-"""Tables of staff: permissions that belong to no model, and second factors."""
-
 import math
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -55,7 +53,6 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
 
     @property
     def wait(self) -> int:
-        """Seconds until the next code is checked."""
         if not self.throttling_failure_count or self.throttling_failure_timestamp is None:
             return 0
         pause = min(LONGEST_WAIT, timedelta(seconds=2 ** min(self.throttling_failure_count - 1, 20)))
@@ -66,7 +63,6 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
         return (True, None) if not self.wait else (False, {"wait": self.wait})
 
     def verify_token(self, token: str) -> bool:
-        """Whether the code is right and unused. Call with the row locked."""
         allowed, _ = self.verify_is_allowed()
         if not allowed:
             return False

@@ -53,7 +53,6 @@ class ChangeEndsSessions:
         return "A new password ends all of your sessions."
 
     def password_changed(self, password: str, user: User) -> None:
-        """Called by `User.save`, in its transaction."""
         sessions.end_where(Q(user_id=user.pk), "password_changed")
         by_themselves = current_request_id() is not None  # else a command, without a signed-in user
         audit.record(

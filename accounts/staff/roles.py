@@ -35,7 +35,6 @@ _GROUPS: Final = {StaffRole.SUPPORT: "support", StaffRole.OPERATOR: "operator"}
 
 
 def role_of(user: User) -> StaffRole | None:
-    """The role of an account; None for others. One query at most."""
     if not user.is_staff:
         return None
     if user.is_superuser:
@@ -74,13 +73,11 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
 
 
 def sync_after_migrate(*, app_config: Any, using: str = DEFAULT_DB_ALIAS, **_: Any) -> None:
-    """Receiver of `post_migrate`: runs after the last app's permissions exist."""
     if using == DEFAULT_DB_ALIAS and app_config is list(apps.get_app_configs())[-1]:
         sync_groups()
 
 
 def sync_groups() -> None:
-    """Set the permissions of the groups. Four queries if nothing changed."""
     shown = [model._meta for model in admin.site._registry]
     looks = [f"{meta.app_label}.view_{meta.model_name}" for meta in shown]
     changes = [f"{meta.app_label}.{verb}_{meta.model_name}" for meta in shown for verb in ("add", "change", "delete")]

@@ -23,17 +23,14 @@ KEY_BYTES: Final = 20
 CODES: Final = 10
 ISSUER: Final = "Backend platform"
 ENROLMENT_ENDS_AFTER: Final = timedelta(minutes=15)
-"""An unconfirmed authenticator is no longer shown."""
 
 
 def device_of(user: User) -> TotpDevice | None:
-    """The confirmed authenticator of an account. One query."""
     found: TotpDevice | None = TotpDevice.objects.filter(user=user, confirmed=True).first()
     return found
 
 
 def begin_enrolment(user: User) -> TotpDevice:
-    """A new, unconfirmed authenticator. Raises Conflict if the account has a confirmed one."""
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
         if device_of(user) is not None:
@@ -45,7 +42,6 @@ def begin_enrolment(user: User) -> TotpDevice:
 
 
 def enrolment_of(user: User) -> TotpDevice | None:
-    """The unconfirmed authenticator."""
     begun = TotpDevice.objects.filter(user=user, confirmed=False, created_at__gt=Now() - ENROLMENT_ENDS_AFTER)
     found: TotpDevice | None = begun.first()
     return found
@@ -93,7 +89,6 @@ def verify(user: User, code: str) -> TotpDevice:
 
 
 def renew_recovery_codes(user: User) -> list[str]:
-    """Ten new recovery codes replace the old ones. Raises NotFound without a second factor."""
     with transaction.atomic():
         if TotpDevice.objects.select_for_update().filter(user=user, confirmed=True).first() is None:
             raise NotFound("There is no second factor.")
@@ -107,7 +102,6 @@ def recovery_codes_left(user: User) -> int:
 
 
 def disable(user: User, *, actor: Actor) -> bool:
-    """Remove the second factor. False if there was none."""
     with transaction.atomic():
         _, per_model = TotpDevice.objects.filter(user=user).delete()
         RecoveryCode.objects.filter(user=user).delete()
@@ -118,7 +112,6 @@ def disable(user: User, *, actor: Actor) -> bool:
 
 
 def address_for(device: TotpDevice) -> str:
-    """The `otpauth://` URL in the QR code."""
     name = quote(f"{ISSUER}:{device.user.email}")
     facts = {"secret": spelled(device), "issuer": ISSUER, "algorithm": "SHA1", "digits": 6, "period": STEP_SECONDS}
     return f"otpauth://totp/{name}?{urlencode(facts, quote_via=quote)}"
@@ -129,7 +122,6 @@ def spelled(device: TotpDevice) -> str:
 
 
 def qr_code(device: TotpDevice) -> str:
-    """An SVG element without external resources or inline styles."""
     drawn: str = segno.make(address_for(device), error="m").svg_inline(scale=5, border=2, title="QR code")
     return drawn
 
@@ -146,7 +138,6 @@ def _hash(code: str) -> bytes:
 
 
 def _plain(code: str) -> str:
-    """Ignores spaces, hyphens and case."""
     return code[:64].replace(" ", "").replace("-", "").lower()
 
 

@@ -35,7 +35,6 @@ def begin(*, request: HttpRequest, **_: Any) -> None:
 
 
 def end(*, request: HttpRequest, user: Any, **_: Any) -> None:
-    """Receiver of `user_logged_out`."""
     if isinstance(user, User):
         by = "themselves" if request.path_info == reverse("admin:logout") else "the end of the session"
         audit.record("console.signed_out", actor=Actor.staff(user), target_id=user.pk, by=by)
@@ -70,7 +69,6 @@ class ConsoleSessions:
 
 
 def _refusal(request: HttpRequest, user: User) -> HttpResponse | None:
-    """The response instead of the page; None if the session is valid."""
     now, session = time.time(), request.session
     began, seen = session.setdefault(BEGAN, now), session.setdefault(SEEN, now)
     if now - began > settings.CONSOLE_SESSION_SECONDS:

@@ -1,5 +1,3 @@
-"""Console pages without a model, included before the admin's own URLs."""
-
 from django.urls import path
 
 from accounts.staff import views

@@ -36,7 +36,6 @@ from platform_site.http.errors import ApiError, RateLimited, ValidationFailed
 from platform_site.redis import rate_limits
 
 PENDING_SECONDS: Final = 300
-"""From the password to the code."""
 RESET: Final = AccountEmail.Kind.RESET_PASSWORD
 BACKEND: Final = "accounts.staff.backends.PlatformAccountBackend"
 
@@ -45,8 +44,6 @@ log = logging.getLogger(__name__)
 
 @method_decorator([never_cache, csrf_protect], name="dispatch")
 class SignIn(LoginView):
-    """The password form. With a second factor, the next page asks for it before signing in."""
-
     authentication_form = ConsoleSignInForm
     template_name = "accounts/staff/login.html"
 
@@ -96,7 +93,6 @@ class ForgottenForm(forms.Form):
 @never_cache
 @csrf_protect
 def forgotten_password(request: HttpRequest) -> HttpResponse:
-    """`/admin/login/forgotten/`: the same link, limits and statements as `POST /v1/auth/password-reset`."""
     form = ForgottenForm(request.POST if request.method == "POST" else None)
     shown: dict[str, Any] = {"title": "A new password", "form": form}
     status = 200
@@ -131,7 +127,6 @@ class CodeForm(forms.Form):
 @never_cache
 @csrf_protect
 def code(request: HttpRequest) -> HttpResponse:
-    """The second step. Needs a first one less than five minutes old."""
     pending = request.session.get(PENDING)
     user = _pending_user(pending)
     if pending is None or user is None:
@@ -161,7 +156,6 @@ def code(request: HttpRequest) -> HttpResponse:
 
 
 def _pending_user(pending: Any) -> User | None:
-    """The user whose password was right, if nothing has changed since."""
     if not isinstance(pending, dict) or time.time() - pending["at"] > PENDING_SECONDS:
         return None
     user = User.objects.in_pool(None).filter(pk=pending["user"], disabled_at__isnull=True, is_staff=True).first()
@@ -184,8 +178,6 @@ class ChangePasswordForm(AdminOwnPasswordChangeForm):  # type: ignore[misc]  # u
 
 @method_decorator([never_cache, csrf_protect], name="dispatch")
 class ChangePassword(PasswordChangeView):
-    """`/admin/password_change/`, for staff only: the admin site checks that."""
-
     form_class = ChangePasswordForm
     template_name = "registration/password_change_form.html"
 
@@ -245,7 +237,6 @@ def security(request: HttpRequest) -> HttpResponse:
 
 
 def _change(request: HttpRequest, user: User) -> dict[str, Any]:
-    """Apply the form; returns the page's additional context."""
     what = request.POST.get("what")
     form: forms.Form
     if what == "confirm":

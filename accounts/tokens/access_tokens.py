@@ -39,8 +39,6 @@ class AccessClaims:
 
 
 class KeyTableBackend(TokenBackend):
-    """The current key signs, the one that `kid` names verifies."""
-
     def __init__(self) -> None:
         super().__init__(
             ALGORITHM, audience=api_settings.AUDIENCE, issuer=api_settings.ISSUER, leeway=api_settings.LEEWAY
@@ -104,7 +102,6 @@ class AccessToken(SimpleAccessToken):
             raise TokenBackendError("the token names no environment")
 
     def claims(self, key_id: str) -> AccessClaims:
-        """The claims, each of the right type. Raises ValueError."""
         environment_id = self.payload["env"]
         for prefix, name in (("usr", "sub"), ("ses", "sid")):
             if not ids.matches(prefix, self.payload[name]):
@@ -152,7 +149,6 @@ def verify_access_token(text: str) -> AccessClaims:
 
 
 def expired() -> Unauthorized:
-    """The error of an expired token."""
     return Unauthorized("The access token has expired. POST /v1/auth/token makes a new one of the refresh token.")
 
 

@@ -16,8 +16,6 @@ _EXPECTED: Final = 'Send "Authorization: Bearer â€¦" with an access token (eyJâ€
 
 @dataclass(frozen=True, slots=True)
 class SessionCredential:
-    """An access token with a valid signature; its session is not checked yet."""
-
     claims: AccessClaims
 
     @property
@@ -27,8 +25,6 @@ class SessionCredential:
 
 @dataclass(frozen=True, slots=True)
 class KeyCredential:
-    """A well-formed key; its existence is not checked yet."""
-
     secret_hash: bytes
     is_publishable: bool = False
 
@@ -54,7 +50,6 @@ def missing() -> Unauthorized:
 
 
 def bearer(header: str | None) -> str:
-    """The token of `Authorization: Bearer <token>`. Raises Unauthorized."""
     if not header:
         raise missing()
     scheme, _, token = header.partition(" ")

@@ -21,7 +21,6 @@ class RefreshToken:
 
     @property
     def family_hash(self) -> bytes:
-        """Hash of what the session's tokens have in common."""
         return token_format.digest(self._family)
 
     @property
@@ -40,7 +39,6 @@ def first() -> RefreshToken:
 
 
 def parse(text: str) -> RefreshToken | None:
-    """The token, or None if its checksum is wrong."""
     family = text[: len(PREFIX) + _FAMILY]
     if not family.startswith(PREFIX) or not family[len(PREFIX) :].isalnum():
         return None

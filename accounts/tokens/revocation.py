@@ -22,7 +22,6 @@ def revoke(names: Iterable[str], *, using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def mark_uncached(names: Iterable[str]) -> None:
-    """The records of these entries change with the current transaction."""
     marked = list(names)
     if marked:
         redis_client.mark(dict.fromkeys(marked, UNCACHED))

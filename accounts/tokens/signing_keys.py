@@ -40,9 +40,7 @@ _ADVISORY_LOCK: Final = 0x5167_6E65  # an arbitrary number that is used for noth
 @dataclass(frozen=True, slots=True)
 class Keys:
     verifying: dict[str, ec.EllipticCurvePublicKey]
-    """By `kid`: every key whose tokens are accepted."""
     public: list[dict[str, Any]]
-    """Their JWKs, the newest first."""
     signing: tuple[str, bytes] | None
     """`kid` and sealed private half of the current key; None before the first one."""
     loaded_at: float
@@ -67,7 +65,6 @@ def _private_key(sealed: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def _load() -> Keys:
-    """Read the table, without unsealing private halves. One statement."""
     rows = list(
         SigningKey.objects.annotate(signs=Q(signs_from__lte=Now()))
         .filter(Q(retires_at__isnull=True) | Q(retires_at__gt=Now()))
@@ -83,7 +80,6 @@ def _load() -> Keys:
 
 
 def _reload(older_than: float) -> Keys:
-    """Read the table, unless another thread did so within `older_than` seconds."""
     global _keys
     loop_requests.must_not_wait()  # neither for the table nor for another thread that reads it
     with _lock:
@@ -124,7 +120,6 @@ def signing() -> tuple[str, ec.EllipticCurvePrivateKey]:
 
 
 def forget() -> None:
-    """Clear this process's cache."""
     global _keys, _unsealed
     _keys, _unsealed = _NONE, None
 
@@ -182,5 +177,4 @@ def rotate(*, actor: audit.Actor, immediately: bool = False) -> SigningKey:
 
 
 def remove_retired() -> int:
-    """Delete keys that retired a day ago; returns how many."""
     return SigningKey.objects.filter(retires_at__lt=Now() - timedelta(days=1)).delete()[0]

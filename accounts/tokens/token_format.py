@@ -11,12 +11,10 @@ _CHECKSUM: Final = 6  # characters: 62^6 > 2^32
 
 
 def characters(count: int) -> str:
-    """Random base62 characters, 5.95 bits each."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(count))
 
 
 def spelled(value: int, count: int) -> str:
-    """The last `count` base62 digits of the number."""
     text = ""
     for _ in range(count):
         value, digit = divmod(value, 62)
@@ -37,7 +35,6 @@ def checked(text: str) -> str:
 
 
 def is_well_formed(prefix: str, count: int, text: str) -> bool:
-    """Whether `text` has this form, checksum included."""
     if len(text) != len(prefix) + count + _CHECKSUM or not text.isascii() or not text.startswith(prefix):
         return False
     return text[len(prefix) :].isalnum() and _checksum(text[:-_CHECKSUM]) == text[-_CHECKSUM:]

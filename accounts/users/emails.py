@@ -19,7 +19,6 @@ _UNUSUAL: Final = re.compile(r'["\\\[\]]|=\?')
 
 
 def check(text: str) -> str:
-    """The email in its normal form. Raises ValidationFailed on the field `email`."""
     if len(text) > LONGEST:
         raise ValidationFailed.of("email", "too_long", f"An email has at most {LONGEST} characters.")
     try:

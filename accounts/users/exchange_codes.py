@@ -28,7 +28,6 @@ LIFETIME: Final = timedelta(seconds=60)
 GRACE: Final = timedelta(seconds=10)
 """A retry within this time does not end the session."""
 KEPT: Final = timedelta(hours=1)
-"""For how long a used code is recognised."""
 _LENGTH: Final = 43
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}", re.ASCII)
@@ -43,7 +42,6 @@ def is_challenge(text: str) -> bool:
 
 
 def issue(user: User, *, environment_id: str | None, redirect_uri: str, code_challenge: str | None, method: str) -> str:
-    """A code for `user`, who was just authenticated by `method`."""
     text = token_format.make(PREFIX, _LENGTH)
     AuthorizationCode.objects.create(
         code_hash=token_format.digest(text),
@@ -127,5 +125,4 @@ def _end_if_replayed(code: AuthorizationCode, device: Device) -> None:
 
 
 def purge() -> int:
-    """Delete old codes; returns how many."""
     return AuthorizationCode.objects.filter(expires_at__lt=Now() - KEPT).delete()[0]

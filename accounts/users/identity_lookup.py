@@ -20,13 +20,9 @@ TOUCH_EVERY: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The owner of a live credential."""
-
     kind: CallerKind
     id: str
-    """`usr_…`, or `key_…` for all keys."""
     expires_at: float | None
-    """Unix seconds; None for a key without expiry."""
     session_id: str | None = None
     account_id: str | None = None
     """None for app users and environment keys."""

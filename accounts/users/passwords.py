@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from accounts.models import User
 
 LONGEST_OFFERED: Final = 4096
-"""Longer passwords are wrong without being hashed."""
 LONGEST_CHOSEN: Final = 1000
-"""Characters of a new password, after `read`."""
 TOO_LONG: Final = f"A password has at most {LONGEST_CHOSEN} characters."
 AT_ONCE: Final = 2
 WAIT_SECONDS: Final = 2.0
@@ -75,7 +73,6 @@ class _Hashing:
         self.threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="passwords")
 
     def run(self, work: Callable[[], Made]) -> Made:
-        """The result of `work`. Raises RateLimited after WAIT_SECONDS."""
         server_hints.will_block()
         if not self.free.acquire(timeout=WAIT_SECONDS):
             raise RateLimited(1, "Too many people are signing in at this moment.")
@@ -99,7 +96,6 @@ _dummy: str | None = None
 
 
 def _dummy_hash() -> str:
-    """A hash that no password matches."""
     global _dummy
     if _dummy is None:
         _dummy = make_password("a password without an owner")
@@ -137,7 +133,6 @@ def is_outdated(encoded: str, password: str) -> bool:
 
 
 def check_chosen(password: str, user: "User | None" = None) -> None:
-    """Check a new password against AUTH_PASSWORD_VALIDATORS. Raises ValidationFailed on the field `password`."""
     if len(read(password)) > LONGEST_CHOSEN:  # the other rules take long for a long one
         raise ValidationFailed.of("password", "too_long", TOO_LONG)
     try:

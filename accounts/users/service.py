@@ -30,11 +30,10 @@ RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
 """Role names with a fixed meaning in rules."""
 
 KEYS_KEPT: Final = timedelta(days=90)
-"""For how long an ended key is shown in the console."""
 
 
 class Unset:
-    """A field that a change leaves alone (None means null)."""
+    pass
 
 
 UNSET: Final = Unset()
@@ -169,7 +168,6 @@ def change_user(
 
 
 def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
-    """The user, locked. Raises NotFound, and ValidationFailed for a wrong known password."""
     locked = User.objects.select_for_update().filter(pk=user_id).first()
     if locked is None:
         raise NotFound
@@ -211,7 +209,6 @@ def _set_disabled(user: User, is_disabled: bool | Unset) -> list[str]:
 
 
 def _called(user: User, changed: Collection[str]) -> str:
-    """The audit action of a saved change."""
     if "disabled_at" not in changed:
         return "user.changed"
     return "user.enabled" if user.disabled_at is None else "user.disabled"
@@ -265,7 +262,6 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
 
 
 def _delete_what_is_theirs(user: User) -> None:
-    """Cascade as Django would, except for the user's own row."""
     collector = Collector(using=DEFAULT_DB_ALIAS, origin=user)
     collector.collect([user])
     del collector.data[User]
@@ -363,13 +359,11 @@ def revoke_key(key: ServerKey, *, actor: Caller | Actor, project_id: str | None 
 
 
 def touch_key(key_id: str) -> None:
-    """Record the use of a key, at most once a minute."""
     ServerKey.objects.filter(Q(last_used_at__isnull=True) | Q(last_used_at__lt=Now() - TOUCH_EVERY), pk=key_id).update(
         last_used_at=Now()
     )
 
 
 def purge_keys() -> int:
-    """Delete keys that ended KEYS_KEPT ago; returns how many."""
     moment = Now() - KEYS_KEPT
     return ServerKey.objects.filter(Q(revoked_at__lt=moment) | Q(expires_at__lt=moment)).delete()[0]

@@ -26,7 +26,6 @@ from platform_site.security import keyring
 
 LIFETIME: Final = timedelta(days=30)
 KEPT_AFTER_END: Final = timedelta(days=30)
-"""For how long an ended session is shown."""
 _SUCCESSOR: Final = "accounts.refresh_successor"
 
 Reason = Literal[
@@ -51,8 +50,6 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The response of the token endpoint. The refresh token is not stored."""
-
     access_token: str
     refresh_token: str
     expires_in: int
@@ -179,7 +176,6 @@ def _repeat_response(session: Session, offered: RefreshToken) -> RefreshToken:
 
 
 def live_of(user_id: str) -> "QuerySet[Session]":
-    """The user's live sessions, newest first."""
     return Session.objects.filter(user_id=user_id, revoked_at__isnull=True, expires_at__gt=Now()).order_by("-id")
 
 
@@ -187,7 +183,6 @@ STATES: Final = ("live", "ended", "all")
 
 
 def of_user(user_id: str, state: str = "live") -> "QuerySet[Session]":
-    """The user's sessions of one of STATES, newest first, annotated with `has_expired`."""
     live = Q(revoked_at__isnull=True, expires_at__gt=Now())
     wanted = {"live": live, "ended": ~live, "all": Q()}[state]
     found = Session.objects.filter(wanted, user_id=user_id).annotate(has_expired=Q(expires_at__lte=Now()))
@@ -195,7 +190,6 @@ def of_user(user_id: str, state: str = "live") -> "QuerySet[Session]":
 
 
 def methods_of(session_ids: Collection[str]) -> dict[str, str]:
-    """By session id, how it was started, from the audit log. One query."""
     started = AuditEntry.objects.filter(action="session.started", target_id__in=session_ids)
     return {str(session_id): method for session_id, method in started.values_list("target_id", "detail__method")}
 
@@ -222,7 +216,6 @@ def end_where(condition: Q, reason: Reason) -> int:
 def revoke(
     condition: Q, *, actor: Caller | Actor, user_id: str, reason: Reason = "signed_out", scope: str | None = None
 ) -> int:
-    """End one user's sessions that meet `condition`; returns how many."""
     count = end_where(Q(user_id=user_id) & condition, reason)
     if count:
         audit.record("session.revoked", actor=actor, target_id=user_id, reason=reason, count=count, scope=scope)
@@ -230,7 +223,6 @@ def revoke(
 
 
 def purge(batch: int = 1000) -> int:
-    """Delete sessions that ended KEPT_AFTER_END ago; returns how many."""
     count = 0
     ended = Session.objects.filter(expires_at__lt=Now() - KEPT_AFTER_END).order_by("expires_at")
     while found := list(ended.values_list("pk", flat=True)[:batch]):

@@ -1,5 +1,3 @@
-"""The filter of the run list. Contract section 4.12."""
-
 import django_filters
 
 from functions.models import Run
@@ -7,8 +5,6 @@ from platform_site.http.errors import ValidationFailed
 
 
 class RunFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library is not typed
-    """Validates `status` and `trigger`; `functions.runs.history` finds the runs."""
-
     status = django_filters.ChoiceFilter(choices=Run.Status.choices)
     trigger = django_filters.ChoiceFilter(choices=Run.Trigger.choices)
 
@@ -17,7 +13,6 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
         fields = ("status", "trigger")
 
     def wanted(self) -> dict[str, str]:
-        """The given values by name. Raises ValidationFailed naming the parameter."""
         for name in self.data:
             if name in self.errors or not self.data[name]:
                 *others, last = (value for value, _ in self.filters[name].extra["choices"])

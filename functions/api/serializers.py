@@ -27,8 +27,6 @@ MAX_SECRETS: Final = 50
 
 
 class HostsField(fields.ListField):
-    """At most 20 hosts, lower case, each `host` or `host:port`."""
-
     child = fields.CharField(max_length=260)
 
     def __init__(self, **options: Any) -> None:
@@ -45,8 +43,6 @@ class HostsField(fields.ListField):
 
 
 class SecretsField(fields.ObjectField):
-    """`{"NAME": "value"}`; null removes one."""
-
     def to_internal_value(self, data: Any) -> dict[str, str | None]:
         secrets: dict[str, Any] = super().to_internal_value(data)
         if len(secrets) > MAX_SECRETS:
@@ -60,8 +56,6 @@ class SecretsField(fields.ObjectField):
 
 
 class SourceField(fields.CharField):
-    """A module in TypeScript or JavaScript, at most 512 KB."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(trim_whitespace=False, **options)
 

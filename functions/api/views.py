@@ -1,5 +1,3 @@
-"""REST endpoints of functions and runs. Contract sections 4.11 and 4.12."""
-
 from collections.abc import Callable
 from typing import Any
 

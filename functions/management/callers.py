@@ -8,7 +8,6 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 
 
 def caller_named(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
-    """The caller, and its view of the environment. Raises CommandError."""
     kinds = ("key",) if ids.matches("key", caller_id) else ("user", "account") if ids.matches("usr", caller_id) else ()
     for kind in kinds:
         found = restore_caller(kind, caller_id, place.environment_id)

@@ -17,7 +17,6 @@ def plain(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text of a tenant's code without control characters."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -1,5 +1,3 @@
-"""PostgreSQL's advisory locks, in one key space per purpose."""
-
 from enum import IntEnum
 from typing import Any
 
@@ -10,9 +8,7 @@ class LockSpace(IntEnum):
     NAMED = 0
     """Prefixed keys (`functions:env_…`), and environments to be created."""
     SCHEMA = 1
-    """Fill or drop an environment's schema, in one transaction."""
     INDEXES = 2
-    """Build an environment's due indexes."""
     UNIQUE_INDEXES = 3
     """Build unique indexes for a schema change."""
     POOL = 4
@@ -20,7 +16,6 @@ class LockSpace(IntEnum):
     ENVIRONMENT = 5
     """Shared: write rows that name the environment. Exclusive: mark it as deleted, or drop its schema."""
     ORPHANED_SCHEMA = 6
-    """Drop or reset an environment's schema, in many transactions."""
 
 
 def lock(cursor: Any, space: LockSpace, key: str) -> None:

@@ -25,7 +25,6 @@ class Debouncer:
         self._thread: threading.Thread | None = None
 
     def after_commit(self, using: str) -> None:
-        """Wake a worker for the region `using` after the current transaction, if any."""
         transaction.on_commit(partial(self.wake, using), using=using)
 
     def wake(self, using: str) -> None:

@@ -36,11 +36,8 @@ from platform_site.fastpath.libpq import session
 logger = logging.getLogger(__name__)
 
 _LATE: Final = 3
-"""Periods without a run before a process stops waiting for beat or another process."""
 _STALL_SECONDS: Final = 5.0
-"""Minimum before a running job counts as stalled."""
 _FREQUENT: Final = 15.0
-"""Jobs with at most this period are run in the thread with a connection."""
 _STALE: Final = 3600.0
 """Seconds after which an unconsumed task is dropped, and so the maximum clock difference between beat and worker."""
 
@@ -54,10 +51,9 @@ class PeriodicJob:
     seen_at: float = field(default_factory=time.monotonic)
     """When this process last ran it or saw it run."""
     ran_at: float = -math.inf
-    """When this process last ran it or saw it run; never at first."""
+    """As `seen_at`; -inf before the first time."""
 
     def run(self) -> bool:
-        """Run it, unless another process is running it."""
         with _run_exclusively(self.name, self.using, timeout=max(_STALL_SECONDS, self.every * _LATE)) as ours:
             self.seen_at = self.ran_at = time.monotonic()
             if ours:
@@ -135,7 +131,6 @@ def _steady_now() -> datetime:
 
 
 def beat_schedule() -> dict[str, dict[str, Any]]:
-    """Unconsumed tasks accumulate for at most an hour, about four per second with three regions."""
     return {
         found.name: {
             "task": run_job.name,
@@ -149,7 +144,6 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
 
 @shared_task(name="platform.run_sweep")
 def run_job(name: str) -> None:
-    """Run a job for beat. Ignores unknown names and repeated requests."""
     found = _jobs.get(name)
     if found is not None and time.monotonic() - found.ran_at >= found.every / 2:
         clock = _schedulers.get(found.using) if found.every <= _FREQUENT and found.using != DEFAULT_DB_ALIAS else None
@@ -166,8 +160,6 @@ _schedulers: Final[dict[str, "SchedulerThread"]] = {}
 
 
 class SchedulerThread(threading.Thread):
-    """A worker's scheduler for one database, started by `platform_site.celery`."""
-
     def __init__(self, using: str = DEFAULT_DB_ALIAS, tick: float = 1.0) -> None:
         super().__init__(name=f"sweeps-{using}", daemon=True)
         self._using, self._tick = using, tick
@@ -232,7 +224,6 @@ class SchedulerThread(threading.Thread):
 
 
 def stop_schedulers(seconds: float) -> None:
-    """Stop all, and wait at most so long for each. Running jobs may be interrupted."""
     stopped = list(_schedulers.values())
     for clock in stopped:
         clock.stop()

@@ -1,5 +1,3 @@
-"""Periodic jobs that delete expired idempotency records."""
-
 from django.db import DEFAULT_DB_ALIAS
 
 from platform_site.background.periodic import periodic_job, periodic_job_per_region

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """For argparse: a number from `least` (0 or more) to `most`."""
-
     def read(text: str) -> int:
         digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
         if not digits or not least <= int(text) <= most:

@@ -1,5 +1,3 @@
-"""Commands with formatted epilogs, and confirmation by operators."""
-
 from argparse import RawDescriptionHelpFormatter
 from typing import Any, ClassVar
 

@@ -1,5 +1,3 @@
-"""`manage.py help`: our commands with descriptions, Django's by name."""
-
 import re
 import shutil
 import textwrap
@@ -15,12 +13,10 @@ _OURS: Final = {
     "webhooks": "Webhooks",
     "functions": "Functions",
 }
-"""Headings of our packages, in order."""
 
 
 class Overview(ManagementUtility):
     def main_help_text(self, commands_only: bool = False) -> str:
-        """The page, as wide as the terminal; with `commands_only` one name per line, for shells."""
         if commands_only or self.settings_exception is not None:  # without settings our commands cannot be imported
             return super().main_help_text(commands_only)
         width = min(shutil.get_terminal_size().columns, 120)

@@ -16,7 +16,6 @@ OWNERS: Final = 10_000
 FIRST_PENALTY: Final = 60.0
 LONGEST_PENALTY: Final = 3600.0
 _PROVEN, _UNKNOWN, _SLOW = range(3)
-"""The best first."""
 
 
 class Full(Exception):
@@ -27,11 +26,9 @@ class Full(Exception):
 class _Owner:
     held: int = 0
     is_proven: bool = False
-    """Whether it was fast since it was last slow."""
     times_slow: int = 0
     slow_until: float = -math.inf
     slow_at: float = -math.inf
-    """When it was last slow."""
 
     def standing(self, now: float) -> int:
         if now < self.slow_until:
@@ -56,13 +53,10 @@ class _Owner:
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A taken slot."""
-
     owner: str
     since: float
     give_way: Callable[[], None] | None
     is_leaving: bool = False
-    """Whether it was asked to give way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +156,6 @@ class FairSemaphore:
         return owner.held < max(1, math.ceil(each * (self.most - others) / self.most))
 
     def _claims(self, now: float) -> list[tuple[int, int, int]]:
-        """By waiting operation: standing, slots held and waited for, position; smaller first."""
         before: Counter[str] = Counter()
         claims = []
         for place, waiter in enumerate(self._line):
@@ -172,7 +165,6 @@ class FairSemaphore:
         return claims
 
     def _let_in(self, now: float) -> None:
-        """Give free slots to the best claims."""
         while len(self._holds) < self.most and self._line:
             for *_, place in sorted(self._claims(now)):
                 if self._has_room(self._line[place].owner, now):
@@ -188,7 +180,6 @@ class FairSemaphore:
         self._changed.notify_all()
 
     def _shorten_line(self, now: float) -> None:
-        """Refuse the worst claims of a full queue."""
         while self._most_waiting is not None and len(self._line) > self._most_waiting:
             *_, place = max(self._claims(now))
             del self._line[place]
@@ -215,6 +206,5 @@ class FairSemaphore:
                 hold.give_way()
 
     def _until_one_is_lent(self, now: float) -> float:
-        """Seconds; at most `firm`."""
         ages = [now - hold.since for hold in self._holds if hold.give_way is not None and not hold.is_leaving]
         return max(0.01, min((self.firm - age for age in ages if age < self.firm), default=self.firm))

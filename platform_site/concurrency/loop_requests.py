@@ -29,12 +29,10 @@ class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         self.loop = loop
         self.connections: dict[str, Any] = {}
         self.may_be_counted = False
-        """Whether a round trip to Redis, which counts the request, was started."""
         self.has_written = False
         """Whether it may have changed something and cannot be repeated."""
 
     def wait(self) -> Any:
-        """Yield to the loop; returns what the resuming callback passes."""
         return self.parent.switch()
 
     def pause(self, seconds: float) -> None:
@@ -42,7 +40,6 @@ class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         self.wait()
 
     def in_thread(self, call: Callable[[], Result]) -> Result:
-        """The result of `call()` in another thread."""
         future = _executor().submit(call)
         future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self.switch))
         self.wait()
@@ -96,7 +93,6 @@ class Readiness:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing unexpected has arrived."""
         return self._descriptor is not None
 
     def wait(self, request: LoopRequest, *, writable: bool = False, seconds: float | None = None) -> bool:

@@ -1,5 +1,3 @@
-"""A bounded cache: two generations of a dictionary, without a lock."""
-
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 

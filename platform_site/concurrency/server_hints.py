@@ -33,5 +33,4 @@ def can_be_repeated(request: HttpRequest) -> bool:
 
 
 def is_repeated(request: HttpRequest) -> bool:
-    """Whether the request was parked before, and so counted."""
     return REPEATED in request.__dict__

@@ -43,9 +43,7 @@ Status = Literal["applied", "completing"]
 @dataclass(frozen=True, slots=True)
 class Outcome:
     status: Status
-    """`completing`: the region is changed, the control database follows."""
     version: str | None
-    """Of the plan's parts; None while completing."""
 
 
 def apply(
@@ -157,7 +155,6 @@ def _change_region(
     change: Callable[[], None],
     caller: Caller,
 ) -> None:
-    """One transaction. Raises LockNotWon: repeat it."""
     using = place.cluster
     with schema_apply.locks_or_not(), transaction.atomic(using=using):
         environment_locks.lock_shared_in_region(place.environment_id, using)

@@ -1,5 +1,3 @@
-"""What a submitted configuration would change."""
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -44,14 +42,12 @@ class Change:
 
     @property
     def to_confirm(self) -> str | None:
-        """The name that confirms it; None if not needed."""
         return (self.operation or self.path) if self.destructive or self.kind == "trust" else None
 
 
 @dataclass(slots=True)
 class Plan:
     version: str
-    """Of the compared parts."""
     changes: list[Change] = field(default_factory=list)
     missing_secrets: list[str] = field(default_factory=list)
     warnings: list[FieldError] = field(default_factory=list)
@@ -175,7 +171,6 @@ def _items(
     trust: frozenset[str],
     defaults: Item | None = None,
 ) -> Iterator[Change]:
-    """By name. A new item is an addition, besides its trust settings."""
     for name in sorted(now.keys() | wanted.keys()):
         path = f"{part}.{name}"
         if name not in wanted:
@@ -189,7 +184,6 @@ def _items(
 
 
 def _fields(path: str, now: Item, wanted: Item, trust: frozenset[str]) -> Iterator[Change]:
-    """Fields missing in `wanted` stay."""
     for name in sorted(wanted):
         before, after = now.get(name), wanted[name]
         if before == after:

@@ -1,11 +1,8 @@
-"""Secrets in a configuration: masks them in URLs, and finds misplaced ones. Pure."""
-
 import re
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 REFERENCE: Final = "$secret:"
-"""Replaces a secret, followed by a name."""
 
 _KNOWN: Final = re.compile(
     r"\b(?:sk|rk|whsec)_[A-Za-z0-9_+/=]{16,}"
@@ -25,7 +22,6 @@ _PLACEHOLDER: Final = re.compile(r"\{[a-z_]+\}", re.ASCII)
 
 
 def first_line_with_secret(text: str) -> int | None:
-    """The first line that looks like it has a secret; None without one."""
     found = _KNOWN.search(text)
     return None if found is None else text.count("\n", 0, found.start()) + 1
 

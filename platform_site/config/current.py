@@ -1,5 +1,3 @@
-"""The current configuration of an environment."""
-
 import hashlib
 from base64 import b32encode
 from collections.abc import Collection, Mapping
@@ -23,7 +21,6 @@ from webhooks.models import Webhook
 
 PARTS: Final = ("schema", "functions", "webhooks", "auth", "origins")
 IN_REGION: Final = frozenset({"schema", "functions", "webhooks"})
-"""The others are in the control database."""
 READ_SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "schema": ("schema:read",),
     "functions": ("functions:read",),
@@ -32,7 +29,6 @@ READ_SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "origins": ("environments:read",),
 }
 MAX_SOURCE_CHARACTERS: Final = 8 * 2**20
-"""Of all functions in one document."""
 _FUNCTION_FIELDS: Final = ("timeout_ms", "memory_mb", "invoke", "attempts", "schedule")
 _WEBHOOK_FIELDS: Final = ("filter", "columns", "ordering", "description", "enabled")
 ENDPOINTS: Final = (
@@ -49,7 +45,6 @@ class Configuration:
 
     parts: dict[str, Any]
     secrets: frozenset[str] = field(default_factory=frozenset)
-    """`function.NAME` of each secret with a value."""
 
     @property
     def version(self) -> str:
@@ -131,7 +126,6 @@ def _secrets_with_values(place: EnvironmentRef) -> frozenset[str]:
 
 
 def _webhooks(place: EnvironmentRef) -> dict[str, Any]:
-    """By name, or by id without one; without those of terminals."""
     live = Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)
     return {
         each.name or each.pk: {
@@ -156,7 +150,6 @@ def _auth(place: EnvironmentRef) -> dict[str, Any]:
 
 
 def _provider(provider: IdentityProvider) -> dict[str, Any]:
-    """Without empty fields."""
     urls = {name: getattr(provider, name) for name in ENDPOINTS}
     found = {
         **{name: credentials.masked(url) for name, url in urls.items() if url is not None},

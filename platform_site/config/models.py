@@ -27,7 +27,6 @@ class StoredPlan(models.Model):
     document_text = models.TextField()
     """JSON text: the order of columns matters."""
     changes = models.JSONField()
-    """Path, kind and operation of each change."""
     confirm = models.JSONField()
     version_in_region = models.CharField(max_length=30)
     version_in_control = models.CharField(max_length=30)
@@ -62,7 +61,6 @@ class MergeBase(models.Model):
     """The last common state of a branch and another environment."""
 
     environment_id = models.CharField(max_length=30)
-    """The branch."""
     other_id = models.CharField(max_length=30, db_index=True)
     parts = models.JSONField()
     names = models.JSONField()
@@ -79,13 +77,10 @@ class MergeBase(models.Model):
 
 
 class ConfigVersion(models.Model):
-    """The replaced parts of a configuration, to go back to."""
-
     environment_id = models.CharField(max_length=30)
     version = models.CharField(max_length=30)
     schema_version = models.IntegerField()
     compressed_document = models.BinaryField()
-    """JSON, with sources."""
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

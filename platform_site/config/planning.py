@@ -1,5 +1,3 @@
-"""Creates stored plans: from a document, or by a merge."""
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +21,6 @@ class Planned:
 
 
 def of_document(place: EnvironmentRef, document: Mapping[str, Any], parts: Collection[str], author: Caller) -> Planned:
-    """Raises ValidationFailed and the errors of `comparison.plan`."""
     wanted = submitted.check(place, document)
     now = current.read(place, parts)
     found = comparison.plan(place, now, wanted)
@@ -38,7 +35,6 @@ def of_merge(
     resolve: Mapping[str, Any],
     author: Caller,
 ) -> Planned:
-    """Raises as `of_document` and `merging.merge`."""
     _refuse_secrets(resolve)
     merge = merging.merge(place, source, include=include, resolve=resolve)
     plan = _compared(place, merge)

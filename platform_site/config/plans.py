@@ -1,5 +1,3 @@
-"""Stored plans."""
-
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -27,7 +25,6 @@ BATCH: Final = 500
 
 
 def versions_of(configuration: Configuration) -> tuple[str, str]:
-    """The versions of the region's and of the control database's parts."""
     in_region = {name: part for name, part in configuration.parts.items() if name in current.IN_REGION}
     in_control = {name: part for name, part in configuration.parts.items() if name not in current.IN_REGION}
     return Configuration(in_region).version, Configuration(in_control).version
@@ -41,7 +38,6 @@ def store(
     plan: Plan,
     merge: Mapping[str, Any] | None = None,
 ) -> StoredPlan:
-    """Store a plan; `now` is the compared configuration."""
     using = place.cluster
     in_region, in_control = versions_of(now)
     with transaction.atomic(using=using):

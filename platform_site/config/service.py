@@ -1,5 +1,3 @@
-"""Plans and applies configurations with a caller's permissions, for the API and `manage.py config`."""
-
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -79,7 +77,6 @@ def apply(
     resolve: Mapping[str, Any] | None,
     caller: Caller,
 ) -> tuple[StoredPlan, Outcome]:
-    """Raises NotFound, Forbidden, PreconditionFailed and the errors of `apply.apply`."""
     stored = plans.find(place, plan_id)
     current.require_scopes(caller, write_scopes(stored.parts, stored.document))
     source = None

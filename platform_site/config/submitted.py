@@ -33,8 +33,6 @@ _WEBHOOK_NAME: Final = re.compile(rf"{WEBHOOK_NAME}|wh_[0-9a-z]{{26}}", re.ASCII
 
 
 class FunctionConfig(Deployment):
-    """Missing fields stay."""
-
     source = SourceField(required=False)
     secrets = None  # type: ignore[assignment]
     secret_names = fields.ListField(
@@ -67,8 +65,6 @@ class AuthConfig(SettingsInput, BranchAuthConfig):
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A valid document, as `current.Configuration.parts`."""
-
     parts: dict[str, Any]
     schema: Schema | None
     sources: dict[str, str]
@@ -105,7 +101,6 @@ def refuse_secrets(document: Mapping[str, Any]) -> None:
 
 
 def _secrets_in(document: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Except in sources, for which the plan warns."""
     waiting: list[tuple[str, ...]] = [(part,) for part in document]
     values: dict[tuple[str, ...], Any] = {(part,): value for part, value in document.items()}
     while waiting:
@@ -131,7 +126,6 @@ def _shown(path: tuple[str, ...]) -> str:
 
 
 def _is_field_of_item(path: tuple[str, ...]) -> bool:
-    """Not a column in a filter, nor a function's name."""
     depth = len(path)
     return depth == 3 if path[0] in ("functions", "webhooks") else path[0] == "auth" and depth in (2, 4)
 
@@ -196,7 +190,6 @@ _SETS: Final = ("allowed_hosts", "on", "secret_names", "events", "scopes", "redi
 
 
 def _normal(values: dict[str, Any]) -> dict[str, Any]:
-    """Sorted where order has no meaning, as in `current`."""
     return {name: sorted(value or ()) if name in _SETS else value for name, value in values.items()}
 
 
@@ -231,7 +224,6 @@ def _origins(raw: Any, errors: list[FieldError]) -> list[str]:
 def _check_webhooks(
     place: EnvironmentRef, webhooks: Mapping[str, Any], schema: Schema | None, errors: list[FieldError]
 ) -> None:
-    """By the document's schema."""
     if not any(each.get("filter") or each.get("columns") for each in webhooks.values()):
         return
     schema = schema or schema_service.current(place).schema

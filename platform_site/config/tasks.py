@@ -1,5 +1,3 @@
-"""Periodic jobs of configurations."""
-
 from typing import Final
 
 from django.conf import settings

@@ -1,5 +1,3 @@
-"""Stored versions of configurations, to go back to."""
-
 import zlib
 from typing import Any, Final
 
@@ -14,7 +12,6 @@ from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
 
 MOST: Final = 20
-"""Per environment."""
 
 
 def store(place: EnvironmentRef, now: Configuration) -> None:

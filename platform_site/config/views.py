@@ -121,8 +121,6 @@ class ApplyResponse(Serializer):
 
 
 class ConfigViewSet(ApiViewSet):
-    """The required scopes follow from the parts."""
-
     required_scopes = {"retrieve": None, "plan": None, "apply": None}
     query_parameters = {"retrieve": frozenset({"parts"})}
     also_raises: ClassVar = {

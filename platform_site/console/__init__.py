@@ -32,7 +32,6 @@ _SIDEBAR: Final = (
 
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:
-    """The dashboard and timeline, then one group per app."""
     top = [
         {"title": "Dashboard", "icon": "dashboard", "link": reverse("admin:index")},
         {"title": "Timeline", "icon": "timeline", "link": reverse("console:timeline")},
@@ -54,13 +53,11 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
 
 
 def list_of(label: str, request: HttpRequest) -> str | None:
-    """The URL of a model's list; None if not permitted."""
     page = admin.site.get_model_admin(apps.get_model(label))
     return list_url(label) if page.has_view_permission(request) else None
 
 
 def listed_as(link: str) -> str | None:
-    """The sidebar's name of this URL, or None."""
     return _names().get(link)
 
 

@@ -17,8 +17,6 @@ _HEAD: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One colour of a chart: name, CSS class and a value per bar."""
-
     name: str
     colour: str
     """`good`, `bad`, `worse` or `plain`."""

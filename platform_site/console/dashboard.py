@@ -124,7 +124,6 @@ def _rows(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def _control(samples: dict[str, Sample], now: datetime) -> tuple[dict[str, Any], datetime]:
-    """The last stored counts, or new ones."""
     sample = samples.get(rollups.CONTROL)
     if sample is not None and sample.measured_at is not None and now - sample.measured_at < CONTROL_FRESH:
         return sample.values, sample.measured_at
@@ -146,7 +145,6 @@ def _counts(control: dict[str, Any], seen: Links) -> list[Metric]:
 
 
 def _warnings(control: dict[str, Any], samples: dict[str, Sample], now: datetime, seen: Links) -> list[Metric]:
-    """Items that need attention."""
     late = Project.objects.filter(deleted_at__lt=Now() - timedelta(minutes=5)).count()
     found = []
     if control["environments_failed"]:
@@ -221,7 +219,6 @@ def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -
 
 
 def _endpoints(since: datetime, seen: Links) -> list[dict[str, Any]]:
-    """The busiest endpoints, with their 95th percentile."""
     places = ", ".join(f"sum(coalesce(buckets[{place + 1}], 0))::bigint" for place in range(len(metrics.BOUNDS)))
     found = []
     for method, route, requests, client, server, *buckets in _rows(_BY_ENDPOINT.format(buckets=places), [since])[:TOP]:
@@ -246,7 +243,6 @@ def _endpoint_label(route: str) -> str:
 def _regions(
     samples: dict[str, Sample], rows: list[tuple[Any, ...]], now: datetime, seen: Links
 ) -> list[dict[str, Any]]:
-    """A card per region."""
     found = []
     for region in settings.REGION_DATABASES:
         sample = samples.get(region)
@@ -285,8 +281,6 @@ def _regions(
 
 
 def _later_work(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
-    """Deliveries and runs by hour, over all regions."""
-
     def by_hour(place: int) -> list[int]:
         return [sum(row[place] for row in rows if row[1].astimezone(UTC) == hour) for hour in hours]
 
@@ -339,7 +333,6 @@ def _limited(since: datetime, seen: Links) -> list[dict[str, Any]]:
 
 
 def _recent(seen: Links) -> list[dict[str, Any]]:
-    """The latest audit entries, if permitted."""
     if seen.list("accounts.AuditEntry") is None:
         return []
     return [

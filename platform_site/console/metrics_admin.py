@@ -1,5 +1,3 @@
-"""Read-only lists of metrics by bucket."""
-
 from typing import Any
 
 from django.contrib import admin

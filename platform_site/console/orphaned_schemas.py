@@ -22,7 +22,6 @@ from projects.provisioning.orphaned_schemas import NotOrphaned, describe, drop
 from projects.provisioning.schemas import SchemaBusy
 
 SHOWN: Final = 50
-"""Per region."""
 _DROP: Final = AdminAction(
     "Drop the schema",
     "Its tables and rows go for good, with what the region keeps of the environment: webhooks, functions, events and "

@@ -19,7 +19,6 @@ from projects.models import Environment, Project
 MOST: Final = 24
 """Maximum of shown items; the lists show all."""
 MEASURED: Final = 3
-"""Environments whose usage is counted."""
 
 _TABLES = """
 SELECT n.nspname, c.relname, greatest(c.reltuples::bigint, pg_stat_get_live_tuples(c.oid), 0),
@@ -46,10 +45,7 @@ SELECT environment_id, count(*) FROM platform.functions_function WHERE environme
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """One limit of the plan, its usage, and the environment."""
-
     name: str
-    """As in `PlanLimits`."""
     where: str
     used: int
     limit: int
@@ -70,7 +66,6 @@ class Used:
 
 
 def overview(project: Project) -> dict[str, Any]:
-    """The context of `templates/admin/projects/project/overview.html`."""
     found = list(project.environments.exclude(status="deleting").order_by("name")[: MOST + 1])
     ids = [environment.pk for environment in found[:MOST]]
     keys = dict(
@@ -111,7 +106,6 @@ def overview(project: Project) -> dict[str, Any]:
 def _in_its_region(
     project: Project, environments: list[Environment], region: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Fills `region` by environment; returns tables and versions."""
     cluster, project_id = project.cluster, project.pk
     ids = [environment.pk for environment in environments]
     names = {environment.pk: environment.name for environment in environments}

@@ -27,9 +27,7 @@ MAX_CATCH_UP: Final = timedelta(days=1)
 CATCH_UP_STEP: Final = timedelta(hours=1)
 RETENTION: Final = timedelta(days=2)
 MOST: Final = 10_000
-"""Maximum count of waiting items."""
 SLOWEST: Final = 20
-"""Stored functions per region and bucket."""
 DAYS: Final = 14
 CONTROL: Final = "control"
 
@@ -100,7 +98,6 @@ def _bucket_of(at: datetime) -> datetime:
 
 
 def _sum_up(region: str, since: datetime, until: datetime) -> None:
-    """Replace the buckets from `since` to `until`."""
     span = {"since": since, "until": until}
     with connections[region].cursor() as cursor:
         cursor.execute(ATTEMPTS, span)

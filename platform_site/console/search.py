@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 EACH: Final = 5
 SHORTEST: Final = 2
-"""Minimum characters to search names."""
 TIMEOUT_MS: Final = 500
 _TABLES: Final = """
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

@@ -40,7 +40,6 @@ from webhooks.models import Attempt, Delivery, Webhook
 
 MOST: Final = 50
 LONGEST: Final = 120
-"""`table/row id`, or a client's request id."""
 REQUESTS: Final = 5
 
 KINDS: Final = frozenset({"audit", "request", "event", "delivery", "run"})
@@ -78,8 +77,6 @@ logger = logging.getLogger("platform.console")
 
 @dataclass(slots=True)
 class Timeline:
-    """`unavailable`: regions. `hint`: advice if nothing was found."""
-
     text: str
     environment_id: str = ""
     entries: list[Entry] = field(default_factory=list)
@@ -123,8 +120,6 @@ def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = N
 
 
 class _Gathered:
-    """What has been found so far, deduplicated."""
-
     def __init__(self, timeline: Timeline, within: EnvironmentRef | None, kinds: Kinds) -> None:
         self._timeline = timeline
         self._within = within.environment_id if within else None
@@ -167,7 +162,6 @@ class _Gathered:
             self.add(request_entry(entry, using) for entry in newest)
 
     def events(self, using: str, which: Q) -> None:
-        """Events with their deliveries, attempts, and triggered runs."""
         known = self.own("event", OutboxEvent.objects.using(using).filter(which))
         events = list(self.cut(list(known.order_by("-sequence")[: MOST + 1])))
         for event in events:
@@ -201,7 +195,6 @@ class _Gathered:
 
 
 def _in(found: Timeline, region: str | None, look: Callable[[str], None]) -> None:
-    """Search in one region, if it is available."""
     if region is None:
         return
     try:
@@ -256,7 +249,6 @@ def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
 
 
 def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
-    """The environment's newest events and runs."""
     gathered.events(using, Q(environment_id=environment_id))
     with connections[using].cursor() as cursor:
         cursor.execute(_NEWEST_RUNS, [environment_id, MOST + 1])
@@ -265,7 +257,6 @@ def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
 
 
 def _row(gathered: _Gathered, using: str, text: str, environment_id: str) -> None:
-    """The events of one row; without its table, of all tables."""
     if "/" in text:
         subjects = [text]
     else:
@@ -276,7 +267,6 @@ def _row(gathered: _Gathered, using: str, text: str, environment_id: str) -> Non
 
 
 def _follow_requests(gathered: _Gathered) -> None:
-    """What else the found requests did."""
     requests = sorted(gathered.requests)[:REQUESTS]
     if not requests:
         return

@@ -1,5 +1,3 @@
-"""Entries of the timeline."""
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -24,7 +22,6 @@ class Entry:
     tone: str = ""
     """`good`, `bad` or nothing."""
     depth: int = 0
-    """Distance from its cause: 0 for the request."""
     region: str = ""
 
 

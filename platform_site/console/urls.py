@@ -1,5 +1,3 @@
-"""URLs of the console's own pages, included before the admin's."""
-
 from django.contrib import admin
 from django.urls import path
 

@@ -1,5 +1,3 @@
-"""The console's pages without a model: timeline and waiting items."""
-
 from typing import Any, Final
 
 from django.conf import settings
@@ -22,7 +20,6 @@ from projects.provisioning.suspension import suspended_in
 SHOWN: Final = 50
 
 _SECTIONS: Final = {"wh": "webhooks", "dlv": "webhooks", "fn": "functions", "run": "functions"}
-"""The section of `/console` for ids of this kind."""
 
 _SQL: Final = sql_files.load(__file__, reached=REACHED)
 _DUE: Final = _SQL["due"]
@@ -34,7 +31,6 @@ _LISTS: Final = {"due": _DUE, "unrelayed": _UNRELAYED, "pending_events": _PENDIN
 
 
 def _for_staff(request: HttpRequest) -> None:
-    """Whether the person may read the audit log."""
     page = admin.site._registry[AuditEntry]
     if not page.has_view_permission(request):
         raise PermissionDenied
@@ -42,7 +38,6 @@ def _for_staff(request: HttpRequest) -> None:
 
 @require_safe
 def timeline(request: HttpRequest) -> HttpResponse:
-    """`?q=` any id, `&environment=` for a row's."""
     _for_staff(request)
     text, environment_id = request.GET.get("q", ""), request.GET.get("environment", "")
     found = timelines.of(text.replace("\0", ""), environment_id.replace("\0", ""))
@@ -56,7 +51,6 @@ def timeline(request: HttpRequest) -> HttpResponse:
 
 
 def _console_page(found: timelines.Timeline) -> str:
-    """The page of `/console` where operators with a grant can stop it, or empty."""
     section = _SECTIONS.get(found.text.partition("_")[0])
     facts = [value for entry in found.entries for name, value in entry.facts if name == "environment"]
     place = place_of(facts[0]) if section and facts else None
@@ -65,7 +59,6 @@ def _console_page(found: timelines.Timeline) -> str:
 
 @require_safe
 def waiting(request: HttpRequest, region: str) -> HttpResponse:
-    """What waits in one region, except for suspended projects."""
     _for_staff(request)
     if region not in settings.REGION_DATABASES:
         raise Http404("There is no such region.")

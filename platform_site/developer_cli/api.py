@@ -26,7 +26,6 @@ _HINTS = {
 
 
 def path_part(text: str) -> str:
-    """`text` as one path segment."""
     if text in ("", ".", "..") or "/" in text:
         raise Failure(Exit.USAGE, "invalid_name", f'"{text}" is not a name.')
     try:
@@ -62,7 +61,6 @@ class Api:
         return self._object(self.request("GET", path, params=params))
 
     def has_page(self, path: str) -> bool:
-        """Whether the service has a console page at `path`."""
         return self._send_with_retries("GET", f"{self.url}{path}", {}, None, {}).status_code != 404
 
     def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
@@ -151,7 +149,6 @@ class Api:
         )
 
     def _refresh(self, used: store.Credentials) -> None:
-        """New tokens, unless another process has refreshed them."""
         with store.locked():
             stored = store.credentials(self.url)
             if stored is not None and stored.refresh_token and stored.token != used.token:

@@ -47,7 +47,6 @@ class Backend:
 
 
 def read(folder: Path) -> Backend:
-    """Raises Failure with the first error."""
     if not folder.is_dir():
         raise Failure(Exit.USAGE, "no_folder", f"There is no folder {folder}.", "Run `platform pull` to create it.")
     found = Backend(
@@ -155,7 +154,6 @@ def _check_webhooks(found: Backend) -> None:
 
 
 def suspicious_sources(found: Backend) -> list[str]:
-    """A warning for each source that seems to have a secret."""
     return [
         f"{path}:{text.count(chr(10), 0, secret.start()) + 1} contains what looks like a secret; use ctx.secrets."
         for path, text in found.sources.values()
@@ -176,7 +174,6 @@ def _lines(text: str) -> Iterator[tuple[str, int]]:
         return found.end() if found else at
 
     def walk(at: int, path: str) -> Iterator[tuple[str, int]]:
-        """Yields the fields below `path`; the final position is in `ends`."""
         opened, index = text[at], 0
         if opened not in "{[":
             ends[0] = decoder.raw_decode(text, at)[1]

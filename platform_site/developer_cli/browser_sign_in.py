@@ -72,7 +72,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def sign_in(api: Api) -> Answer:
-    """The tokens of a new session."""
     if not api.has_page(PATH):
         raise Failure(
             Exit.INCOMPATIBLE, "server_too_old", f"{api.url} has no sign-in for the command in the browser.", _PASSWORD
@@ -94,7 +93,6 @@ def sign_in(api: Api) -> Answer:
 
 
 def phrase_of(challenge: str) -> str:
-    """Shown by the page, too."""
     digest = hashlib.sha256(challenge.encode()).hexdigest().upper()
     return f"{digest[:4]}-{digest[4:8]}"
 

@@ -33,7 +33,6 @@ class Failure(Exception):
         self.fields, self.request_id = fields or [], request_id
 
     def as_json(self) -> dict[str, Any]:
-        """As the API's errors, with `hint`."""
         error = {"code": self.code, "message": self.message, "hint": self.hint, "request_id": self.request_id}
         error = {name: value for name, value in error.items() if value}
         return {"error": {**error, "fields": self.fields} if self.fields else error}

@@ -10,7 +10,6 @@ _SERVICE = "platform"
 
 
 def write(url: str, tokens: dict[str, Any]) -> bool:
-    """Whether a keyring has stored them."""
     try:
         import keyring
         from keyring.backends import fail, null
@@ -26,7 +25,6 @@ def write(url: str, tokens: dict[str, Any]) -> bool:
 
 
 def read(url: str) -> dict[str, Any]:
-    """Raises Failure if the keyring is locked or has no tokens."""
     try:
         import keyring
 

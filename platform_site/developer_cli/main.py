@@ -1,5 +1,3 @@
-"""The entry point of `platform`."""
-
 import sys
 from typing import Any
 

@@ -28,7 +28,6 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON value, also for errors.", callback=use_json, is_eager=True),
 ]
-"""Every command's option."""
 
 
 def accept_every_character() -> None:
@@ -47,7 +46,6 @@ def is_terminal() -> bool:
 
 
 def plain(value: Any) -> str:
-    """Without control characters."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -68,7 +66,6 @@ def result(value: Any, text: str) -> None:
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str], empty: str) -> None:
-    """JSON, a table in a terminal, or tab-separated lines in a pipe."""
     if _State.json:
         print_json(list(rows))
     elif not rows:
@@ -99,7 +96,6 @@ def _cell(value: Any) -> str:
 
 
 def note(text: str) -> None:
-    """A remark; nothing with `--json`."""
     if not _State.json:
         print(plain(text), file=sys.stderr)
 

@@ -23,7 +23,6 @@ class Change:
     """The function's name or the webhook's id; empty for a new webhook."""
     file: JsonFile | None = None
     prefix: str = ""
-    """The path in `file` of `body`."""
 
     def as_json(self) -> dict[str, Any]:
         return {"part": self.part, "change": self.change, "destructive": self.destructive, "sql": self.sql}
@@ -37,7 +36,6 @@ class Plan:
     """Functions and webhooks missing in the folder. They stay."""
     schema_version: int = 0
     auth: dict[str, Any] = field(default_factory=dict)
-    """The service's plan for auth.json."""
 
 
 def make(api: "Api", backend: Backend) -> Plan:

@@ -1,5 +1,3 @@
-"""The service, credentials and environment of a command."""
-
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +13,6 @@ Environment = Annotated[
     str | None,
     typer.Option("--environment", "-e", help="Name or id of an environment, instead of the linked one."),
 ]
-"""The option of commands on an environment."""
 
 
 def service_url(given: str | None = None) -> str:
@@ -79,7 +76,6 @@ def chosen(entries: list[dict[str, Any]], given: str, kind: str, where: str) -> 
 
 
 def environment_api(given: str | None) -> Api:
-    """The API of the linked environment, or of `given` in the linked project."""
     url = service_url()
     linked = store.find_link()
     if linked is not None and store.normal_url(linked[1].url) != url:

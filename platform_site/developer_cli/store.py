@@ -74,7 +74,6 @@ def normal_url(url: str) -> str:
 
 
 def write_file(path: Path, text: str, mode: int | None = None) -> None:
-    """Replace the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -148,7 +147,6 @@ def save_credentials(url: str, value: Credentials | None) -> None:
 
 
 def find_link() -> tuple[Path, Link] | None:
-    """The link of this folder or the nearest parent."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         path = folder / LINK_FILE

@@ -33,7 +33,6 @@ class Activity:
     """The charts' figures: the hour, then a cell for each of `heads`."""
     is_empty: bool
     is_cut: bool
-    """Whether a count stopped at MOST."""
 
 
 @page("home")
@@ -43,7 +42,6 @@ def activity(console: Console) -> HttpResponse:
 
 
 def place(console: Console) -> EnvironmentRef | None:
-    """The environment; None while its project is suspended."""
     return None if console.project["suspended_at"] else place_of(console.environment["id"])
 
 

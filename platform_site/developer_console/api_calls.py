@@ -51,12 +51,9 @@ def answer_of(response: HttpResponse) -> Answer:
 
 @dataclass(slots=True)
 class ApiClient:
-    """The API for one account's session. `request` is the page's."""
-
     request: HttpRequest
     signed_in: SignedIn
     staff_grant: StaffGrant | None = None
-    """The grant of staff."""
     _token: str | None = field(default=None, init=False)
 
     def call(

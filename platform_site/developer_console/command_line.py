@@ -21,8 +21,6 @@ _STATE: Final = re.compile(r"[A-Za-z0-9_-]{22,128}", re.ASCII)
 
 @dataclass(frozen=True)
 class Asked:
-    """`origin` is that of the command's port."""
-
     origin: str
     state: str
     code_challenge: str
@@ -36,7 +34,6 @@ class Asked:
 
 @signed_in_page
 def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
-    """`/console/command-line?port=…&state=…&code_challenge=…`."""
     asked = _read(request)
     me = client.call("GET", "/v1/auth/me").data  # raises Refused if the session has ended
     if request.method == "POST":
@@ -63,7 +60,6 @@ def _issue(user: User, asked: Asked) -> str:
 
 
 def _read(request: HttpRequest) -> Asked:
-    """Raises Refused."""
     port, state, challenge = (request.GET.get(name, "") for name in ("port", "state", "code_challenge"))
     well_formed = _PORT.fullmatch(port) and 1024 <= int(port) <= 65535 and _STATE.fullmatch(state)
     if not well_formed or not exchange_codes.is_challenge(challenge):

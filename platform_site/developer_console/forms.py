@@ -31,9 +31,7 @@ class Field:
     placeholder: str = ""
     rows: int = 3
     suggestions: Sequence[str] = ()
-    """Suggested values."""
     language: str = "json"
-    """`json` or `typescript`, for colours."""
     chooses_types: bool = False
     """Its value shows fields that have it among their `types`."""
     types: Sequence[str] = ()
@@ -55,7 +53,6 @@ class Form:
     """Shows `asked` after an error, else `values`."""
 
     name: str
-    """The value of its button `what`."""
     fields: Sequence[Field]
     values: Mapping[str, Any] = field(default_factory=dict)
     refusal: Refused | None = None
@@ -87,13 +84,9 @@ class Form:
 
 @dataclass
 class Submission:
-    """The submission of a page with several forms, and its result."""
-
     what: str = ""
-    """The form's name."""
     asked: Mapping[str, str] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
-    """What the change returned, for the page."""
     refusal: Refused | None = None
 
     @property
@@ -111,7 +104,6 @@ class Submission:
 
 
 def submit(console: Console, changes: Mapping[str, Change], *arguments: Any) -> Submission:
-    """Make the submitted change: `change(console, *arguments)`. None for a GET."""
     asked = console.request.POST
     found = Submission(asked.get("what", ""), asked)
     if console.request.method == "POST":
@@ -128,7 +120,6 @@ def unknown(console: Console, *_: object) -> dict[str, Any]:
 
 
 def invalid(field_name: str, message: str) -> Refused:
-    """A field error found before calling the API."""
     fields = [{"field": field_name, "code": "invalid", "message": message}]
     return Refused(422, {"code": "validation_failed", "message": "Some fields are invalid.", "fields": fields})
 
@@ -146,7 +137,6 @@ def refuse_stale(console: Console, seen: str | None, current: str) -> None:
 
 
 def json_of(text: str, field_name: str) -> Any:
-    """A field's JSON; None if empty. Raises Refused."""
     if not text.strip():
         return None
     try:
@@ -156,7 +146,6 @@ def json_of(text: str, field_name: str) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """For such a field."""
     return "" if value is None else exact_json.dumps(value, indent=True)
 
 
@@ -181,5 +170,4 @@ def lines_of(text: str) -> list[str]:
 
 
 def words(asked: Mapping[str, str], name: str) -> list[str]:
-    """Separated by commas or spaces."""
     return [each for each in _WORD_ENDS.split(asked.get(name, "").strip()) if each]

@@ -27,8 +27,6 @@ WRITERS: Final = frozenset({"owner", "developer"})
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`name` is its URL's name and its icon's."""
-
     name: str
     title: str
 
@@ -71,13 +69,11 @@ class Console:
 
     @cached_property
     def projects(self) -> list[dict[str, Any]]:
-        """The account's newest projects."""
         found: list[dict[str, Any]] = self.client.call("GET", "/v1/projects", query={"limit": "100"}).data["data"]
         return found
 
     @property
     def may_write(self) -> bool:
-        """Whether to show forms."""
         return self.me["role"] in WRITERS and self.project["suspended_at"] is None
 
     @property

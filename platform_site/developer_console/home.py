@@ -1,5 +1,3 @@
-"""Home: the URL, problems, the last day, keys, and code examples."""
-
 from typing import Any, Final
 
 from django.conf import settings
@@ -38,7 +36,6 @@ def home(console: Console) -> HttpResponse:
 
 
 def _tables(console: Console) -> list[str] | None:
-    """None while the project is suspended."""
     try:
         document = console.api("GET", "/v1/schema").data["document"]
     except Refused as refusal:
@@ -49,7 +46,6 @@ def _tables(console: Console) -> list[str] | None:
 
 
 def _snippets(console: Console, tables: list[str] | None, new_key: dict[str, Any] | None) -> list[tuple[str, str, str]]:
-    """(id, title, code) of each language, about the first table."""
     url, table = settings.BASE_URL, (tables or ["tasks"])[0]
     key = new_key["secret"] if new_key else _PLACEHOLDER
     names = {"url": url, "key": key, "environment": console.environment["id"]}

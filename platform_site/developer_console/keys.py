@@ -1,5 +1,3 @@
-"""Keys of the environment: list, presets, revoking; on Home and in Settings."""
-
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,7 +46,6 @@ def panel(console: Console) -> dict[str, Any]:
 
 
 def change(console: Console) -> dict[str, Any]:
-    """Perform the panel's action. Raises Refused."""
     asked = console.request.POST
     if asked["what"] == "revoke-key":
         console.api("DELETE", f"/v1/keys/{asked.get('key', '')}")

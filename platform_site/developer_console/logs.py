@@ -47,7 +47,6 @@ _SEEN_WITH: Final = {
     "webhooks:read": {"event", "delivery"},
     "functions:read": {"run"},
 }
-"""Kinds of timeline entries, by scope."""
 _MOMENTS: Final = ("since", "until")
 
 
@@ -69,7 +68,6 @@ def audit(console: Console) -> HttpResponse:
 
 @page("logs")
 def timeline(console: Console) -> HttpResponse:
-    """Around an id of the environment; without one, the newest."""
     asked = console.request.GET.get("id", "").strip().replace("\0", "")
     place, environment_id = place_of(console.environment["id"]), console.environment["id"]
     if place is None:
@@ -94,7 +92,6 @@ def _is_id(text: str) -> bool:
 def _listed(
     console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]
 ) -> tuple[dict[str, Any], int]:
-    """The page's context and status. Filter errors are shown at their fields."""
     given = console.request.GET
     asked = {each.name: given[each.name].strip() for each in fields if given.get(each.name, "").strip()}
     query = {name: forms.moment_of(value) if name in _MOMENTS else value for name, value in asked.items()}

@@ -77,7 +77,6 @@ def _tables(console: Console) -> list[str]:
 
 
 def _listed(console: Console, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
-    """Empty if this member may not list them."""
     try:
         found: list[dict[str, Any]] = console.api("GET", path, query=query).data["data"]
     except Refused:
@@ -153,7 +152,6 @@ def _deliveries(console: Console, webhook_id: str, event_id: str) -> str:
 
 
 def _in_region(console: Console, scope: str, model: Any, *fields: str, **wanted: str) -> tuple[str, ...] | None:
-    """Fields of one object, for members with the scope."""
     place = place_of(console.environment["id"]) if scope in console.me["scopes"] else None
     if place is None:
         return None

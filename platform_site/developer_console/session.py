@@ -14,10 +14,8 @@ from platform_site.http.middleware.csrf import DEVELOPER_CONSOLE
 COOKIE: Final = "console_session"
 PENDING_COOKIE: Final = "console_pending"
 PENDING_SECONDS: Final = 300
-"""From the password to the code."""
 _SALT: Final = "platform_site.developer_console"
 _RENEW_AFTER: Final = 60
-"""Seconds between updates of the last request's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,6 @@ def start(response: HttpResponse, *, user_id: str, session_id: str, is_verified:
 
 
 def read(request: HttpRequest) -> SignedIn | None:
-    """The request's session; None without one, or if it expired."""
     values = _unsigned(request, COOKIE, settings.CONSOLE_SESSION_SECONDS)
     if values is None:
         return None
@@ -57,7 +54,6 @@ def end(response: HttpResponse) -> None:
 
 
 def start_pending(response: HttpResponse, values: dict[str, str]) -> None:
-    """Remember that the password was right, until the second factor."""
     _set(response, PENDING_COOKIE, values, PENDING_SECONDS)
 
 

@@ -1,5 +1,3 @@
-"""The account's own sessions."""
-
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -10,7 +8,6 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.frame import Console, page
 
 _PROGRAMS: Final = {"console": "Console", "command line": "Command platform"}
-"""By method of sign-in."""
 
 
 @page("sessions")

@@ -64,7 +64,6 @@ def _environment(console: Console) -> str:
 
 
 def _invitations(console: Console) -> list[dict[str, Any]]:
-    """Visible to owners only."""
     if not console.is_owner:
         return []
     found: list[dict[str, Any]] = console.api("GET", f"{_project(console)}/invitations").data["data"]
@@ -72,7 +71,6 @@ def _invitations(console: Console) -> list[dict[str, Any]]:
 
 
 def _staff_grants(console: Console) -> list[StaffGrant]:
-    """Of the project; visible to owners only."""
     if not console.is_owner:
         return []
     grants = staff_access.active().filter(environment__project_id=console.project["id"])
@@ -91,7 +89,6 @@ def _revoke_staff(console: Console) -> dict[str, Any]:
 
 
 def _limits(console: Console) -> dict[str, Any]:
-    """Limits with usage, by their labels."""
     limits = console.api("GET", "/v1/limits").data["limits"]
     return {
         _TITLES.get(name, name.replace("_", " ").capitalize()): limit | {"text": _usage(name, limit)}

@@ -75,7 +75,6 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 @never_cache
 @csrf_protect
 def code(request: HttpRequest) -> HttpResponse:
-    """The second factor."""
     pending = session.read_pending(request)
     user = _pending_user(pending)
     if pending is None or user is None:
@@ -100,7 +99,6 @@ def code(request: HttpRequest) -> HttpResponse:
 @csrf_protect
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
-    """Ends the account's session."""
     response = redirect("developer_console:sign-in")
     signed_in = session.read(request)
     if signed_in is not None:
@@ -125,7 +123,6 @@ def _begin(request: HttpRequest, user: User, target: str, *, is_verified: bool) 
 
 
 def _pending_user(pending: dict[str, str] | None) -> User | None:
-    """The user whose password was right, if nothing has changed since."""
     if pending is None:
         return None
     user = User.objects.in_pool(None).filter(pk=pending["user_id"], disabled_at__isnull=True).first()
@@ -133,7 +130,6 @@ def _pending_user(pending: dict[str, str] | None) -> User | None:
 
 
 def _target(request: HttpRequest, wanted: str) -> str:
-    """`wanted` if it is a page of this console."""
     start = reverse("developer_console:start")
     is_ours = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, request.is_secure())
     return wanted if is_ours and wanted.startswith(start) else start

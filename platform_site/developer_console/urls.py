@@ -1,5 +1,3 @@
-"""URLs of the console for members of projects."""
-
 from django.urls import path
 
 from platform_site.developer_console import activity, command_line, frame, home, logs, search, sessions, settings

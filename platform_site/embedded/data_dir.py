@@ -74,7 +74,6 @@ class Layout:
         return self.sockets / "valkey.sock"
 
     def read_secrets(self) -> dict[str, str]:
-        """The generated secrets; empty before the first `up`."""
         try:
             return dict(json.loads(self.secrets_file.read_text()))
         except FileNotFoundError:
@@ -120,10 +119,8 @@ class Layout:
 
 
 def region_database(region: str) -> str:
-    """`region_us_east_1`."""
     return f"region_{region.replace('-', '_')}"
 
 
 def region_variable(region: str) -> str:
-    """`REGION_US_EAST_1_URL`."""
     return f"REGION_{region.replace('-', '_').upper()}_URL"

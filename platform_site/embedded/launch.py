@@ -32,7 +32,6 @@ def _checked(result: int, what: str) -> None:
 
 
 def become(user: str, keep_access: bool) -> None:
-    """Change to `user`; root only."""
     entry = pwd.getpwnam(user)
     libc = ctypes.CDLL(None, use_errno=True)
     if keep_access:

@@ -15,14 +15,13 @@ _MAX_WAIT_SECONDS: Final = 10.0
 
 
 class AlreadyRunning(RuntimeError):
-    """The message is for the user."""
+    pass
 
 
 class DataDirLock:
     """`with DataDirLock(path) as lock: …`. Raises AlreadyRunning."""
 
     port: int | None = None
-    """The holder's port, for that message."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

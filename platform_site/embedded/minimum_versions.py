@@ -41,7 +41,6 @@ def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
 
 
 def parse(text: str) -> Version:
-    """`9.1.2` as numbers; suffixes are dropped."""
     numbers = []
     for part in text.split(".")[:3]:
         digits = "".join(character for character in part if character.isdigit())
@@ -50,7 +49,6 @@ def parse(text: str) -> Version:
 
 
 def problems() -> list[str]:
-    """A sentence per outdated component. Unreachable ones are left to the readiness check."""
     return [*_databases(), *_redis(), *_deno()]
 
 

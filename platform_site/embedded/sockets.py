@@ -21,7 +21,6 @@ def listen(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 port_number: Final = whole_number(0, 65_535)
-"""A port, or 0 for a free one."""
 number_of_workers: Final = whole_number(1, 1000)
 
 MOST_BY_DEFAULT: Final = 32

@@ -25,8 +25,6 @@ Spawn = Callable[[IO[bytes]], "subprocess.Popen[bytes]"]
 
 
 class ProcessFailed(RuntimeError):
-    """A part ended and cannot be restarted. `lines` are its last output."""
-
     def __init__(self, part: "SupervisedProcess", lines: Iterable[str]) -> None:
         self.part, self.lines = part, list(lines)
         super().__init__(f"{part.name} ended ({part.how_it_ended()})")
@@ -41,7 +39,6 @@ class SupervisedProcess:
     stop_signal: signal.Signals
     stop_seconds: float
     hush: tuple[str, ...] = ()
-    """Lines that contain one of these are hidden."""
     process: "subprocess.Popen[bytes] | None" = None
     started_at: float = 0.0
     tries: int = 0
@@ -79,7 +76,6 @@ class Supervisor:
             signal.signal(number, self._signalled)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.reload: Callable[[], None] = lambda: None
-        """Called for SIGHUP."""
         adopt_orphans()  # so that we can bury them, also where we are a container's first process
 
     @property
@@ -90,7 +86,6 @@ class Supervisor:
         self._write(f"{self._prefix('up')}{text}\n")
 
     def start(self, part: SupervisedProcess) -> None:
-        """Start a part and keep it running. Raises what its `spawn` raises."""
         if part not in self._parts:
             self._parts.append(part)
         read, write = os.pipe()
@@ -173,7 +168,6 @@ class Supervisor:
                 self._read(key.fd, key.data)
 
     def _bury(self) -> None:
-        """Wait for ended children, parts and orphans."""
         if not hasattr(os, "waitid"):
             return  # orphans are not adopted on that system
         # Only those not buried yet: the pid of one that is may have come back as an orphan's.
@@ -188,7 +182,6 @@ class Supervisor:
                     os.waitpid(dead.si_pid, 0)
 
     def _read(self, descriptor: int, part: SupervisedProcess) -> bool:
-        """False at the end of the output."""
         try:
             data = os.read(descriptor, 65536)
         except BlockingIOError:
@@ -262,7 +255,6 @@ class Supervisor:
                 part.process.send_signal(number)
 
     def _kill(self, part: SupervisedProcess) -> None:
-        """SIGKILL to the part's session."""
         if part.process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(part.process.pid, signal.SIGKILL)

@@ -27,12 +27,11 @@ from platform_site.embedded.supervisor import ProcessFailed, SupervisedProcess, 
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS: Final = 120.0
 UPGRADE_SECONDS = 3600
-"""How long the web process may migrate."""
 _POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
 
 
 class CannotStart(RuntimeError):
-    """A message for the user."""
+    pass
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,8 +92,6 @@ def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
 
 
 class _Run:
-    """One run, from the lock to the last child's end."""
-
     def __init__(
         self,
         layout: Layout,
@@ -267,7 +264,6 @@ class _Run:
 
 
 def _short(path: Path) -> str:
-    """Relative to the current directory if it is inside."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):

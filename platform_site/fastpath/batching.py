@@ -15,14 +15,12 @@ logger = logging.getLogger(__name__)
 Thing = TypeVar("Thing")
 
 PAUSE: Final = 0.05
-"""Seconds to gather items."""
 
 
 class Batch(Generic[Thing]):
     """`deal` gets all new items, in order. Thread-safe; empty after a fork."""
 
     def __init__(self, deal: Callable[[list[Thing]], None], *, most: int) -> None:
-        """At most `most` items wait."""
         self._deal, self._most = deal, most
         self._forget()
         _all.add(self)
@@ -33,7 +31,6 @@ class Batch(Generic[Thing]):
         self._dealing = threading.Lock()
         self._wanted = threading.Event()
         self._is_called = False
-        """Whether the thread has items to take."""
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
@@ -50,7 +47,6 @@ class Batch(Generic[Thing]):
         return True
 
     def flush(self) -> None:
-        """Process all items, in this thread."""
         with self._dealing:
             waiting = self._waiting
             taken = [waiting.popleft() for _ in range(len(waiting))]

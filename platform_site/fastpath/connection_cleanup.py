@@ -1,10 +1,6 @@
-"""Cleans up the database connections of a thread once per request instead of four times. Django's own receivers walk
-through every database and cache that settings name, at the start and at the end of each request, and look each up for
-the thread at hand: 25 µs for a request that uses none of them. Here a thread notes what it opens, and after each answer
-looks at that. What is done to a connection is Django's own `close_if_unusable_or_obsolete`: closed if it failed or is
-older than CONN_MAX_AGE, else asked for its health again when the next request uses it. The server does so itself after
-each answer (`platform_site.server.application`), without Django's signals, which cost more than what they tell; tests,
-commands and workers keep them."""
+"""Cleans up a thread's database connections once per request, by `close_if_unusable_or_obsolete`. Django's receivers
+look up each database and cache at the start and end of each request (25 µs). The server calls it after each response
+(`platform_site.server.application`); tests, commands and workers keep Django's signals."""
 
 import threading
 from typing import Any
@@ -25,7 +21,7 @@ _opened = _Opened()
 
 
 def take_over() -> None:
-    """Put this in the place of Django's receivers in this process. Twice is once."""
+    """Replace Django's receivers in this process; idempotent."""
     signals.request_started.disconnect(db.reset_queries)
     signals.request_started.disconnect(db.close_old_connections)
     signals.request_finished.disconnect(db.close_old_connections)
@@ -49,7 +45,7 @@ def _remember(connection: BaseDatabaseWrapper, **_: Any) -> None:
 
 
 def watch_connection() -> None:
-    """After an answer, in the thread that made it: see the module."""
+    """Called after a response, in its thread."""
     for connection in _opened.connections.values():
         if connection.queries_log:
             connection.queries_log.clear()  # filled under DEBUG alone

@@ -13,13 +13,11 @@ from platform_site.postgres.base import bounded
 
 
 def is_pooled(alias: str) -> bool:
-    """Whether this database has a direct URL besides a pooler's."""
     return alias in settings.DIRECT_DATABASES
 
 
 @contextmanager
 def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """A direct connection for the block."""
     shared = connections[alias]
     own = type(shared)(_direct(shared), alias)
     try:

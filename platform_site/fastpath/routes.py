@@ -15,11 +15,8 @@ _Head = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class _Route:
     literals: tuple[tuple[int, str], ...]
-    """Words at these places, after the first two."""
     variables: tuple[tuple[int, str], ...]
-    """Places of variables, and their names."""
     match: dict[str, Any]
-    """Common to all matches."""
 
     def resolve(self, words: list[str]) -> ResolverMatch | None:
         for place, literal in self.literals:
@@ -38,11 +35,9 @@ class Routes:
         self._resolver = resolver
         self._routes: dict[tuple[_Head, int], list[_Route]] = {}
         self._opaque: set[_Head] = set()
-        """Beginnings of patterns that are left to Django."""
         self._lay_out(resolver.url_patterns, "")
 
     def resolve(self, path: str) -> ResolverMatch:
-        """As Django's. Raises Resolver404."""
         words = path[1:].split("/")
         if path[:1] == "/":
             for route in self._routes.get((tuple(words[:2]), len(words)), ()):
@@ -93,7 +88,6 @@ class Routes:
         self._opaque.add(tuple(whole) if words[: len(whole)] == whole else ())
 
     def _is_hidden(self, words: list[str]) -> bool:
-        """Whether an earlier pattern of Django's might match."""
         return any(tuple(words[:count]) in self._opaque for count in range(3))
 
 

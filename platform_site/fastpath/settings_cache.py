@@ -8,8 +8,6 @@ from django.core.signals import setting_changed
 
 
 class _CachedSettings:
-    """`kept.NAME` is `settings.NAME`. Raises AttributeError."""
-
     def __getattr__(self, name: str) -> Any:
         found = self.__dict__[name] = getattr(settings, name)
         return found

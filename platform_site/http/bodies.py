@@ -31,7 +31,6 @@ class DuplicateName(ValueError):
 
 
 def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For `json`'s `object_pairs_hook`. Raises DuplicateName."""
     made = dict(pairs)
     if len(made) != len(pairs):
         raise DuplicateName
@@ -94,7 +93,6 @@ def _holds_nul(value: Any) -> bool:
 
 
 def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
-    """Raise InvalidRequest for what orjson refused, without repeating the body."""
     if body.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise InvalidRequest("The body starts with a byte order mark; send plain UTF-8 without one.") from None
     try:
@@ -142,7 +140,6 @@ def declared_length(meta: Mapping[str, Any]) -> int:
 
 
 def read_request(request: HttpRequest) -> Any:
-    """Raises InvalidRequest, PayloadTooLarge or UnsupportedMediaType."""
     meta = request.META
     declared_length(meta)
     try:

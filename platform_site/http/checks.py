@@ -1,5 +1,3 @@
-"""System checks of settings."""
-
 import ipaddress
 from typing import Any, Final
 
@@ -77,7 +75,6 @@ def require_readable_settings() -> None:
 
 @register(Tags.security, deploy=True)
 def check_servers_in_production(**_: Any) -> list[CheckMessage]:
-    """In production every server is named, unless `manage.py up` runs it."""
     if not settings.PRODUCTION or settings.LAYOUT.postgres.is_dir():
         return []
     unnamed = [name for name in ("DATABASE_URL", *map(region_variable, REGIONS), "REDIS_URL") if not env.text(name)]

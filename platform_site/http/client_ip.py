@@ -6,7 +6,6 @@ import ipaddress
 from django.http import HttpRequest
 
 UNKNOWN = "unknown"
-"""A peer on a Unix socket."""
 
 
 def client_address(request: HttpRequest) -> str | None:

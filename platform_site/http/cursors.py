@@ -20,7 +20,6 @@ from django.conf import settings
 from platform_site.http.errors import ValidationFailed
 
 Value = str | int | float | bool | None | dt.datetime | dt.date | dt.time | Decimal | uuid.UUID
-"""Returned equal and of the same type."""
 Fact = str | int | bool | None | Sequence["Fact"]
 
 MAX_CHARACTERS: Final = 8192
@@ -48,7 +47,7 @@ _READERS: Final[dict[str, Callable[[str], Any]]] = {
 
 
 class CursorTooLong(ValueError):
-    """Order by something shorter."""
+    pass
 
 
 @lru_cache(maxsize=8)
@@ -94,7 +93,6 @@ def decode(kind: str, facts: Sequence[Fact], text: str) -> list[Value]:
 
 
 def decode_if_of(kind: str, facts: Sequence[Fact], text: str) -> list[Value] | None:
-    """As `decode`, but None for another text."""
     if len(text) > MAX_CHARACTERS:
         return None
     try:

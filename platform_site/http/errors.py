@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 NO_FIELD: Final = "(empty)"
-"""A field with an empty name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,6 @@ class Forbidden(ApiError):
 
 
 class ProjectSuspended(ApiError):
-    """Operators suspended the project."""
-
     status, code, message = (
         403,
         "project_suspended",
@@ -133,8 +130,6 @@ class Internal(ApiError):
 
 
 class Unavailable(ApiError):
-    """A dependency is unavailable; nothing was changed."""
-
     status, code, message = 503, "unavailable", "The service is busy or restarting. Try again shortly."
 
     def __init__(self, message: str | None = None, **rest: Any) -> None:

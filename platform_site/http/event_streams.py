@@ -12,14 +12,11 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 def message(event: str, data: str, last_id: str | None = None) -> bytes:
-    """`data` and `last_id` are single lines."""
     last = "" if last_id is None else f"id: {last_id}\n"
     return f"event: {event}\n{last}data: {data}\n\n".encode()
 
 
 class MessageQueue:
-    """Messages for one client. Thread-safe."""
-
     __slots__ = ("_lock", "_max_bytes", "_size", "_waiting", "is_closed", "is_overflowed", "notify")
 
     def __init__(self, max_bytes: int) -> None:
@@ -28,13 +25,11 @@ class MessageQueue:
         self._waiting: list[bytes] = []
         self._size = 0
         self.is_closed = False
-        """No more messages are accepted."""
         self.is_overflowed = False
         self.notify: Callable[[], None] = lambda: None
         """Called, in the writer's thread, when there is something to take."""
 
     def put(self, data: bytes) -> None:
-        """Append a message. A slow client is disconnected."""
         with self._lock:
             if self.is_closed:
                 return
@@ -47,12 +42,10 @@ class MessageQueue:
         self.notify()
 
     def close(self) -> None:
-        """End the stream after the queued messages."""
         self.is_closed = True
         self.notify()
 
     def take(self) -> bytes | None:
-        """All queued messages; None at the end."""
         with self._lock:
             data = b"".join(self._waiting)
             self._waiting.clear()
@@ -60,7 +53,6 @@ class MessageQueue:
             return None if self.is_closed and not data else data
 
     def __iter__(self) -> Iterator[bytes]:
-        """For a server with a thread per response."""
         changed = threading.Event()
         self.notify = changed.set
         while (data := self.take()) is not None:
@@ -72,8 +64,6 @@ class MessageQueue:
 
 
 class EventStreamResponse(StreamingHttpResponse):
-    """The platform's server sends the messages on its event loop."""
-
     def __init__(self, queue: MessageQueue) -> None:
         super().__init__(iter(queue), content_type="text/event-stream; charset=utf-8", headers=_HEADERS)
         self.queue = queue

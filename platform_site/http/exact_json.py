@@ -12,7 +12,6 @@ _LONG: Final = re.compile(rb"\d{19}")
 
 
 def loads(text: bytes | str) -> Any:
-    """Raises ValueError, as strictly as orjson."""
     data = text.encode() if isinstance(text, str) else text
     value = orjson.loads(data)
     if _LONG.search(data) is None:

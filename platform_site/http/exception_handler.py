@@ -41,7 +41,6 @@ _registered: Final[dict[type[Exception], Callable[[Any], ApiError]]] = {}
 
 
 def register(error: type[Exception], meaning: Callable[[Any], ApiError]) -> None:
-    """Map `error` and its subclasses by `meaning(error)`, in `AppConfig.ready`."""
     _registered[error] = meaning
 
 

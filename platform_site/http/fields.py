@@ -15,7 +15,6 @@ from platform_site.identity import ids
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 WHOLE_BODY: Final = "$body"
-"""The field name for the whole body."""
 
 
 def timestamp(moment: datetime) -> str:
@@ -35,8 +34,6 @@ class CharField(serializers.CharField):
 
 
 class IdField(CharField):
-    """An id of one kind, such as `env_…`."""
-
     default_error_messages: ClassVar = {"invalid_id": "Must be an id that starts with {prefix}_."}
 
     def __init__(self, prefix: str, **kwargs: Any) -> None:

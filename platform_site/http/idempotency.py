@@ -55,8 +55,6 @@ _PURGE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Identifies a request with an Idempotency-Key."""
-
     digest: bytes
     fingerprint: bytes
     """HMAC of query and body by the Idempotency-Key, so that passwords in a body cannot be guessed from it."""

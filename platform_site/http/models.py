@@ -22,11 +22,9 @@ class IdempotencyRecord(models.Model):
     digest = models.BinaryField(primary_key=True, max_length=32)
     """SHA-256 of caller, environment, method, path and key, which is not stored."""
     fingerprint = models.BinaryField(max_length=32)
-    """HMAC-SHA-256 of query string and body under that key."""
     sealed_answer = models.BinaryField(null=True)
     """Status, headers and body, under keys of the Idempotency-Key and the platform."""
     reference = models.CharField(max_length=64, null=True)
-    """The id of what answers instead (a run)."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField()
 

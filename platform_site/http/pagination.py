@@ -23,8 +23,6 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
-    """`next_cursor` is None on the last one."""
-
     items: list[Item]
     next_cursor: str | None
 
@@ -73,7 +71,6 @@ def paginate(
 
 
 def _fitting(octets: Sequence[int]) -> int:
-    """How many of the first texts fit on a page."""
     total = 0
     for number, size in enumerate(octets):
         total += size

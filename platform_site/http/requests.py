@@ -14,7 +14,6 @@ from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity import ids
 
 KEY_BEGINNINGS: Final = "sk|rt|oac|oal|lnk|hk|whsec"
-"""Prefixes of keys, tokens, codes, links, inbound endpoints and signing secrets."""
 # Text that looks like a secret is refused as an id: it would be written to every log line.
 _ID: Final = re.compile(rf"(?!(?:{KEY_BEGINNINGS})_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{{0,63}}", re.ASCII)
 _ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
@@ -26,7 +25,6 @@ _REMEMBERED_LENGTH: Final = 512
 
 
 def current_request_id() -> str | None:
-    """None outside requests and tasks."""
     return _current.get()
 
 

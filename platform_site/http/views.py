@@ -33,7 +33,6 @@ from platform_site.postgres.replicas import Freshness
 
 LIST_PARAMETERS = frozenset({"limit", "cursor"})
 MAX_RUNS = 3
-"""Maximum runs of an action that PostgreSQL aborted."""
 
 View = TypeVar("View", bound="ApiViewSet")
 
@@ -71,7 +70,6 @@ def respond(data: Any, status: int = 200, headers: Mapping[str, str] | None = No
 
 
 def created(location: str, data: Any, headers: Mapping[str, str] | None = None) -> HttpResponse:
-    """201 with the object and its URL."""
     return respond(data, 201, {"Location": location, **(headers or {})})
 
 
@@ -94,7 +92,6 @@ def is_translated(error: ApiError | type[ApiError]) -> bool:
 
 
 def never_stored(response: HttpResponse) -> HttpResponse:
-    """For responses with tokens and secrets."""
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -142,7 +139,6 @@ class ApiViewSet(ViewSet):
     """Whether a call means an environment. Required: `self.place` is set, or 422. Optional: if the caller has or names
     one. Unused: none for accounts."""
     public: ClassVar[bool] = False
-    """No token is read; `self.caller` raises."""
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
     """By action, its query parameters; others are 422. Defaults: `limit` and `cursor` for `list`; ignored otherwise."""
     foreign_queries: ClassVar[bool] = False
@@ -154,7 +150,6 @@ class ApiViewSet(ViewSet):
     safe_posts: ClassVar[frozenset[str]] = frozenset()
     """POST actions that change nothing and can be repeated."""
     tagged: ClassVar[frozenset[str]] = frozenset()
-    """Actions with an `ETag`, for the description."""
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
     """Actions whose body may be missing: `read` and `read_object` return `{}`."""
     client_errors_as: ClassVar[type[ApiError] | None] = None
@@ -169,7 +164,6 @@ class ApiViewSet(ViewSet):
     action: str
     request: ApiRequest
     query: dict[str, str]
-    """Checked by `query_parameters`."""
     _caller: Caller | None = None
     _authenticators: ClassVar[tuple[BaseAuthentication, ...]]
 

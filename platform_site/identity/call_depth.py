@@ -42,12 +42,10 @@ def depth_of(meta: Mapping[str, Any], environment_id: str) -> int:
 
 
 def read_depth(meta: Mapping[str, Any]) -> None:
-    """Remember the header for `depth_here`."""
     _said_here.set(meta.get(META))
 
 
 def depth_here(environment_id: str) -> int:
-    """As `depth_of`, for the current request; 0 without one."""
     return _depth_said(_said_here.get(), environment_id)
 
 

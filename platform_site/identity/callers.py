@@ -54,15 +54,12 @@ class EnvironmentRef:
     project_id: str
     region: str
     cluster: str
-    """The Django database alias of the region."""
     plan: str
     pool_id: str
-    """The environment whose users sign in here: itself, or a branch's source."""
     role: ProjectRole | None = None
     allowed_origins: tuple[str, ...] = ()
     """`("*",)` for all, else exact origins."""
     is_suspended: bool = False
-    """See `projects.provisioning.suspension`."""
 
     def require_active(self) -> None:
         if self.is_suspended:
@@ -82,11 +79,9 @@ class Caller:
     place: EnvironmentRef | None = None
     session_id: str | None = None
     account_id: str | None = None
-    """For accounts, and for account keys."""
     email: str | None = None
     name: str | None = None
     role: str | None = None
-    """An app user's, for rules."""
     claims: dict[str, Any] = field(default_factory=dict)
 
     # DRF and Django look for these two on `request.user`.
@@ -101,6 +96,5 @@ class Caller:
         return scope in self.scopes
 
     def need(self, scope: str) -> None:
-        """Raise Forbidden if it lacks the scope."""
         if not self.may(scope):
             raise Forbidden(f"This needs the scope {scope}{_LACKED_BY[self.kind]}.")

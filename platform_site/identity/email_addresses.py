@@ -1,5 +1,3 @@
-"""The normal form of emails. Pure."""
-
 import unicodedata
 
 

@@ -74,13 +74,11 @@ def suffix() -> str:
 
 
 def earliest(prefix: str, at: datetime) -> str:
-    """The smallest id of this kind created at `at`."""
     value = int(at.timestamp() * 1000) << 80
     return f"{prefix}_" + "".join([_PAIRS[(value >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
 def matches(prefix: str, value: object) -> bool:
-    """Whether `value` has the form of such an id."""
     return isinstance(value, str) and (found := _PATTERN.fullmatch(value)) is not None and found[1] == prefix
 
 

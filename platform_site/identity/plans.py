@@ -23,7 +23,6 @@ class PlanLimits:
     emails_to_users_per_hour: int
     """Per pool, to users. Further ones wait."""
     invitations_per_hour: int
-    """Per pool."""
     projects_per_account: int
     """Owned projects on this plan."""
     members_per_project: int
@@ -34,9 +33,7 @@ class PlanLimits:
     webhooks_per_environment: int
     functions_per_environment: int
     schedules_per_environment: int
-    """Without stopped ones."""
     event_functions_per_environment: int
-    """Without stopped ones."""
     function_timeout_ms: int
     """Also caps the default."""
     function_memory_mb: int
@@ -46,11 +43,9 @@ class PlanLimits:
     """In an environment per kind of caller: keys and members, inbound endpoints, app users (of whom one may have an
     eighth). Approximate (`functions.quotas.queue_quotas`)."""
     queued_bytes: int
-    """Of their inputs together."""
     visitor_queued_runs: int
     """For publishable keys, in an environment; approximate."""
     visitor_queued_bytes: int
-    """Of their inputs together."""
     streams_per_environment: int
     """Each publishable key may have half."""
     streams_per_caller: int
@@ -169,12 +164,10 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
 
 
 def plan_limits(name: str) -> PlanLimits:
-    """Raises KeyError."""
     return PLANS[name]
 
 
 def most_of(limit: str) -> int:
-    """The largest plan's limit."""
     return max(int(getattr(plan, limit)) for plan in PLANS.values())
 
 
@@ -183,7 +176,6 @@ class IpAddressLimits:
     """Limits per client IP (IPv4, or IPv6 /64), per minute, on every plan."""
 
     token_requests_per_minute: int
-    """Passwords and codes, at all sign-in and sign-up endpoints."""
     refreshes_per_minute: int
     """Many users may share an IP; refresh tokens cannot be guessed."""
     refused_requests_per_minute: int
@@ -191,7 +183,6 @@ class IpAddressLimits:
     email_requests_per_hour: int
     """So that one client does not use up the pool's limit."""
     known_browser_requests_per_minute: int
-    """At the console's sign-in, from a known browser."""
 
 
 IP_ADDRESS_LIMITS: Final = IpAddressLimits(

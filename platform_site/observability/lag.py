@@ -29,7 +29,6 @@ SELECT name, extract(epoch FROM now() - sample.at)::float8, extract(epoch FROM n
                   FROM platform_site_regionmetric lately
                  WHERE lately.region = sample.name AND lately.at > now() - interval '10 minutes') AS buckets
 """
-"""The current bucket and the one before."""
 _HEARTBEAT_AGE: Final = "SELECT extract(epoch FROM now() - at)::float8 FROM platform_site_sample WHERE name = %s"
 
 

@@ -212,7 +212,6 @@ class AccessHandler(logging.StreamHandler[TextIO]):
         self.lines: Batch[logging.LogRecord] = Batch(self._write, most=self.MOST_WAITING)
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Without the handler's lock."""
         return self.lines.put(record)
 
     def flush(self) -> None:

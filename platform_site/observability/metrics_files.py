@@ -10,8 +10,6 @@ from prometheus_client import mmap_dict, values
 
 
 class MetricsFile(mmap_dict.MmapedDict):
-    """With the library's internals."""
-
     def __init__(self, filename: str, read_mode: bool = False) -> None:
         super().__init__(filename if read_mode else _with_room(filename), read_mode)  # type: ignore[no-untyped-call]
 
@@ -34,7 +32,6 @@ class MetricsFile(mmap_dict.MmapedDict):
 
 
 def _with_room(filename: str) -> str:
-    """Allocates the file. Returns its name, or that of a file in memory."""
     try:
         with open(filename, "ab") as file:
             if os.fstat(file.fileno()).st_size == 0:
@@ -47,6 +44,5 @@ def _with_room(filename: str) -> str:
 
 
 def use() -> None:
-    """For all metrics created from now on, on Linux."""
     if sys.platform == "linux":
         values.MmapedDict = MetricsFile  # type: ignore[attr-defined]  # which it does not export

@@ -44,8 +44,6 @@ SELECT date_bin(%(bucket)s::interval, now(), 'epoch'), r.caller_id, r.requests
 
 
 class Traffic:
-    """What this process has written."""
-
     def __init__(self) -> None:
         self._handed_in: dict[tuple[str, str], metrics.EndpointCounts] = {}
         self._lock = threading.Lock()
@@ -89,8 +87,6 @@ class Traffic:
 
 
 class Reporter(threading.Thread):
-    """Every EVERY_SECONDS, and at the end of the process."""
-
     def __init__(self) -> None:
         super().__init__(name="figures", daemon=True)
         self._traffic = Traffic()

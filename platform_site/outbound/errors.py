@@ -11,8 +11,6 @@ class OutboundError(Exception):
 
 
 class Forbidden(OutboundError):
-    """Not allowed; a retry changes nothing."""
-
     reason = "the IP address may not be called"
 
 
@@ -25,8 +23,6 @@ class Refused(OutboundError):
 
 
 class Insecure(OutboundError):
-    """The TLS handshake failed."""
-
     reason = "no secure connection: the certificate is not valid for this host, or the handshake failed"
 
 

@@ -103,12 +103,10 @@ class Client:
         self._forget()
 
     def _forget(self) -> None:
-        """Without connections; also after a fork."""
         self._lock = threading.Lock()
         self._idle: dict[Key, list[_IdleConnections]] = {}
         self._kept = 0
         self._looked_at = 0.0
-        """When idle connections were last checked."""
 
     def request(
         self,
@@ -159,7 +157,6 @@ class Client:
     def _connect(
         self, target: Target, owner: str, deadline: float, seconds: float, interruption: Interruption
     ) -> Bounded:
-        """A connection to an allowed IP address of `target`."""
         by = min(deadline, time.monotonic() + seconds)
         try:
             addresses = self._resolve(target.host, target.port, by, owner)
@@ -219,7 +216,6 @@ class Client:
         return secured
 
     def _take(self, key: Key) -> Bounded | None:
-        """The latest live connection."""
         while True:
             with self._lock:
                 idle = self._idle.get(key)
@@ -250,7 +246,6 @@ class Client:
             one.close()
 
     def _expired(self, now: float) -> list[Bounded]:
-        """Remove connections that were idle for too long, with the lock held."""
         self._looked_at = now
         expired: list[Bounded] = []
         for key, idle in list(self._idle.items()):
@@ -316,7 +311,6 @@ _making = threading.Lock()
 
 
 def client() -> Client:
-    """With `settings.OUTBOUND_ALLOWED_NETWORKS`."""
     opened = tuple(settings.OUTBOUND_ALLOWED_NETWORKS)
     found = _clients.get(opened)
     if found is None:

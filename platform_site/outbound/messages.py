@@ -17,13 +17,11 @@ _OWN_HEADERS: Final = frozenset(
 
 
 class Headers(dict[str, str]):
-    """By lower-case name; repeated ones joined by `, `."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Redirects are responses, too."""
-
     status: int
     headers: Headers
     body: bytes

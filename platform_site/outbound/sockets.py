@@ -22,16 +22,13 @@ class _Bounded(_Socket):
     deadline = float("inf")
     allowance = 0
     has_received = False
-    """Whether data arrived since the last `until`."""
     has_ended = False
-    """Whether the peer had closed at the last read."""
 
     def until(self, deadline: float, allowance: int) -> None:
         """Set the deadline (`time.monotonic()`) and the bytes to receive."""
         self.deadline, self.allowance, self.has_received, self.has_ended = deadline, allowance, False, False
 
     def left(self) -> float:
-        """Seconds left. Raises TimeoutError."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the deadline has passed")
@@ -57,7 +54,7 @@ class BoundedSocket(_Bounded, socket.socket):
 
 
 class BoundedTLSSocket(_Bounded, ssl.SSLSocket):
-    """Made by an SSLContext with this `sslsocket_class`."""
+    pass
 
 
 Bounded = BoundedSocket | BoundedTLSSocket

@@ -53,7 +53,6 @@ FORBIDDEN_V6: Final = tuple(
 
 @lru_cache(maxsize=64)
 def networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
-    """Raises ValueError."""
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 

@@ -52,7 +52,6 @@ class Target:
     """Lower-case ASCII without a trailing dot, or an IP without brackets."""
     port: int
     path: str
-    """Path and query, percent-encoded."""
 
     @property
     def address(self) -> Address | None:
@@ -73,7 +72,6 @@ class Target:
 
 
 def parse_url(text: str) -> Target:
-    """Raises BadUrl."""
     if len(text) > MAX_LENGTH:
         raise BadUrl("too_long", f"A URL may have at most {MAX_LENGTH} characters.")
     if _REFUSED.search(text):
@@ -103,7 +101,6 @@ def _is_port_allowed(port: int) -> bool:
 
 
 def _encoded(path: str) -> str:
-    """With non-ASCII characters percent-encoded."""
     if path.isascii():
         return path
     try:
@@ -113,7 +110,6 @@ def _encoded(path: str) -> str:
 
 
 def _host(netloc: str) -> str:
-    """The canonical host of `netloc`."""
     if netloc.startswith("["):
         inside, bracket, _ = netloc[1:].partition("]")
         try:

@@ -33,7 +33,6 @@ logger = logging.getLogger("platform.databases")
 
 PROBE_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 0.5
-"""Faster failures are responses of the network."""
 MIN_WAIT_SECONDS: Final = 0.05
 """Normal seconds without progress: the pool adds a thread every 10 ms (`WEB_THREAD_STUCK_MS`), so six of eight wait
 after 60."""
@@ -47,8 +46,6 @@ _most: float = float("inf")
 
 
 class AvailabilityWatch:
-    """One database as this process knows it. Thread-safe."""
-
     __slots__ = ("_alias", "_is_asked", "_lock", "_progress_at", "_usual", "_waiting", "is_away")
 
     def __init__(self, alias: str) -> None:
@@ -58,7 +55,6 @@ class AvailabilityWatch:
         """By waiting thread or loop request, since when (monotonic) and its connection (None: connecting)."""
         self._progress_at = 0.0
         self._usual = 0.0
-        """Moving average of a statement's seconds."""
         self._is_asked = False
         self.is_away = False
 
@@ -123,7 +119,6 @@ class AvailabilityWatch:
         return time.monotonic() - since
 
     def look(self, timeout: float) -> None:
-        """Called every PROBE_SECONDS to find stalled databases."""
         if self._nothing_ended_for() < timeout:
             return
         if self.is_away:
@@ -146,7 +141,6 @@ class AvailabilityWatch:
             self._is_asked = False
 
     def _cut(self, timeout: float) -> None:
-        """Cut the connections of waits longer than `timeout`."""
         for me, waited in list(self._waiting.items()):
             began, by = waited
             if by is None or time.monotonic() - began < timeout:
@@ -238,7 +232,6 @@ def _guard() -> None:
 
 
 def _after_fork() -> None:
-    """The child has no threads: nothing waits or probes."""
     global _guard_runs, _guard_lock
     _guard_runs, _guard_lock = False, threading.Lock()
     _watches.clear()

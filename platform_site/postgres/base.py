@@ -40,7 +40,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
         super()._close()  # type: ignore[misc]
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        """Raises psycopg's ConnectionTimeout at once while the database is unavailable."""
         watched = watch(self.alias)
         entered = watched.enter()
         try:
@@ -55,7 +54,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return made
 
     def is_usable(self) -> bool:
-        """Whether the connection can be reused; called by Django."""
         connection: Any = self.connection
         if connection is None or connection.closed:
             return False

@@ -29,9 +29,7 @@ from platform_site.concurrency import loop_requests
 from platform_site.concurrency.loop_requests import LoopRequest, Readiness
 
 Row = tuple[bytes | None, ...]
-"""The text of each column, None for NULL."""
 Statement = tuple[bytes, Sequence[bytes | None]]
-"""Text and values."""
 
 PREPARED_PER_CONNECTION: Final = 256
 _SEEN_PER_CONNECTION: Final = 1024
@@ -42,7 +40,6 @@ _TAKES_ONE_MORE: Final = frozenset({_IDLE, pq.TransactionStatus.INTRANS})
 _BAD: Final = pq.ConnStatus.BAD
 _NAME_GONE: Final = b"26000"
 _LOOK_UP_MS: Final = 100
-"""Milliseconds between checks of a waiting pipeline."""
 
 
 class _Prepared:
@@ -55,7 +52,6 @@ class _Prepared:
         self.seen: OrderedDict[bytes, None] = OrderedDict()
         self.tables: set[bytes] = set()
         self.readiness: Readiness | None = None
-        """Of the socket, for requests on the event loop."""
 
     def close(self) -> None:
         if self.readiness is not None:
@@ -93,7 +89,6 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
 def _exec(
     libpq: Any, prepared: _Prepared, name: bytes | None, sql: bytes, values: Sequence[bytes | None]
 ) -> pq.abc.PGresult:  # fmt: skip
-    """By `name` if prepared, else by text."""
     request = loop_requests.current()
     if request is not None:
         _send(libpq, name, sql, values)
@@ -103,7 +98,6 @@ def _exec(
 
 
 def _result_on_loop(libpq: Any, prepared: _Prepared, request: LoopRequest) -> pq.abc.PGresult:
-    """Others use the loop meanwhile."""
     last = None
     try:
         readiness = prepared.readiness_on(request.loop, libpq)
@@ -158,7 +152,6 @@ def opened(wrapper: Any) -> tuple[Any, _Prepared]:
 
 
 def _comes_again(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
-    """Whether to prepare the statement: at its second use."""
     if sql in prepared.seen and settings.PREPARED_STATEMENTS:
         del prepared.seen[sql]
         return True
@@ -348,7 +341,6 @@ def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, name:
 
 
 def checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -> pq.abc.PGresult:
-    """The result, or psycopg's error."""
     if result.status in _DONE:
         return result
     if result.error_field(pq.DiagnosticField.SQLSTATE) is None:

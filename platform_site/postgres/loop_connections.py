@@ -22,8 +22,6 @@ _IDLE: Final = pq.TransactionStatus.IDLE
 
 
 class _Connections:
-    """Replaces the thread local of `django.db.connections`."""
-
     def __init__(self) -> None:
         self.__dict__["_of_threads"] = threading.local()
 
@@ -49,14 +47,11 @@ class _Connections:
 
 
 def _is_quiet(connection: Any) -> bool:
-    """Whether the connection is watched and idle."""
     readiness = prepared_on(connection).readiness
     return readiness is not None and readiness.is_open
 
 
 class _Waiter:
-    """A request that waits for a connection."""
-
     __slots__ = ("given", "handle", "request")
 
     def __init__(self, request: LoopRequest) -> None:

@@ -49,7 +49,6 @@ _LOOK_AT_REPLICA: Final = f"SELECT ({_IDENTITY}), ({REACHED})"
 _LOOK_AT_PRIMARY: Final = f"SELECT ({_IDENTITY}), ({_WRITTEN})"
 _LOOKS_IN_A_LIMIT: Final = 4
 _REMEMBERED: Final = 60.0
-"""Seconds of samples."""
 _MARK_SECONDS: Final = 3600
 
 State = Literal["ok", "lagging", "down", "primary", "foreign"]
@@ -58,8 +57,6 @@ State = Literal["ok", "lagging", "down", "primary", "foreign"]
 
 @dataclass(slots=True)
 class Freshness:
-    """What a request needs of a replica, and which one answered."""
-
     position: int
     answered_by: str | None = None
 
@@ -92,11 +89,9 @@ class Replica:
         return not self._is_out and self._fault is None and now - self._as_of <= settings.REPLICA_LAG_LIMIT
 
     def is_silent(self) -> bool:
-        """Whether requests should not wait for it."""
         return time.monotonic() - self._heard_at > settings.REPLICA_LAG_LIMIT
 
     def leave_out(self) -> None:
-        """Skip it until its watcher succeeds: a read's connection broke."""
         self._is_out = True
 
     def count(self, outcome: Literal["answered", "behind", "empty", "failed"]) -> None:
@@ -133,8 +128,6 @@ class Replica:
 
 
 class Region:
-    """A primary with replicas and their watcher threads."""
-
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self.identity: str | None = None
@@ -238,7 +231,6 @@ def region(alias: str) -> Region:
 
 
 def _after_fork() -> None:
-    """The child has no threads."""
     global _making
     _making = threading.Lock()
     _regions.clear()

@@ -14,7 +14,7 @@ from platform_site.postgres.libpq import note_tables, prepared_on
 
 
 class RowsClosed(RuntimeError):
-    """A programming error."""
+    pass
 
 
 _row_access_allowed: ContextVar[bool] = ContextVar("rows_door_is_open", default=False)
@@ -24,7 +24,6 @@ _DEFINES: Final = re.compile(r"\s*(?:CREATE|ALTER|DROP|COMMENT|GRANT|REVOKE)\b",
 
 @contextmanager
 def row_access() -> Generator[None]:
-    """For the row manager, and DDL that reads or fills tables (`rows.migrate.apply`)."""
     token = _row_access_allowed.set(True)
     try:
         yield
@@ -35,7 +34,8 @@ def row_access() -> Generator[None]:
 def forbid_unruled_statements(
     execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
-    """The text of a bytes or composed statement."""
+    """Execute wrapper of region connections. Raises RowsClosed for tenant tables outside `row_access`. Definitions
+    (CREATE SCHEMA, DROP TABLE) pass: they show no rows."""
     text = sql if isinstance(sql, str) else _spelled(sql)
     if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
         if not _row_access_allowed.get():
@@ -46,13 +46,13 @@ def forbid_unruled_statements(
 
 
 def _spelled(statement: Any) -> str:
-    """Receiver of `connection_created`: installs the check on region connections."""
+    """The text of a bytes or composed statement."""
     if isinstance(statement, Composable):
         return statement.as_string()
     return statement.decode(errors="replace") if isinstance(statement, bytes) else str(statement)
 
 
 def guard_connection(sender: object, connection: BaseDatabaseWrapper, **_: object) -> None:
-    """Receiver of `connection_created`: installs the check in a region's connection, once per wrapper."""
+    """Receiver of `connection_created`: installs the check once per region connection."""
     if connection.alias in settings.REGION_DATABASES and forbid_unruled_statements not in connection.execute_wrappers:
         connection.execute_wrappers.append(forbid_unruled_statements)

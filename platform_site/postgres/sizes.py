@@ -1,5 +1,3 @@
-"""The size of a text column, without reading TOAST."""
-
 from django.db.models import Func, IntegerField
 
 

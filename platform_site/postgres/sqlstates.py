@@ -45,9 +45,7 @@ BUSY: Final = frozenset({
     "57P01", "57P02", "57P03", "57P05", "25P03",  # stopping, starting, idle for too long
     "25006",  # not promoted yet
 })  # fmt: skip
-"""May succeed later."""
 ENDED: Final = frozenset({"57P01", "57P02", "57P05", "25P03"})
-"""The server ended the session."""
 FORBIDDEN: Final = frozenset({"42501"})
 
 _DATABASE_ERRORS: Final = (DjangoDatabaseError, psycopg.Error)
@@ -69,12 +67,10 @@ def _causes(error: BaseException) -> Iterator[psycopg.Error]:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """None for other errors."""
     return next((cause.sqlstate for cause in _causes(error) if cause.sqlstate), None)
 
 
 def constraint(error: BaseException) -> str | None:
-    """The constraint or index of the error, if named."""
     return next((cause.diag.constraint_name for cause in _causes(error) if cause.diag.constraint_name), None)
 
 

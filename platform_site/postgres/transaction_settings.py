@@ -1,5 +1,3 @@
-"""PostgreSQL's settings for one transaction."""
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final

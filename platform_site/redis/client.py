@@ -45,14 +45,11 @@ MARKER_TTL: Final = 120
 """Longer than a reader of the old state needs to `fill`."""
 BREAKER_SECONDS: Final = 1.0
 _MAX_CONNECTIONS: Final = 8
-"""One carries about 15,000 round trips a second."""
 _RETRY_SECONDS: Final = 0.25
 _MOST_PENDING_MARKS: Final = 100_000
 
 
 class Store:
-    """One Redis: idle connections, circuit breaker, waiting marks. Thread-safe."""
-
     def __init__(self, url: str, budget: float) -> None:
         self._url = url
         self._budget = budget
@@ -62,12 +59,10 @@ class Store:
         """Also after a fork, without the parent's connections and threads."""
         self._idle: SimpleQueue[Connection | NoConnection] = SimpleQueue()
         self._lines = 0
-        """Idle, used or being made."""
         self._lock = threading.Lock()
         self._open_until = 0.0
         """The circuit breaker is open until then; 0 if closed."""
         self._pending: dict[str, tuple[float, bytes]] = {}
-        """By key, commands of unwritten marks, with their expiry."""
         self._writer: threading.Thread | None = None
         self._in_vain_until = 0.0
         self._of_loop: LoopConnection | None = None
@@ -81,11 +76,9 @@ class Store:
         return RoundTrip(self)
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
-        """Store `value` for `ttl` seconds if the key is absent. Never raises."""
         self._try(pack(("SET", key, value, "EX", ttl, "NX")), 1)
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
-        """Store values for `ttl` seconds. False on failure. Never raises."""
         return not values or self._try(_puts(values, ttl), len(values))
 
     def mark(self, marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:

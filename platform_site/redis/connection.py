@@ -38,7 +38,6 @@ class Connection:
         # Python's timeouts make three system calls of each, the kernel's one. TLS knows Python's alone.
         self._kernel_waits = type(self._socket) is socket.socket
         self._timeout = 0.0
-        """The socket's current timeout."""
         if self._kernel_waits:
             self._socket.settimeout(None)
         self.is_new = True

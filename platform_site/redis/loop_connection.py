@@ -13,7 +13,6 @@ from platform_site.redis.connection import TAKES_NO_WRITES, Connection
 
 _LATE: Final = "Redis is late"
 _READ_SECONDS: Final = 0.002
-"""For the loop to read what has arrived."""
 
 
 class _Asked:
@@ -25,8 +24,6 @@ class _Asked:
 
 
 class LoopConnection(asyncio.Protocol):
-    """Used on the loop only."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, made: Connection) -> None:
         self._loop, self._made = loop, made  # which would close the socket
         self._transport: Any = None
@@ -98,7 +95,6 @@ class LoopConnection(asyncio.Protocol):
             self._timer = self._loop.call_later(_READ_SECONDS, self._look, first)
 
     def _fail(self, error: Exception) -> None:
-        """Replies could no longer be attributed."""
         self.is_closed = True
         if self._transport is not None:
             self._transport.abort()

@@ -97,7 +97,6 @@ class Counting:
         self._time_left = ends - now + 1
 
     def add(self, amount: int) -> None:
-        """Count `amount` more. One round trip."""
         counter = _windows.get((self._name, self._identity, self._period, False))
         if counter is not None and counter[1].ttl is not None:
             trip = redis_client.round_trip()
@@ -122,7 +121,6 @@ class Counting:
 
 
 def _announce(request: HttpRequest, *judged: tuple[str, str, int | None], message: str | None = None) -> None:
-    """Set the headers. Raises RateLimited with `message`."""
     policy, state, longest = judged[0]
     for another, left, wait in judged[1:]:
         policy, state, longest = f"{policy}, {another}", f"{state}, {left}", max(longest or 0, wait or 0) or None
@@ -133,8 +131,6 @@ def _announce(request: HttpRequest, *judged: tuple[str, str, int | None], messag
 
 
 class Begun:
-    """Counted in the round trip of its record."""
-
     __slots__ = ("_counting", "_is_visit", "_request")
 
     def __init__(self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, is_visit: bool = False) -> None:
@@ -150,7 +146,6 @@ class Begun:
             self.settle(plan, caller_id)
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
-        """After the round trip. Raises RateLimited."""
         allowed = plan_limits(plan)
         quota = allowed.visitor_requests_per_minute if self._is_visit else allowed.requests_per_minute
         try:
@@ -193,14 +188,12 @@ class Refusals:
         self._counting = Counting(request, trip, "refused", _network(request, about), look_only=True)
 
     def check(self) -> None:
-        """Raises RateLimited before PostgreSQL is asked about an unknown token."""
         judged = self._counting.settle(IP_ADDRESS_LIMITS.refused_requests_per_minute)
         if judged[2] is not None:
             _announce(self._request, judged)
 
 
 def count_anonymous(request: HttpRequest) -> None:
-    """Count a request without a token for the client's IP. One round trip. Raises RateLimited."""
     _count_ip_address(request, "address", IP_ADDRESS_LIMITS.anonymous_requests_per_minute)
 
 
@@ -214,7 +207,6 @@ def _count_ip_address(request: HttpRequest, name: str, quota: int, about: str = 
 def _count_alone(
     request: HttpRequest, name: str, identity: str, quota: int, *, period: int = PERIOD, message: str | None = None
 ) -> None:
-    """Count by one policy; in this process if Redis is unavailable. Raises RateLimited."""
     trip = redis_client.round_trip()
     counting = Counting(request, trip, name, identity, period=period)
     trip.run()
@@ -321,7 +313,6 @@ def remember_limited(callers: Mapping[str, int]) -> None:
 
 
 def limited_callers() -> dict[str, int]:
-    """Since the last call."""
     with _limited_lock:
         found = dict(_limited)
         _limited.clear()

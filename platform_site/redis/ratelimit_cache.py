@@ -38,7 +38,6 @@ class Lookup(Promise):
 
     @property
     def value(self) -> int | None:
-        """0 before the first count and without Redis; None if it is no count."""
         found = self._fetched.value
         if found is None:
             return 0
@@ -61,15 +60,11 @@ class LookupResult:
 
 
 class RateLimitCache(BaseCache):
-    """Used within `round_trip_of`; one instance per thread."""
-
     trip: round_trip.RoundTrip
-    """None outside of `round_trip_of`."""
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
         self.asked: LookupResult | None = None
-        """The last counter."""
         self._ttl = _LONGEST
 
     def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
@@ -78,19 +73,16 @@ class RateLimitCache(BaseCache):
         return False
 
     def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
-        """A Counter on the current round trip."""
         self.asked = LookupResult(key, self._ttl)
         return self.asked.on(self.trip)
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
-        """A Lookup on the current round trip."""
         self.asked = LookupResult(key, None)
         return self.asked.on(self.trip)
 
 
 @contextmanager
 def round_trip_of(trip: round_trip.RoundTrip) -> Iterator[RateLimitCache]:
-    """What this thread counts goes to `trip`."""
     cache: Any = caches[ALIAS]
     cache.trip = trip
     try:

@@ -1,5 +1,3 @@
-"""The commands of one request to Redis, in one round trip."""
-
 import logging
 from collections.abc import Callable
 from functools import lru_cache
@@ -27,8 +25,6 @@ class Fetched:
 
 
 class Counted:
-    """The count including this one; None without Redis."""
-
     __slots__ = ("value",)
 
     def __init__(self) -> None:

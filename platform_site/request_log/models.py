@@ -16,7 +16,6 @@ class LogEntry(models.Model):
     """The start, by the web process's clock."""
     keep_days = models.SmallIntegerField()
     environment_id = models.CharField(max_length=30, null=True)
-    """Null in the control database."""
     request_id = models.CharField(max_length=64)
     method = models.CharField(max_length=10)
     route = models.CharField(max_length=200)
@@ -46,8 +45,6 @@ class LogEntry(models.Model):
 
 
 class OmittedRequests(models.Model):
-    """Requests without an entry, by minute."""
-
     environment_id = models.CharField(max_length=30)
     minute = models.DateTimeField()
     requests = models.BigIntegerField()

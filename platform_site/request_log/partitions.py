@@ -51,7 +51,6 @@ def drop_old(using: str) -> int:
 
 
 def _today(using: str) -> date:
-    """By the database's clock, in UTC."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT (now() AT TIME ZONE 'UTC')::date")
         today: date = cursor.fetchone()[0]

@@ -1,5 +1,3 @@
-"""Reads the request log of an environment, newest first."""
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -121,7 +119,6 @@ _OF_REQUESTS: Final = sql.SQL(
 def of_requests(
     using: str, request_ids: list[str], most: int, environment_id: str | None = None
 ) -> list[dict[str, Any]]:
-    """The newest entries of these requests in one database, optionally of one environment."""
     columns = ("environment_id", *_COLUMNS)
     with connections[using].cursor() as reading:
         values = {"requests": request_ids, "environment": environment_id, "most": most}

@@ -47,20 +47,15 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """Of one environment, since the last batch."""
-
     reads: int = 0
     others: int = 0
     omitted: int = 0
 
 
 class Queue:
-    """Waiting entries of one database."""
-
     def __init__(self) -> None:
         self.waiting: deque[Entry] = deque()
         self.tallies: dict[str | None, Tally] = {}
-        """Replaced every second."""
 
     def admit(self, environment_id: str | None, *, is_read: bool) -> bool:
         """Whether this request gets an entry; else it is counted."""
@@ -86,7 +81,6 @@ queues: Final[dict[str, Queue]] = {}
 
 
 def record(request: HttpRequest, method: str, status: int, seconds: float, error: ApiError | None) -> None:
-    """Record an answered request. `error` is the response's."""
     caller: Caller | None = request.__dict__.get("caller")
     place = None if caller is None else caller.place
     queue = queues.get(DEFAULT_DB_ALIAS if place is None else place.cluster)
@@ -122,6 +116,5 @@ def name_in(words: dict[str, Any], variable: str) -> str | None:
 
 
 def field_codes_of(error: ApiError) -> tuple[str, ...]:
-    """Unique codes, without the client's field names."""
     codes = dict.fromkeys(field.code for field in error.fields[:100])
     return tuple(code for code in codes if _CODE.fullmatch(code))[:MAX_FIELD_CODES]

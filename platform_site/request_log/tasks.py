@@ -1,5 +1,3 @@
-"""Periodic jobs of the request log."""
-
 from typing import Final
 
 from django.db import DEFAULT_DB_ALIAS

@@ -50,7 +50,6 @@ class Writer(threading.Thread):
         super().__init__(name=f"request-log-{using}", daemon=True)
         self._using, self._queue = using, queue
         self._batch: list[Entry] = []
-        """Taken and not yet written."""
         self._omitted: Counter[tuple[str, datetime]] = Counter()
         self._stopped = threading.Event()
         self._is_failing = False
@@ -123,7 +122,6 @@ class Writer(threading.Thread):
             self._omitted[environment_id, minute] += requests
 
     def _log_failure(self, error: Exception) -> None:
-        """Once until it succeeds again."""
         if not self._is_failing:
             logger.warning(
                 "the request log waits for its database", extra={"database": self._using, "why": type(error).__name__}

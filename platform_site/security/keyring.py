@@ -35,9 +35,7 @@ _SALT: Final = 16
 _NONCE: Final = 12
 _TAG: Final = 16
 OVERHEAD: Final = 1 + _KEY_ID + _NONCE + _TAG
-"""Bytes that `seal` adds."""
 MAC: Final = 16
-"""HMAC-SHA256, truncated as in RFC 2104."""
 
 
 class KeyringError(Exception):
@@ -45,7 +43,7 @@ class KeyringError(Exception):
 
 
 class UnknownKey(KeyringError):
-    """Its key is not in ENCRYPTION_KEYS."""
+    pass
 
 
 class Tampered(KeyringError):
@@ -57,7 +55,6 @@ class _Ring:
     sealing_id: bytes
     ciphers: dict[bytes, AESGCM]
     mac_keys: tuple[bytes, ...]
-    """In the order of keys."""
 
 
 @lru_cache(maxsize=4)
@@ -106,7 +103,6 @@ def unseal(sealed: bytes, *, purpose: str) -> bytes:
 
 
 def current_header() -> bytes:
-    """The prefix of values sealed by the first key."""
     return _SEALED + _current().sealing_id
 
 
@@ -118,7 +114,6 @@ def rewrap(sealed: bytes, *, purpose: str) -> bytes:
 
 
 def mac(message: bytes, *, purpose: str) -> bytes:
-    """A MAC by the first platform key, for `is_mac`."""
     return _mac(_current().mac_keys[0], message, purpose)
 
 
@@ -128,7 +123,6 @@ def is_mac(given: bytes, message: bytes, *, purpose: str) -> bool:
 
 
 def macs(message: bytes, *, purpose: str) -> Iterator[bytes]:
-    """MACs by each platform key, in order."""
     return (_mac(key, message, purpose) for key in _current().mac_keys)
 
 
@@ -150,7 +144,6 @@ def seal_under(secret: bytes, plaintext: bytes, *, purpose: str) -> bytes:
 
 
 def unseal_under(secret: bytes, sealed: bytes, *, purpose: str) -> bytes:
-    """Raises Tampered."""
     sealed = bytes(sealed)
     if len(sealed) < 1 + _SALT + _NONCE + _TAG or sealed[:1] != _SEALED_UNDER:
         raise Tampered(f"not a value sealed under a secret ({purpose})")
@@ -166,10 +159,8 @@ class SealedField:
     """A column of sealed values, for `manage.py rotate_encryption_keys`."""
 
     model: str
-    """`app_label.ModelName`."""
     field: str
     purpose: str | Callable[[Any], str]
-    """As for `seal`, or a function of the row."""
 
 
 _registered: dict[tuple[str, str], SealedField] = {}

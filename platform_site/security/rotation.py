@@ -56,7 +56,6 @@ def _outdated(column: Column) -> "QuerySet[Any, Any]":
 
 
 def count_outdated(column: Column) -> int:
-    """Values not under the first platform key."""
     return _outdated(column).count()
 
 

@@ -37,8 +37,6 @@ _HEALTHY: Final = b'{"status":"ok"}'
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and its response's target."""
-
     request: Incoming
     message: Message
     parked: server_hints.Parked | None = None
@@ -49,7 +47,6 @@ class Exchange:
         return cls(Incoming(message.path, message.meta, message.body, message.scheme), message)
 
     def end(self) -> None:
-        """Release what the request holds."""
         if self.parked is not None:
             self.parked.give_up()
 
@@ -138,7 +135,6 @@ class Application:
         loop_connections.install()
 
     def stop(self) -> None:
-        """End the threads and their database connections. No request is in progress."""
         self._pool.stop()
         self._loop_connections.close_all()
         for handler in logging.getLogger("platform.access").handlers:
@@ -167,7 +163,6 @@ class Application:
         return None
 
     def begin(self, message: Message) -> None:
-        """Answer a request, in a greenlet or a thread."""
         if message.refusal is not None:
             _send_error(message, message.refusal, message.meta.get("HTTP_X_REQUEST_ID"), close=True)
             return
@@ -209,7 +204,6 @@ class Application:
                 self._loop_connections.give_back(here)
 
     def _refuse(self, exchange: Exchange) -> None:
-        """All threads are busy and the queue is too long."""
         logger.error("no thread became free in time")  # and not for whom: a path may hold a secret
         _send_error(exchange.message, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
         exchange.end()
@@ -266,7 +260,6 @@ class Application:
 
 
 def _walk(resolver: Any) -> None:
-    """Import every URL module."""
     for pattern in resolver.url_patterns:
         if hasattr(pattern, "url_patterns"):
             _walk(pattern)

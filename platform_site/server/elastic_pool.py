@@ -94,7 +94,6 @@ class ElasticThreadPool(Generic[Job]):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _activate_another(self, now: float) -> None:
-        """Activate an idle or new thread, if any, with the lock held."""
         if self._idle:
             active = self._idle.pop()  # the one that worked last: its caches are warm, and the others can end
             active.began = now
@@ -112,7 +111,6 @@ class ElasticThreadPool(Generic[Job]):
                 self._active = None
 
     def _tick(self) -> None:
-        """Refuse old jobs, and replace a stuck thread."""
         now = time.monotonic()
         late: list[Job] = []
         with self._lock:
@@ -132,7 +130,6 @@ class ElasticThreadPool(Generic[Job]):
             self._refuse(job)
 
     def _next(self, thread: "_Thread") -> Job | None:
-        """The thread's next job, after waiting; None: it ends."""
         while True:
             with self._lock:
                 self._waiting_threads.discard(thread)
@@ -162,7 +159,6 @@ class _Thread(threading.Thread):
         super().__init__(name="requests", daemon=True)
         self.pool = pool
         self.began = now
-        """Start of being active, or of its job."""
         self.may_run = threading.Lock()
         self.may_run.acquire()
 

@@ -75,4 +75,3 @@ class _WakeUps:
 
 
 _wake_ups_of: Final = lru_cache(maxsize=1)(_WakeUps)
-"""Per loop."""

@@ -13,19 +13,15 @@ Headers = list[tuple[str, str]]
 
 
 class Connection:
-    """The connection as a message sees it."""
-
     __slots__ = ("is_gone", "is_paused", "on_change")
 
     is_gone: bool
     is_paused: bool
-    """The client is not reading."""
     on_change: Callable[[], None] | None
     """Called when the client disconnects, or has read everything."""
 
     @property
     def is_leaving(self) -> bool:
-        """No more requests are read."""
         raise NotImplementedError
 
     def take_turn(self, message: "Message") -> bool:
@@ -42,8 +38,6 @@ class Connection:
 
 
 class Message:
-    """`meta` is WSGI's environment without `wsgi.` entries."""
-
     __slots__ = (
         "authority", "body", "connection", "headers", "is_last", "meta", "path", "refusal", "repeated", "scheme",
         "unreadable",
@@ -56,12 +50,9 @@ class Message:
         self.authority: str | None = None
         """The request line's host, which precedes the header (RFC 9112, 3.2.2)."""
         self.headers: list[tuple[str, str]] = []
-        """Lower-case names, ASCII values."""
         self.repeated: frozenset[str] = frozenset()
-        """Repeated headers, in lower case."""
         self.scheme = "http"
         self.unreadable: set[str] = set()
-        """Headers with bytes outside ASCII."""
         self.body: bytes = b""
         self.refusal: errors.ApiError | None = None
         self.is_last = False
@@ -99,8 +90,6 @@ class Message:
 
 
 class ResponseStream:
-    """Sent in pieces, from any thread."""
-
     __slots__ = ("_chunked", "_connection", "_is_last", "_silent")
 
     def __init__(self, connection: Connection, *, chunked: bool, silent: bool, is_last: bool) -> None:

@@ -18,7 +18,6 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 100
 MAX_PIPELINED: Final = 64
-"""Requests that wait for previous responses."""
 DRAIN_BYTES: Final = 8 * 1024 * 1024
 """Bytes of an oversized body that are dropped, so that the client reads the 413."""
 _ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")
@@ -28,8 +27,6 @@ _TRAILERS: Final = "The request body broke off, or has trailers."
 
 
 class Refused(Exception):
-    """Nothing more is read."""
-
     def __init__(self, error: errors.ApiError) -> None:
         super().__init__(error.message)
         self.error = error
@@ -52,14 +49,10 @@ class RequestParser(Connection, asyncio.Protocol):
         self._url = b""
         self._head_bytes = 0
         self._pieces: list[bytes] = []
-        """Of the body."""
         self._size = 0
-        """Of the body so far."""
         self._waiting: deque[Message] = deque()
-        """Whole requests that wait."""
 
     def _check_head(self, message: Message) -> None:
-        """Before the body is read. Raises Refused."""
         raise NotImplementedError
 
     def _queue(self, message: Message) -> None:

@@ -18,7 +18,6 @@ logger = logging.getLogger(__name__)
 HEAD_SECONDS: Final = 10.0
 BODY_SECONDS: Final = 15.0
 DRAIN_SECONDS: Final = 2.0
-"""For an oversized body, and a refused client's further data."""
 IDLE_SECONDS: Final = 75.0
 WRITE_SECONDS: Final = 60.0
 _PAUSE_AT: Final = 8
@@ -28,7 +27,6 @@ _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Peer = tuple[str, str, int]
-"""The client's IP, and the local IP and port."""
 
 
 class RequestTimeout(errors.ApiError):
@@ -50,14 +48,12 @@ class HttpServer:
         self._thread = threading.get_ident()
         self.connections: set[HttpConnection] = set()
         self.leaving = False
-        """Shutting down: responses close their connections."""
         self._server: asyncio.Server | None = None
 
     def is_on_loop(self) -> bool:
         return threading.get_ident() == self._thread
 
     def add(self, connection: "HttpConnection") -> bool:
-        """Whether another connection is allowed."""
         if len(self.connections) >= self._most:
             logger.warning("a connection was closed: there are %d", self._most)
             return False
@@ -71,14 +67,12 @@ class HttpServer:
         self._look()
 
     def _look(self) -> None:
-        """One timer for all connections."""
         now = self.loop.time()
         for connection in [each for each in self.connections if each.deadline <= now]:
             connection.expire(now)
         self.loop.call_later(_LOOK_SECONDS, self._look)
 
     def leave(self) -> None:
-        """Accept no more connections and close idle ones."""
         self.leaving = True
         if self._server is not None:
             self._server.close()
@@ -88,7 +82,6 @@ class HttpServer:
             connection.close_if_idle()
 
     async def finish(self) -> None:
-        """Wait until every connection is closed."""
         while self.connections:
             self.close_idle()
             await asyncio.sleep(0.02)
@@ -206,7 +199,6 @@ class HttpConnection(RequestParser):
         self._server.begin(message)
 
     def _refuse(self, error: errors.ApiError) -> None:
-        """The last response, after those before."""
         message = self._current or Message(self)
         self._current = None
         self._state = "done"
@@ -214,7 +206,6 @@ class HttpConnection(RequestParser):
         self._queue(message)
 
     def take_turn(self, message: Message) -> bool:
-        """Whether to answer `message` now."""
         if self._in_hand is not message or self._is_answered:
             return False
         self._is_answered = True

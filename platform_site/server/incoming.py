@@ -25,8 +25,6 @@ _FORWARDING: Final = frozenset(
 
 
 class Incoming(HttpRequest):
-    """`meta` is WSGI's environment without `wsgi.` entries."""
-
     def __init__(self, path: str, meta: dict[str, Any], body: bytes, scheme: str) -> None:
         # Django's own request classes do not call super().__init__ either: it would build what is lazy below.
         self.path = self.path_info = path
@@ -84,7 +82,6 @@ _USUAL: Final = 64
 
 
 def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> frozenset[str]:
-    """Returns the repeated names."""
     repeated: set[str] | None = None
     for header, value in headers:
         name = _usual_name(header) if len(header) <= _USUAL else meta_name(header)

@@ -1,5 +1,3 @@
-"""Checks a request before Django sees it."""
-
 import re
 from functools import lru_cache
 from typing import Any, Final
@@ -12,7 +10,6 @@ _METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
 
 
 def is_too_large(stated: str) -> bool:
-    """A Content-Length may have any number of digits."""
     digits = stated.lstrip("0")
     return len(digits) > len(str(BODY_LIMIT)) or int(digits or "0") > BODY_LIMIT
 
@@ -37,7 +34,6 @@ _is_usual: Final = lru_cache(maxsize=512)(_may_be_host)
 
 
 def check_request(meta: dict[str, Any], path: str, repeated: frozenset[str]) -> None:
-    """Raises ApiError."""
     if not path.startswith("/"):
         raise errors.InvalidRequest("The request target must be a path.")
     if "\0" in path or "�" in path:

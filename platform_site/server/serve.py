@@ -39,23 +39,18 @@ logging.getLogger("_granian").addFilter(lambda record: "higher than the amount o
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 8
-"""When the service stops."""
 REPLACED_SECONDS: Final = 330
 """When replaced, which delays nothing: a function may take 300 s."""
 START_SECONDS: Final = 60
-"""For a new worker at a reload."""
 MAX_CONNECTIONS: Final = 16_384
 """Of one worker; 16 KB each."""
 _OTHER_FILES: Final = 512
-"""Besides connections."""
 _FALSE_START_SECONDS: Final = 0.3
 _FALSE_STARTS: Final = 5
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(MPServer):
-    """Granian's main process with given sockets."""
-
     def __init__(self, listeners: list[socket.socket], load: "_Load", **options: Any) -> None:
         address, port = listeners[0].getsockname()[:2]
         super().__init__(
@@ -106,7 +101,6 @@ class Server(MPServer):
             super()._respawn_workers(workers, spawn_target, target_loader, delay)
 
     def _replace_workers(self, workers: list[int], spawn_target: Any, target_loader: Any) -> None:
-        """A reload: one worker after the other."""
         for index in workers:
             new: Any = self._spawn_worker(index, spawn_target, target_loader)
             if not self._begins_to_serve(new):
@@ -128,7 +122,6 @@ class Server(MPServer):
                 last_word.start()
 
     def _begins_to_serve(self, new: Any) -> bool:
-        """Wait until it serves; False if it ended, or took too long."""
         served_at = self._load.served_at.value
         new.interrupt_by_parent = True  # that it ended is no news to Granian before it took another's place
         new.start()
@@ -181,14 +174,11 @@ class _NoEventLoop(dict[int, float]):
 
 
 class _Load:
-    """Runs in each worker. Returns the application."""
-
     def __init__(self) -> None:
         self._main = os.getpid()
         self._collect_after = gc.get_threshold()
         # Shared by all, and without a lock: a worker that was killed would hold it for ever.
         self.served_at = multiprocessing.RawValue("d", 0.0)
-        """When a worker last started serving."""
 
     def __call__(self, *_: Any) -> Any:
         die_with_parent(self._main, signal.SIGTERM)

@@ -19,7 +19,6 @@ INTERVAL: Final = 0.025
 MOST_CPU: Final = 0.05
 """CPU seconds before a response."""
 STATUS: Final = re.compile(r"^State:\s+(\S).*^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE | re.DOTALL)
-"""Of proc_pid_status(5)."""
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +32,6 @@ class ThreadState(NamedTuple):
 
 
 class Watchdog:
-    """Watches the creating thread's event loop. Linux only."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._watched = threading.get_ident()
@@ -44,7 +41,6 @@ class Watchdog:
         self._asked_at = self._answered_at = 0.0
         self._cpu_when_asked = self._cpu_when_answered = 0.0
         self._between_callbacks: FrameType | None = None
-        """The frame while the loop waits for sockets."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
@@ -92,7 +88,6 @@ class Watchdog:
         return ThreadState(cpu, found[1], int(found[2])) if found else ThreadState(cpu, "?", 0)
 
     def _stopped_by(self, before: ThreadState | None, now: ThreadState) -> str | None:
-        """Why the loop is stopped, in words."""
         used = now.cpu - self._cpu_when_asked
         if used > MOST_CPU:
             return "it computes"

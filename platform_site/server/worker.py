@@ -93,7 +93,6 @@ async def _serve(
 
 
 def _start_reporters() -> "tuple[Reporter, Writers]":
-    """For metrics and the request log."""
     # Here, not above: without `--preload` a worker imports the application as it is at its own start.
     from platform_site.observability.metrics import open_metrics_file
     from platform_site.observability.traffic import Reporter

@@ -1,5 +1,3 @@
-"""Mode, secrets, URLs and Django's applications."""
-
 import secrets
 from pathlib import Path
 
@@ -31,7 +29,6 @@ def _secret(variable: str, generated: str) -> str:
 
 SECRET_KEY = _secret("SECRET_KEY", "secret_key")
 SECRET_KEY_FALLBACKS = env.words("SECRET_KEY_FALLBACKS")
-"""Still valid for console sessions and cursors."""
 ENCRYPTION_KEYS = [key for key in _secret("ENCRYPTION_KEYS", "encryption_key").split(",") if key]
 """64 hex digits each; the first encrypts, all decrypt."""
 
@@ -109,7 +106,6 @@ TEMPLATES = [
 STATIC_URL = "static/"
 STATIC_ROOT = Path(env.text("STATIC_ROOT") or BASE_DIR / "staticfiles")
 WHITENOISE_USE_FINDERS = not STATIC_ROOT.is_dir()
-"""Without `collectstatic`, files come from their packages."""
 LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True

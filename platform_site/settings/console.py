@@ -1,5 +1,3 @@
-"""The console at /admin."""
-
 from platform_site import env
 from platform_site.settings.base import PLATFORM_MODE
 
@@ -9,7 +7,6 @@ CONSOLE_SESSION_SECONDS = env.integer("CONSOLE_SESSION_SECONDS", 12 * 3600, mini
 """After sign-in."""
 SESSION_COOKIE_AGE = CONSOLE_SESSION_SECONDS
 CONSOLE_REQUIRE_TOTP = env.boolean("CONSOLE_REQUIRE_TOTP", False)
-"""Staff must set up a second factor."""
 UNFOLD = {
     "SITE_TITLE": "Backend platform",
     "SITE_HEADER": "Backend platform",

@@ -1,5 +1,3 @@
-"""Databases and replicas."""
-
 from typing import Any
 
 from platform_site import env
@@ -30,7 +28,6 @@ TABLES_PER_CONNECTION = env.integer("TABLES_PER_CONNECTION", 2_000, minimum=1)
 
 
 def _direct_variable(name: str) -> str:
-    """`DATABASE_DIRECT_URL` of `DATABASE_URL`."""
     return name.removesuffix("_URL") + "_DIRECT_URL"
 
 
@@ -51,7 +48,6 @@ DIRECT_DATABASES = _direct_databases()
 def _database(
     name: str, url: str, search_path: str, *, prepare_threshold: int | None, session: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """`session`: additional session settings."""
     parts = env.postgres(name, url)
     libpq = {key.removeprefix("OPTIONS:"): parts.pop(key) for key in list(parts) if key.startswith("OPTIONS:")}
     settings_of_the_session = {
@@ -127,5 +123,4 @@ def _replicas(region: str) -> dict[str, dict[str, Any]]:
 
 
 REPLICAS = {region: found for region in REGIONS if (found := _replicas(region))}
-"""By region (`platform_site.postgres.replicas`)."""
 DATABASE_ROUTERS = ["platform_site.postgres.routers.RegionRouter"]

@@ -1,5 +1,3 @@
-"""Functions."""
-
 from datetime import timedelta
 
 from platform_site import env

@@ -1,5 +1,3 @@
-"""Logs and metrics."""
-
 from platform_site import env
 
 METRICS_TOKEN = env.text("METRICS_TOKEN")

@@ -1,9 +1,6 @@
-"""Projects, preview branches and outgoing calls."""
-
 from platform_site import env
 
 JOB_SECONDS = env.number("JOB_SECONDS", 30, minimum=1, maximum=3600)
-"""Period of cleanup jobs (`platform_site.background.periodic`)."""
 ORPHAN_GRACE_SECONDS = env.integer("ORPHAN_GRACE_SECONDS", 60, minimum=0)
 """Minimum age of orphaned schemas and rows to be removed."""
 DELETION_GRACE_SECONDS = env.integer("DELETION_GRACE_SECONDS", 10, minimum=0)
@@ -13,7 +10,6 @@ BRANCH_AT_ONCE_BYTES = env.integer("BRANCH_AT_ONCE_BYTES", 4 * 1024 * 1024, mini
 BRANCH_GIVE_UP_SECONDS = env.integer("BRANCH_GIVE_UP_SECONDS", 6 * 3600, minimum=1)
 """After this time an unfilled branch is failed."""
 FAILPOINT = env.text("FAILPOINT", "")
-"""For crash tests (`projects.provisioning.failpoints`)."""
 
 # ── Outgoing calls ────────────────────────────────────────────────────────────────────────────────────────────────────
 OUTBOUND_ALLOWED_NETWORKS = env.words("OUTBOUND_ALLOWED_NETWORKS")

@@ -1,5 +1,3 @@
-"""Django REST Framework, and drf-spectacular, which describes the API."""
-
 CALLER_AUTHENTICATION = "projects.api.authentication.CallerAuthentication"
 """Turns a request into a `Caller`; `platform_site.http.views` imports it by this name when the first request comes."""
 REST_FRAMEWORK = {

@@ -1,5 +1,3 @@
-"""Webhooks."""
-
 from datetime import timedelta
 
 from django.core.exceptions import ImproperlyConfigured

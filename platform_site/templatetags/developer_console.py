@@ -1,5 +1,3 @@
-"""Filters of the members' console."""
-
 from typing import Final
 
 from django import template
@@ -14,7 +12,6 @@ _CONTROLS: Final = dict.fromkeys(map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\
 
 @register.filter
 def moment(text: str | None) -> SafeString | str:
-    """A time of the API, to the second."""
     if not text:
         return ""
     return format_html('<time datetime="{}" class="nowrap">{}</time>', text, text[:19].replace("T", " "))

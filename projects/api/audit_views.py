@@ -1,5 +1,3 @@
-"""`GET /v1/audit`: the audit log of a project, for its owners."""
-
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -53,8 +51,6 @@ class AuditEntryDetail(Serializer):
 
 
 class AuditViewSet(ApiViewSet):
-    """For signed-in accounts only; keys cannot read it."""
-
     environment = "unused"
     required_scopes = {"list": "projects:read"}
     query_parameters = {"list": LIST_PARAMETERS.union(AuditQuery().fields)}

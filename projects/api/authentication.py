@@ -69,11 +69,8 @@ class CallerAuthentication(BaseAuthentication):
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What one request asks of the records."""
-
     credential: Credential
     named: str | None
-    """The environment that the request names."""
     who: str
     where: str | None
     """The name of the place's record; None without an environment."""
@@ -113,7 +110,6 @@ class _Found:
 
 
 def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -> Caller:
-    """The caller behind a credential of `request`. Raises as `authenticate`."""
     question = lookup_of(credential, named_environment(request), use)
     trip = redis_client.round_trip()
     pending_records.put_on(trip)
@@ -344,7 +340,6 @@ _MEMBERS: Final = ((str,), (str,), (float, int, NoneType), _TEXT, _TEXT, _TEXT, 
 
 
 def _identity_from(data: bytes) -> Identity:
-    """Raises ValueError for another format."""
     members = orjson.loads(data)
     is_ours = isinstance(members, list) and len(members) == len(_MEMBERS)
     if not is_ours or not all(map(isinstance, members, _MEMBERS)) or members[0] not in get_args(CallerKind):

@@ -1,5 +1,3 @@
-"""`GET /v1/logs`: the request log of an environment."""
-
 from typing import Any
 
 from django.core.validators import RegexValidator

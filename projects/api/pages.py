@@ -15,8 +15,6 @@ from projects.models import Project
 
 
 class JoinProject(LinkPage):
-    """Shows the project and the inviting member, whose free text the email does not contain."""
-
     kind = invitations.KIND
     title = "Join a project"
     lead = 'Become {role} of the project "{project}"{by}? You have an account at {app} with this email: {email}.'

@@ -1,5 +1,3 @@
-"""Records that wait for this process's next Redis round trip."""
-
 import time
 from collections import deque
 from typing import Final
@@ -18,7 +16,6 @@ def add(read_at: float, name: str, record: bytes) -> None:
 
 
 def put_on(trip: RoundTrip) -> None:
-    """Add the waiting records to this round trip."""
     while _waiting:
         try:
             read_at, name, record = _waiting.popleft()

@@ -239,7 +239,6 @@ def joined_project(member: Member) -> dict[str, Any]:
 
 
 def invitation_detail(email: AccountEmail) -> dict[str, Any]:
-    """An open invitation, by its email."""
     return {
         "id": email.pk,
         "email": email.recipient,

@@ -209,8 +209,6 @@ def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_susp
 
 
 class MemberViewSet(ApiViewSet):
-    """For accounts only."""
-
     environment = "unused"
     required_scopes = {"list": "projects:read", "create": None, "partial_update": None, "destroy": None}
     also_raises: ClassVar = {

@@ -349,7 +349,6 @@ class EnvironmentAdmin(ThroughServices):
 
     @display(description="schema version")
     def schema_version(self, environment: Environment) -> str:
-        """From the region, which may be unavailable."""
         try:
             version = environments.schema_versions(environment.project.cluster, [environment.pk])[environment.pk]
             return str(version)

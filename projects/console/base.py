@@ -27,5 +27,4 @@ def list_url(model: str, **query: str) -> str:
 
 
 def console_url(project_id: str, environment_id: str, page: str = "home", *arguments: str) -> str:
-    """A page of `/console`, where staff need a grant (`projects.staff_access`)."""
     return reverse(f"developer_console:{page}", args=[project_id, environment_id, *arguments])

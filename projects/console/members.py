@@ -1,5 +1,3 @@
-"""Pages of members, for operators who help an owner."""
-
 from typing import Any
 
 from django import forms

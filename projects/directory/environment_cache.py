@@ -37,7 +37,6 @@ def name_for_user(environment_id: str) -> str:
 
 
 def name_for_key(cache_name: str) -> str:
-    """`cache_name` is that of the key's own record."""
     return f"where:{cache_name}"
 
 
@@ -50,8 +49,6 @@ def name_for_account(account_id: str, environment_id: str | None) -> str:
 
 
 def of_credential() -> ArraySubquery:
-    """The place of an app user's session or an environment's key, as JSON, for
-    `accounts.users.identity_lookup.identify`."""
     return ArraySubquery(Environment.objects.reachable().filter(pk=OuterRef("environment_id")).places_as_json())
 
 
@@ -65,7 +62,6 @@ def of_account(column: str, environment_id: str | None) -> ArraySubquery:
 
 
 def from_json(columns: dict[str, Any]) -> EnvironmentRef:
-    """The place of an object made by `places_as_json`."""
     origins = columns.pop("allowed_origins")
     return EnvironmentRef(**columns, allowed_origins=tuple(origins))
 
@@ -114,14 +110,12 @@ def evict_members(project_id: str, account_ids: Iterable[str]) -> None:
 
 
 def evict_project(project_id: str) -> None:
-    """For a change of the project's plan, deletion or suspension. Three queries."""
     environment_ids = list(Environment.objects.filter(project_id=project_id).values_list("pk", flat=True))
     account_ids = list(Member.objects.filter(project_id=project_id).values_list("user_id", flat=True))
     revocation.mark_uncached([*_of_accounts(account_ids, environment_ids), *_of_environments(environment_ids)])
 
 
 def evict_environment(environment: Environment) -> None:
-    """For a change of the environment's settings, or its deletion. Two queries."""
     account_ids = list(Member.objects.filter(project_id=environment.project_id).values_list("user_id", flat=True))
     revocation.mark_uncached([*_of_accounts(account_ids, [environment.pk]), *_of_environments([environment.pk])])
 

@@ -49,7 +49,6 @@ def place_of(environment_id: str) -> EnvironmentRef | None:
 
 
 def record_of(environment_id: str) -> bytes:
-    """The cached record of the environment's users. One query."""
     found = _PLACE.first(environment_id)
     return environment_cache.to_record([orjson.loads(found[0])] if found else [])
 
@@ -68,7 +67,6 @@ def place_named(text: str) -> EnvironmentRef | None:
 
 
 def pool_of(environment_id: str) -> str | None:
-    """The environment whose users sign in here; None if unreachable. One query."""
     if not ids.matches("env", environment_id):
         return None
     return Environment.objects.reachable().filter(pk=environment_id).values_list("pool_id", flat=True).first()
@@ -91,12 +89,10 @@ def place_for(caller: Caller, environment_id: str) -> tuple[EnvironmentRef, froz
 
 
 def suspended() -> "QuerySet[Environment, str]":
-    """A subquery of the ids of environments of suspended projects."""
     return Environment.objects.suspended().values_list("pk", flat=True)
 
 
 def suspended_projects() -> "QuerySet[Project, str]":
-    """A subquery of the ids of suspended projects."""
     return Project.objects.filter(suspended_at__isnull=False).values_list("pk", flat=True)
 
 

@@ -22,7 +22,6 @@ KIND: Final = AccountEmail.Kind.MEMBER_INVITATION
 
 
 def pending(project_id: str) -> "QuerySet[AccountEmail]":
-    """The open, unexpired invitations into a project."""
     return AccountEmail.objects.filter(project_id=project_id, kind=KIND, expires_at__gt=Now())
 
 
@@ -69,7 +68,6 @@ def find(token: str) -> AccountEmail:
 
 
 def account_of(found: AccountEmail) -> User | None:
-    """The account of the invited email; None if there is none. Raises InvalidGrant if it is disabled. One query."""
     user = User.objects.with_email(None, found.recipient).first()
     if user is not None and user.disabled_at is not None:
         raise one_time_links.invalid_link()

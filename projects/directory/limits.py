@@ -14,7 +14,6 @@ from projects.models import Environment, Member, Project
 UsageCounter = Callable[[EnvironmentRef], int]
 """Usage of one limit. At most one query, whose cost the limit bounds."""
 UsageCounters = Callable[[EnvironmentRef], Sequence[int]]
-"""Usage of several limits at once."""
 
 _counters: Final[dict[tuple[str, ...], UsageCounters]] = {}
 
@@ -25,7 +24,6 @@ def set_usage_counter(limit: str, counter: UsageCounter) -> None:
 
 
 def set_usage_counters(limits: tuple[str, ...], counters: UsageCounters) -> None:
-    """Register one counter for several limits, in their order."""
     if unknown := set(limits) - {field.name for field in fields(PlanLimits)}:
         raise ValueError(f"no limit is called {unknown.pop()!r}")
     _counters[limits] = counters
@@ -52,14 +50,12 @@ def of(caller: Caller) -> dict[str, dict[str, Any]]:
 
 
 def used_in(place: EnvironmentRef) -> dict[str, int]:
-    """The usage of each counted limit in an environment."""
     return {
         name: used for names, counters in _counters.items() for name, used in zip(names, counters(place), strict=True)
     }
 
 
 def _members(place: EnvironmentRef) -> int:
-    """Invited persons count, too."""
     return Member.objects.filter(project_id=place.project_id).count() + invitations.pending(place.project_id).count()
 
 

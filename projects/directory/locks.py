@@ -42,5 +42,4 @@ def lock_exclusive(environment_id: str, using: str) -> None:
 
 
 def is_live(environment_id: str) -> bool:
-    """Whether neither it nor its project is marked. One query."""
     return Environment.objects.live().filter(pk=environment_id).exists()

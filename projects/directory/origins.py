@@ -9,13 +9,12 @@ EVERY: Final = "*"
 MOST: Final = 50
 LONGEST: Final = 200
 OF_DEVELOPMENT: Final = ("http://localhost:*", "http://127.0.0.1:*")
-"""Allowed in a new `development` environment."""
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 _EVERY_PORT: Final = ":*"
 
 
 class NotAnOrigin(ValueError):
-    """The message is for the user."""
+    pass
 
 
 def normalised(origins: Sequence[str]) -> list[str]:

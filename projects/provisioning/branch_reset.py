@@ -1,5 +1,3 @@
-"""Resets a preview branch to the current state of its parent."""
-
 from typing import Any
 
 from django.db import transaction

@@ -44,7 +44,6 @@ class BranchDeleted(Exception):
 
 
 def place_of(project: Project, environment: Environment) -> EnvironmentRef:
-    """The environment without a caller's role."""
     return EnvironmentRef(
         environment_id=environment.pk,
         environment_name=environment.name,
@@ -75,7 +74,6 @@ def require_both(source: EnvironmentRef, target: EnvironmentRef) -> None:
 
 
 def require(target: EnvironmentRef) -> None:
-    """Raise BranchDeleted if the branch was deleted. One query."""
     if not environment_locks.is_live(target.environment_id):
         raise BranchDeleted
 
@@ -129,7 +127,6 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
 
 @contextmanager
 def _one_snapshot(using: str, *, patient: bool) -> Generator[None]:
-    """A REPEATABLE READ transaction of the region. `patient`: without time limits."""
     with transaction.atomic(using=using):
         with connections[using].cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -186,7 +183,6 @@ def _reset_once(
 
 
 def unfinished(after: str) -> list[str]:
-    """Ids of `creating` branches, in order, after the given one."""
     creating = Environment.objects.live().filter(status=Environment.Status.CREATING, pk__gt=after).branches()
     return list(creating.order_by("pk").values_list("pk", flat=True)[:100])
 

@@ -18,7 +18,6 @@ log = logging.getLogger("platform.projects")
 
 _PER_LOOK = 100
 TABLES_DROPPED_AT_ONCE = 50
-"""Projects with more tables are left to a worker."""
 
 
 def finish_soon(project_id: str) -> None:
@@ -53,7 +52,6 @@ def finish(project_id: str) -> bool:
 
 
 def finish_environment_soon(environment_id: str, cluster: str) -> None:
-    """As `finish_soon`, for one environment."""
     failpoints.reach("delete.after_mark")
     try:
         if schemas.count_tables(environment_id, cluster) <= TABLES_DROPPED_AT_ONCE:
@@ -65,7 +63,6 @@ def finish_environment_soon(environment_id: str, cluster: str) -> None:
 
 
 def finish_environment(environment_id: str) -> bool:
-    """As `finish`, for one environment."""
     marked = Environment.objects.filter(pk=environment_id, status=Environment.Status.DELETING)
     cluster = marked.values_list("project__cluster", flat=True).first()
     if cluster is None:
@@ -84,7 +81,6 @@ def remove_environment(environment_id: str, cluster: str) -> None:
 
 
 def unfinished_environments(after: str) -> list[str]:
-    """Ids of marked environments of live projects, in order, after the given one."""
     marked = Environment.objects.filter(status=Environment.Status.DELETING, project__deleted_at__isnull=True)
     return list(marked.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:_PER_LOOK])
 

@@ -7,6 +7,5 @@ from django.conf import settings
 
 
 def reach(name: str) -> None:
-    """Die as by `kill -9` if this failpoint is set."""
     if settings.FAILPOINT == name:
         os.kill(os.getpid(), signal.SIGKILL)

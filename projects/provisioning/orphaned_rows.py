@@ -50,13 +50,11 @@ def remove(environment_id: str, cluster: str) -> None:
 
 
 def find_in_control() -> Iterator[str]:
-    """Ids of deleted environments named by rows of `accounts`. Raises DatabaseError."""
     for table in signal_handlers.OF_ENVIRONMENTS:
         yield from _gone(table, DEFAULT_DB_ALIAS, _EVERY_ROW)
 
 
 def remove_from_control(environment_id: str) -> None:
-    """Delete the environment's users, keys, providers and so on, in batches."""
     signal_handlers.delete_pool(environment_id=environment_id)
 
 

@@ -22,11 +22,9 @@ class OrphanedSchema:
     made_at: datetime
     tables: int
     size: int
-    """Bytes of its tables without indexes."""
 
 
 def describe(environment_id: str, cluster: str) -> OrphanedSchema:
-    """Two queries. Raises DatabaseError."""
     return OrphanedSchema(
         environment_id,
         ids.created_at(environment_id),

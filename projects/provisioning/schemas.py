@@ -48,7 +48,7 @@ BEING_CREATED: Final = "no environment yet"
 
 
 class SchemaBusy(Exception):
-    """Another process is filling or dropping the schema."""
+    pass
 
 
 def hold(environment_ids: Iterable[str]) -> None:
@@ -71,7 +71,6 @@ def make_schemas(places: Sequence[EnvironmentRef]) -> None:
 
 
 def has_schema(environment_id: str, cluster: str) -> bool:
-    """Whether the environment's schema is committed. One query."""
     with connections[cluster].cursor() as cursor:
         cursor.execute("SELECT to_regnamespace(%s) IS NOT NULL", [environment_id])
         return bool(cursor.fetchone()[0])
@@ -89,7 +88,6 @@ def size_of(environment_id: str, cluster: str) -> int:
 
 
 def count_tables(environment_id: str, cluster: str) -> int:
-    """Number of tables; 0 without a schema. One query."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p')",
@@ -113,7 +111,6 @@ def drop_schema(environment_id: str, cluster: str) -> None:
 
 
 def _drop_some_tables(environment_id: str, cluster: str) -> bool:
-    """Drop up to TABLES_PER_TRANSACTION tables. False if none was left."""
     with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
         _prepare_drop(cursor, environment_id)
         cursor.execute(
@@ -190,7 +187,6 @@ def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
 
 
 def being_created(environment_ids: Sequence[str], cluster: str) -> set[str]:
-    """Which of these schemas are marked. One query."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(
             "SELECT nspname FROM pg_namespace WHERE nspname = ANY (%s) AND obj_description(oid, 'pg_namespace') = %s",
@@ -235,7 +231,6 @@ def orphaned(cluster: str) -> Iterator[str]:
 
 
 def is_orphaned(environment_id: str, cluster: str) -> bool:
-    """Whether the cluster has an orphaned schema of this id. Raises DatabaseError."""
     return (
         ids.matches("env", environment_id)
         and not being_created([environment_id], cluster)

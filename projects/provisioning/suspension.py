@@ -17,7 +17,6 @@ from platform_site.redis import client as redis_client
 from projects.models import Environment
 
 FRESH_SECONDS: Final = 5.0
-"""How long a process uses an answer."""
 
 STALE_SECONDS: Final = 7 * 86_400
 """How long Redis keeps the last answer, for processes that start during an outage of the control database."""

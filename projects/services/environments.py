@@ -1,5 +1,3 @@
-"""Service of environments: preview branches, and the settings of an environment."""
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime

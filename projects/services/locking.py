@@ -1,5 +1,3 @@
-"""The lock of a project, under which its environments and members are counted and named."""
-
 from projects.errors import NoSuchProject
 from projects.models import Project
 

@@ -1,5 +1,3 @@
-"""Service of invitations into a project: send, withdraw, accept."""
-
 from collections.abc import Callable
 
 from django.db import transaction
@@ -103,8 +101,6 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
 
 
 def _is_without_account(found: AccountEmail, password: str | None) -> bool:
-    """Whether the invited email has no account. Raises ValidationFailed for a password that would not become its
-    password, and InvalidGrant if it is disabled."""
     if invitations.account_of(found) is None:
         return True
     if password is not None:

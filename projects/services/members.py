@@ -1,5 +1,3 @@
-"""Service of members: add, change, remove. The last owner stays."""
-
 from django.db import transaction
 
 from accounts import audit
@@ -30,14 +28,12 @@ def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller 
 
 
 def create_membership(project: Project, user: User, role: ProjectRole) -> Member:
-    """A new membership, with the project locked. Raises MembersQuotaReached."""
     check_quota(project)
     environment_cache.evict_members(project.pk, [user.pk])
     return Member.objects.create(project=project, user=user, role=role)
 
 
 def check_quota(project: Project) -> None:
-    """Raise MembersQuotaReached if members and invited persons are as many as the plan allows."""
     limit = plan_limits(project.plan).members_per_project
     if project.memberships.count() + invitations.pending(project.pk).count() >= limit:
         raise MembersQuotaReached(limit)

@@ -1,5 +1,3 @@
-"""Service of projects: create, change, delete, suspend, resume."""
-
 from typing import Final
 
 from django.db import DEFAULT_DB_ALIAS, transaction
@@ -68,7 +66,6 @@ def create_project(
 
 
 def _check_quota(account_id: str, plan: str) -> None:
-    """Raise ProjectsQuotaReached at the limit of live projects on this plan."""
     limit = plan_limits(plan).projects_per_account
     if Project.objects.live().filter(created_by_id=account_id, plan=plan).count() >= limit:
         raise ProjectsQuotaReached(limit)
@@ -179,8 +176,6 @@ _OF_SUSPENSIONS: Final = (AccountEmail.Kind.PROJECT_SUSPENDED, AccountEmail.Kind
 
 
 def _notify_owners(project: Project, kind: AccountEmail.Kind, **details: str) -> None:
-    """Email the owners with verified emails, in the current transaction. Withdraws unsent emails of an earlier
-    suspension."""
     for owner in User.objects.filter(
         memberships__project=project, memberships__role=Member.Role.OWNER, disabled_at__isnull=True
     ).order_by("pk"):

@@ -1,5 +1,3 @@
-"""`POST /v1/rows/{table}/aggregate`. Other methods of this URL address the row whose id is `aggregate`."""
-
 from typing import Any, Final
 
 from django.http import HttpRequest

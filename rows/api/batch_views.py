@@ -1,5 +1,3 @@
-"""`POST /v1/batch`."""
-
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema

@@ -28,7 +28,6 @@ _LAST_EVENT_ID: Final = OpenApiParameter(
 
 
 _CREDENTIAL: Final = ("HTTP_AUTHORIZATION", "HTTP_X_ENVIRONMENT", "HTTP_HOST", "REMOTE_ADDR")
-"""The parts of a request that identify its caller."""
 
 
 class ChangesRequest(fields.Serializer):

@@ -34,7 +34,6 @@ _META: Final = {"If-Match": "HTTP_IF_MATCH", "If-None-Match": "HTTP_IF_NONE_MATC
 
 
 def is_unchanged(header: str | None, etag: str | None) -> bool:
-    """Whether `If-None-Match` names `etag` (in quotes)."""
     if header is None or etag is None:
         return False
     if header.strip() == "*":

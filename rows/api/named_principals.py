@@ -1,12 +1,9 @@
-"""The principal, a user or a role, that a member views rows as."""
-
 from accounts.models import User
 from platform_site.http.errors import ValidationFailed
 from rows.rules.principal import Principal
 
 
 def principal_named(pool_id: str, name: str) -> Principal:
-    """Raises ValidationFailed on the field `as`."""
     if name == "server":
         return Principal("key")
     if name == "member":

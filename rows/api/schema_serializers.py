@@ -1,5 +1,3 @@
-"""Requests and responses of `/v1/schema`."""
-
 from typing import Any
 
 from platform_site.http import fields

@@ -35,7 +35,6 @@ _COMPONENTS: Final = {
     "CreatedRows": "created",
     "PatchedCells": "changes",
 }
-"""Generic component → suffix of the table's own."""
 _TYPES: Final[Mapping[ColumnType, Json]] = {
     "text": {"type": "string"},
     "integer": {"type": "integer", "format": "int64"},
@@ -54,7 +53,6 @@ _TYPES: Final[Mapping[ColumnType, Json]] = {
 
 
 def environment_description(platform: Mapping[str, Any], described: RoleTables) -> Json:
-    """Made from the platform's description."""
     paths: Json = {path: item for path, item in platform["paths"].items() if not path.startswith(_GENERIC)}
     generic = {path: item for path, item in platform["paths"].items() if path.startswith(_GENERIC)}
     components: dict[str, Json] = {kind: dict(of) for kind, of in platform["components"].items()}
@@ -103,7 +101,6 @@ def _share(operation: Mapping[str, Any], components: dict[str, Json]) -> Json:
 
 
 def _of_table(operation: Mapping[str, Any], table: RoleTable) -> Json:
-    """The operation of one table, with its own components."""
     found: Json = {
         **operation,
         "operationId": f"{table.name}_{_OPERATIONS[operation['operationId']][0]}",

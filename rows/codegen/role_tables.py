@@ -17,8 +17,6 @@ from rows.schema.model import ID, Column, Table
 
 @dataclass(frozen=True, slots=True)
 class RoleRelation:
-    """`null`: a to-one relation may be null."""
-
     target: str
     many: bool
     null: bool
@@ -41,8 +39,6 @@ class RoleTable:
 
 @dataclass(frozen=True, slots=True)
 class RoleTables:
-    """All tables of a role at one schema version."""
-
     environment_id: str
     version: int
     role: str

@@ -141,7 +141,6 @@ def _value(column: Column) -> str:
 
 
 def _user(fields: Iterable[str]) -> str:
-    """Null if there is no such user."""
     return f"{{ {' '.join(f'{_property(field)}: string;' for field in fields)} }} | null"
 
 

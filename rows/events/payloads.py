@@ -33,13 +33,10 @@ MOST_EFFORT: Final = 3_000_000
 _QUERY: Final = 3_000
 """Steps per query for a relation: about a millisecond."""
 _KNOWN: Final = 2
-"""Steps for a cached relation."""
 _ROW: Final = 30
-"""Steps per related row."""
 _BYTES: Final = 4
 """Bytes of related rows' long cells per step: 12 MB per event."""
 _SIZE: Final = "_size"
-"""An annotation; no column begins with `_`."""
 _NOBODY: Final = Principal("key")
 """Role `server`: a key, and none in particular."""
 _LIMIT: Final = "SELECT set_config('statement_timeout', %s, true)"
@@ -63,7 +60,7 @@ class Hidden(Exception):
 
 
 class _TooManyRelated(Exception):
-    """A rule needs more rows than RELATED_ROWS."""
+    pass
 
 
 _Rows = Sequence[Mapping[str, Any]]
@@ -79,7 +76,6 @@ class _Deciding:
 
 
 def region_place(environment_id: str, using: str) -> EnvironmentRef:
-    """A place with what a region's worker knows."""
     return EnvironmentRef(environment_id, "", "", region=using, cluster=using, plan="free", pool_id=environment_id)
 
 
@@ -96,7 +92,6 @@ class Payloads:
         self._now: datetime | None = None
 
     def carried(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
-        """The `data` of a delivery; None if the filter rejects it. Raises Hidden, TooCostly."""
         table = data.get("table")
         if event.subject is None or not isinstance(table, str):
             return dict(data)
@@ -156,7 +151,6 @@ class Payloads:
         *,
         is_exact: bool = False,
     ) -> dict[str, Any] | None:
-        """The readable cells of `record`; None if the row is hidden."""
         if record is None:
             return None
         key = environment.id, table
@@ -232,7 +226,6 @@ class Payloads:
 
 
 def columns_by_table(conditions: Iterable[Condition], table: str) -> Mapping[str, set[str]]:
-    """The columns that conditions on a row of `table` use, by table."""
     named: dict[str, set[str]] = defaultdict(set)
     for condition in conditions:
         _name(condition, table, named)

@@ -13,15 +13,12 @@ SHARE: Final = 0.25
 
 
 class TimeBudget:
-    """One budget. Each processed event is charged to its environment."""
-
     def __init__(self) -> None:
         self._begun = self._charged_at = time.monotonic()
         self._spent: dict[str, float] = defaultdict(float)
 
     @property
     def is_over(self) -> bool:
-        """False before the first event."""
         return self._charged_at - self._begun > SECONDS
 
     def charge(self, environment_id: str) -> None:
@@ -39,8 +36,6 @@ class TimeBudget:
 
 
 class ExpensiveEnvironments:
-    """Environments with expensive events, ordered by their last budget."""
-
     def __init__(self) -> None:
         self._known: dict[str, None] = {}
 

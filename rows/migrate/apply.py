@@ -29,11 +29,11 @@ from rows.schema.model import InvalidDocument, Schema
 
 
 class LockNotWon(Exception):
-    """The tables were busy for too long. Nothing was changed; retry."""
+    pass
 
 
 class TookTooLong(Exception):
-    """A statement exceeded its time limit. Nothing was changed."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,6 @@ class Operation:
 class Applied:
     operations: tuple[Operation, ...]
     indexes_due: bool
-    """Indexes of large tables still have to be built (`rows.migrate.concurrent_indexes`)."""
 
 
 _MISFITS: Final = {
@@ -120,7 +119,6 @@ def new_unique_sql(unique: NewUnique, *, concurrently: bool = True) -> sql.Compo
 
 
 def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str, bool]:
-    """Such indexes of all or these tables, and whether each is valid."""
     cursor.execute(
         "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
         " JOIN pg_catalog.pg_class t ON t.oid = x.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace"
@@ -178,7 +176,6 @@ def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
 
 
 def refuse_misfits(alias: str, schema: str, plan: Plan) -> None:
-    """Check existing rows against `plan`, without locks. Raises as `rehearse`."""
     connection = connections[alias]
     with transaction.atomic(using=alias), inside(connection, schema):
         _refuse_misfits(connection, plan)
@@ -233,7 +230,6 @@ def locks_or_not() -> Generator[None]:
 
 
 def _refuse_misfits(connection: BaseDatabaseWrapper, plan: Plan) -> None:
-    """Raise InvalidDocument for rows that do not fit."""
     try:
         existing_rows.refuse_misfits(connection, plan)
     except DatabaseError as error:
@@ -309,7 +305,6 @@ def meaning(step: Step, error: DatabaseError) -> Exception | None:
 
 
 def _operations(plan: Plan, recorded: Iterable[tuple[str, str]]) -> tuple[Operation, ...]:
-    """The statements by operation, in order."""
     found: dict[str, list[str]] = {}
     for name, text in recorded:
         found.setdefault(name, []).append(text)

@@ -17,7 +17,6 @@ from rows.query.tables import table_models
 from rows.schema.model import IndexSpec
 
 Progress = Callable[[str], None]
-"""Called with each index, such as `tasks (owner_id, -created_at, -id)`."""
 
 
 def make_due(place: EnvironmentRef, progress: Progress = lambda name: None) -> bool:
@@ -44,7 +43,6 @@ def make_due(place: EnvironmentRef, progress: Progress = lambda name: None) -> b
 
 
 def _present(cursor: Any, schema: str) -> dict[str, bool]:
-    """The indexes of a schema by name, and whether each is valid."""
     cursor.execute(
         "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
         " JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace WHERE n.nspname = %s",

@@ -27,10 +27,8 @@ from rows.migrate.planning.plan import NewUnique, Plan
 log = logging.getLogger("platform.rows")
 
 Progress = Callable[[str], None]
-"""Called with each operation, such as `add unique tasks (title)`."""
 
 _CLEARING_MS: Final = 2_000
-"""How long dropping an index may wait for transactions."""
 
 
 def wanted(place: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
@@ -73,7 +71,6 @@ def clear(cluster: str, environment_id: str) -> None:
 
 
 def clear_all(cluster: str) -> None:
-    """`clear` for every environment of the database with leftovers."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(
             "SELECT DISTINCT n.nspname FROM pg_catalog.pg_class i JOIN pg_catalog.pg_namespace n"

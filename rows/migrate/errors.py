@@ -1,5 +1,3 @@
-"""The API errors of schema changes."""
-
 from typing import Final
 
 from platform_site.http import errors, exception_handler

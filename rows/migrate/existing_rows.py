@@ -1,5 +1,3 @@
-"""Finds existing rows that do not fit a schema change, in the current tables (`rows.migrate.apply.inside`)."""
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -17,7 +17,7 @@ _COLUMNS_NAMED: Final = 10
 
 
 def of(schema: Schema) -> tuple[FieldError, ...]:
-    """A check depends on all columns, so the success of an update reveals hidden ones."""
+    """The first MAX_ERRORS, each with its path such as `tables.staff.rules.user.update`."""
     return tuple(islice(_all(schema), MAX_ERRORS))
 
 
@@ -61,7 +61,7 @@ def _hidden_but_writable(table: Table, role: str, access: Access, at: str) -> It
 def _hidden_in_checks(
     table: Table, role: str, access: Access, found: Mapping[str, Condition], at: str
 ) -> Iterator[FieldError]:
-    """A variable in a pattern matches literally; another operator is clearer."""
+    """A check depends on all columns, so the success of an update reveals hidden ones."""
     if access.read is None or access.update is None:
         return
     shown = frozenset(access.read.columns).difference(access.read.partial)
@@ -75,7 +75,7 @@ def _hidden_in_checks(
 
 
 def _variables_in_patterns(specs: Mapping[Action, tuple[RuleSpec, ...]], at: str) -> Iterator[FieldError]:
-    """A check that wants some row of the same table finds the row being written."""
+    """A variable in a pattern matches literally; another operator is clearer."""
     for action, written in specs.items():
         for spec in written:
             for operator, variable in _patterns_with_variables((spec.where, spec.check)):
@@ -108,7 +108,7 @@ def _patterns_with_variables(document: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Iterator[FieldError]:
-    """The relation through which the written row itself may be found."""
+    """A check that wants some row of the same table finds the row being written."""
     said = _together(rule.check) | {
         Compare(Path((), name), "eq", operand) for name, operand in rule.set.items() if operand is not None
     }
@@ -124,7 +124,7 @@ def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Itera
 
 
 def _way_back(part: Condition, table: str, said: set[Condition]) -> str | None:
-    """Whether a row like `said` cannot be like `wanted`."""
+    """The relation through which the written row itself may be found."""
     if not isinstance(part, Quantified) or part.kind != "some":
         return None
     if part.hop.many and part.hop.table == table:

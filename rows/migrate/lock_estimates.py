@@ -17,7 +17,6 @@ Mode = Literal["ACCESS EXCLUSIVE", "SHARE ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIV
 
 _US_PER_ROW: Final[dict[Work, float]] = {"rewrite": 2.5, "scan": 0.4, "index": 3.0}
 _US_PER_KB: Final[dict[Work, float]] = {"rewrite": 10.0, "scan": 2.0, "index": 5.0}
-"""On two cores with an SSD."""
 
 _TABLE: Final = re.compile(
     r'(?:ALTER TABLE|UPDATE|CREATE (?:UNIQUE )?INDEX (?:CONCURRENTLY )?"[^"]+" ON) (?:ONLY )?"([^"]+)"'
@@ -38,17 +37,12 @@ _KINDS: Final[tuple[tuple[re.Pattern[str], Work], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class TableLock:
-    """A lock on one existing table, by its current name."""
-
     table: str
     mode: Mode
     rows: int
-    """By PostgreSQL's estimate."""
     bytes: int
     work: tuple[Work, ...] = ()
-    """None: only the catalog changes."""
     estimated_ms: int = 0
-    """For this table."""
 
     @property
     def blocks(self) -> str:
@@ -56,7 +50,6 @@ class TableLock:
 
 
 def of(place: EnvironmentRef, plan: Plan, operations: Iterable[Operation]) -> tuple[TableLock, ...]:
-    """The locks of a change, by table. At most one query."""
     locks: dict[tuple[str, bool], TableLock] = {}
     work = list(_work(plan, operations))
     modes: dict[str, Mode] = dict.fromkeys(plan.guarded, "SHARE ROW EXCLUSIVE")
@@ -81,7 +74,6 @@ def locked_ms(locks: Iterable[TableLock]) -> int:
 
 
 def _work(plan: Plan, operations: Iterable[Operation]) -> Iterable[tuple[str, Work, bool]]:
-    """Table, kind, and whether it is concurrent, of each statement that takes time."""
     for statement in (each for operation in operations for each in operation.sql):
         named = _TABLE.match(statement)
         kind = next((kind for pattern, kind in _KINDS if pattern.match(statement)), None)
@@ -104,7 +96,6 @@ def _only_widens(plan: Plan, table: str, statement: str) -> bool:
 
 
 _LEAST_ROW_BYTES: Final = 100
-"""For a table without statistics."""
 _SIZES: Final = """
 SELECT c.relname, greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))::bigint,
        (c.relpages + coalesce(t.relpages, 0)) * current_setting('block_size')::bigint

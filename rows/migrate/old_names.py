@@ -20,14 +20,12 @@ class OldNames:
 
     tables: Mapping[str, str | None]
     columns: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
-    """By old table, without those of dropped tables."""
 
     def in_pattern(self, pattern: str) -> str | None:
         table = pattern.partition(".")[0]
         return table if table in self.tables else None
 
     def in_filter(self, document: Any, patterns: list[str]) -> Iterator[tuple[str, str]]:
-        """The old columns, each with its table, that a filter of these patterns names."""
         named = {pattern.partition(".")[0] for pattern in patterns}
         found = set(_columns_of(document))
         for table, columns in self.columns.items():

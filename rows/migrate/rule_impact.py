@@ -29,7 +29,6 @@ SAMPLES: Final = (50_000, 2_000)
 """Examined rows; the smaller number if the larger takes too long."""
 STATEMENT_MS: Final = 1_000
 TOTAL_SECONDS: Final = 6.0
-"""For all tables; the rest is not evaluated."""
 USERS_PER_ROLE: Final = 2
 _USERS_LOOKED_AT: Final = 200
 
@@ -96,7 +95,6 @@ def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = (), na
 
 
 def _tables_with_other_rules(today: schema_model.Schema, proposed: schema_model.Schema) -> list[str]:
-    """Existing, unrenamed tables with other rules or named conditions."""
     return [
         name
         for name, table in today.tables.items()
@@ -224,7 +222,6 @@ def _counted(
 def _statement(
     before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
 ) -> Statement:
-    """Both rules over the same rows; one more than `sample` is read to detect more."""
     role_views = [each.open_role_view(each.rules.role_key(principal)) for each in (before, after)]
     flags = {
         name: boolean("(", role_view.may_read(table), " IS TRUE)")

@@ -42,7 +42,6 @@ class RowSchemaEditor(DatabaseSchemaEditor):
         self.made = made
         self.recorded: list[tuple[str, str]] = []
         self.postponed = False
-        """Whether an index was left out."""
         self._operation = ""
 
     @contextmanager

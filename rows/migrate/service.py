@@ -77,12 +77,9 @@ __all__ = [
 T = TypeVar("T")
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 1.0
-"""Seconds between attempts to lock; doubled from the first to the longest."""
 
 
 class Unconfirmed(SchemaError):
-    """The change would lose data. `operations` must be confirmed."""
-
     def __init__(self, operations: Collection[str]) -> None:
         self.operations = sorted(operations)
         super().__init__("; ".join(self.operations))
@@ -101,21 +98,17 @@ class TablesQuotaReached(SchemaError):
 
 
 class TablesBusy(SchemaError):
-    """The tables were in use in all attempts. Nothing was changed."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a change. `version` is the current one."""
-
     version: int
     operations: tuple[Operation, ...]
     changed: bool
     indexes_due: bool = False
     warnings: tuple[FieldError, ...] = ()
-    """From `lint`."""
     locks: tuple[TableLock, ...] = ()
-    """Of a rehearsed change."""
 
 
 def read(raw: object) -> Schema:
@@ -135,7 +128,6 @@ def _read_with_misfits(place: EnvironmentRef, raw: object) -> Schema:
 
 
 def _misfits(place: EnvironmentRef, schema: Schema) -> list[FieldError]:
-    """Existing rows that do not fit `schema`, whose rules and checks may be invalid."""
     tables = {name: replace(table, rules={}, conditions={}, checks={}) for name, table in schema.tables.items()}
     try:
         plan = planner.plan(current(place).schema, replace(schema, tables=tables))

@@ -23,11 +23,9 @@ _UNREADABLE: Final = {
     # JSON's own null would be shown as null and met by no `$null`. Numbers and depth as in `values` and in bodies.
     "json": sql.SQL("jsonb_typeof({column}) = 'null' OR {column} @? {huge} OR {column} @? {deep}"),
 }
-"""What PostgreSQL accepts and rows may not hold."""
 _UNREACHABLE: Final = sql.SQL("id !~ {} OR id = ANY({})").format(
     sql.Literal(f"^{column_values.ROW_ID.pattern}$"), sql.Literal(sorted(column_values.RESERVED_IDS))
 )
-"""Ids that no API path can name."""
 _PATHS: Final = {
     "huge": sql.Literal(
         f'strict $.** ? (@.type() == "number" && (@.abs() > {sys.float_info.max!r} || @ != 0 && @.abs() < 4.9e-324))'

@@ -1,5 +1,3 @@
-"""The versions of an environment's schema."""
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -29,17 +27,13 @@ class NoSuchVersion(SchemaError):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One version of an environment's schema."""
-
     version: int
     schema: Schema
     record: SchemaVersion | None
-    """None at version 0."""
     indexes_due: bool = False
 
 
 def current(place: EnvironmentRef) -> State:
-    """The current schema. Two queries."""
     row = CurrentVersion.objects.using(place.cluster).filter(environment_id=place.environment_id).first()
     if row is None or row.version == 0:
         return State(0, EMPTY, None)
@@ -48,7 +42,6 @@ def current(place: EnvironmentRef) -> State:
 
 
 def version(place: EnvironmentRef, number: int) -> SchemaVersion:
-    """Raises NoSuchVersion."""
     record = history(place).filter(version=number).first() if number < 2**31 else None
     if record is None:
         raise NoSuchVersion(number)
@@ -101,7 +94,6 @@ def add_replacement(
     actor: Caller | Actor | None,
     indexes_due: bool,
 ) -> int:
-    """As `add`, for tables that the operation `name` replaced."""
     operation = {"operation": name, "sql": [], "destructive": bool(old.tables)}
     return add(place, row, new.document, [operation], actor=actor, indexes_due=indexes_due)
 
@@ -111,13 +103,11 @@ def history(place: EnvironmentRef) -> "QuerySet[SchemaVersion]":
 
 
 def current_versions(cluster: str, environment_ids: Collection[str]) -> dict[str, int]:
-    """The current versions of these environments of one database. One query."""
     found = CurrentVersion.objects.using(cluster).filter(environment_id__in=environment_ids)
     return dict(found.values_list("environment_id", "version"))
 
 
 def count_tables(place: EnvironmentRef) -> int:
-    """Two queries."""
     return len(current(place).schema.tables)
 
 

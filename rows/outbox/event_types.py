@@ -24,7 +24,6 @@ SYSTEM_EVENTS: Final = frozenset(
 )
 OF_RUNS: Final = ("function.run.failed", "function.run.succeeded")
 OF_ROWS: Final = ("*.insert", "*.update", "*.delete")
-"""Together: `*.*`."""
 _ROW_PATTERN: Final = re.compile(r"(?P<table>[a-z][a-z0-9_]{0,47}|\*)\.(?P<action>insert|update|delete|\*)", re.ASCII)
 MAX_PATTERNS: Final = 50
 
@@ -73,7 +72,6 @@ def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:
 
 
 def trimmed(record: Mapping[str, Any] | None, columns: Sequence[str] | None) -> dict[str, Any] | None:
-    """`record` with only `columns` (None: all) and its `id`."""
     if record is None:
         return None
     if columns is None:

@@ -1,5 +1,3 @@
-"""The API field of event patterns."""
-
 from typing import Any
 
 from rest_framework.exceptions import ValidationError
@@ -22,5 +20,4 @@ class EventsField(fields.ListField):
         return patterns
 
     def problem_with(self, pattern: str) -> str | None:
-        """Why `pattern` is not allowed here, or None."""
         return event_types.problem_with(pattern)

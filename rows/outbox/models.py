@@ -36,7 +36,6 @@ class OutboxEvent(models.Model):
     event_id = models.CharField(max_length=30)
     environment_id = models.CharField(max_length=30)
     type = models.CharField(max_length=120)
-    """`tasks.insert`, or a system event."""
     subject = models.CharField(max_length=120, null=True)
     """`tasks/tsk_…`, for ordered deliveries; null for system events."""
     data = models.TextField()
@@ -45,7 +44,6 @@ class OutboxEvent(models.Model):
     schema_version = models.PositiveIntegerField(null=True)
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
-    """Call depth; a chain ends at 8."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     relayed_at = models.DateTimeField(null=True)
     """When all deliveries existed; null is due."""

@@ -19,7 +19,6 @@ PatternsOf = Callable[[str, str], Iterable[Sequence[str]]]
 
 class ConsumerInterest(Protocol):
     count: int
-    """Number of rows it will write: the relay ends a large batch."""
 
     def add(self, event: OutboxEvent) -> None:
         pass
@@ -70,7 +69,6 @@ def refresh(environment_id: str, using: str) -> None:
 
 
 def is_wanted(event_type: str, environment_id: str, using: str) -> bool:
-    """Whether this system event has a subscriber. One query."""
     [(name, action)] = event_types.interests([event_type])
     by_name_or_all = Q(table_name=name, action=action) | Q(table_name=ANY, action=ANY)
     return EventInterest.objects.using(using).filter(by_name_or_all, environment_id=environment_id).exists()

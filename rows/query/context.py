@@ -31,7 +31,6 @@ T = TypeVar("T")
 
 MAX_RUNS: Final = 3
 _STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846", "0A000", "26000"})
-"""Errors of an outdated column, table, type, plan or prepared statement."""
 _NAME_GONE: Final = "26000"
 
 _statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
@@ -42,12 +41,10 @@ def forget_statements() -> None:
 
 
 class StaleVersion(Exception):
-    """The statement's schema version is outdated."""
+    pass
 
 
 class QueryContext:
-    """A principal and one schema version, for one operation."""
-
     __slots__ = (
         "connection", "environment", "freshness", "is_verified", "place", "principal", "resolver", "role_key",
         "users_version",
@@ -75,7 +72,6 @@ class QueryContext:
         """The version was confirmed as current, so errors are final."""
 
     def table(self, name: str) -> tuple[Table, Access]:
-        """The table and what the principal may do there. Raises NotFound."""
         table = self.environment.schema.tables.get(name)
         if table is None:
             raise self._no_table(name)
@@ -95,14 +91,12 @@ class QueryContext:
         return NotFound(f"There is {shown} that you can see in {self.environment.id}{slip}")
 
     def readable(self, name: str) -> Table:
-        """The table, if the principal may read some row. Raises NotFound."""
         table, access = self.table(name)
         if access.read is None:  # it may insert: that the table is there it knows
             raise NotFound(f"The rows of {name} can be written and not read in {self.environment.id}.")
         return table
 
     def statement(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:
-        """The compiled statement of `shape` for this role and version, cached."""
         key = (self.resolver.token, compile, shape)
         found = _statements.get(key)
         if found is None:

@@ -17,7 +17,6 @@ _MARK: Final = re.compile(rb'\t"([^"\\]*(?:\\.[^"\\]*)*)"')
 
 
 def mark(user_id: Any) -> Sql:
-    """The JSON marker of a user id; null for none."""
     return Sql(r"(E'\t' || to_json(", user_id, ")::text)::json")
 
 

@@ -42,7 +42,6 @@ from rows.schema.model import Table
 T = TypeVar("T")
 
 _PUBLIC_VARIABLES: Final = frozenset({"user.id", "key.id", "now"})
-"""Variables that reveal nothing about a user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,6 @@ class _Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Shape: the cells at `paths`, as the asker sees them."""
-
     table: str
     paths: tuple[Path, ...]
 
@@ -76,7 +73,6 @@ class _Rule:
 
 
 def _subject_of(access: Access) -> list[_Rule]:
-    """The rules for an existing row; each grant of a read is one."""
     found = [_Rule("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
     for action, rule in (("update", access.update), ("delete", access.delete)):
         if rule is not None:
@@ -135,7 +131,6 @@ class _Facts:
     cells: dict[Path, Any]
     quantifiers: Mapping[Clause, list["_Quantifier"]]
     held: Mapping[Condition, bool]
-    """Results of visible quantifiers."""
     principal: Principal
     now: datetime
     knows_users: bool
@@ -208,7 +203,6 @@ class _Quantifier:
 
 
 def _quantifiers(document: Mapping[str, Any], table: str, author: NameResolver, at: str = "") -> Iterator[_Quantifier]:
-    """The outermost quantifiers of a clause."""
     for key, value in document.items():
         if key in ("$and", "$or"):
             for index, part in enumerate(value):
@@ -241,7 +235,6 @@ def _is_open(asking: QueryContext, table: str, condition: Condition) -> bool:
 
 
 def _sees_whole(asking: QueryContext, table: str, hop: Hop) -> bool:
-    """Whether the asker sees every row of the hop."""
     far = asking.environment.rules.access(hop.table, asking.role_key).read
     return (
         asking.resolver.relation(table, hop.relation) == hop
@@ -252,7 +245,6 @@ def _sees_whole(asking: QueryContext, table: str, hop: Hop) -> bool:
 
 
 def _sees_column(asking: QueryContext, table: str, column: str) -> bool:
-    """Whether the asker may read the column in each visible row."""
     rule = asking.environment.rules.access(table, asking.role_key).read
     return rule is not None and rule.cell(column) == TRUE
 
@@ -271,7 +263,6 @@ def _ways(condition: Condition) -> Iterable[str]:
 
 
 def _is_known(asking: QueryContext, table: str, path: Path) -> bool:
-    """Whether the asker may know every name of the path."""
     for hop in path.hops:
         if asking.resolver.relation(table, hop.relation) != hop:
             return False
@@ -280,7 +271,6 @@ def _is_known(asking: QueryContext, table: str, path: Path) -> bool:
 
 
 def _hidden(asking: QueryContext, table: Table, access: Access, masks: dict[str, bool]) -> Iterable[dict[str, str]]:
-    """The hidden columns of this row that the asker may know of."""
     shown = access.read.columns if access.read else ()
     for name in asking.resolver.columns(table.name):
         if name not in shown:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 CLOCK: Final = b"statement_timestamp()"
-"""Identifies statements that use `$now`."""
 
 
 def _clock(type_: str) -> Sql:
@@ -30,7 +29,6 @@ def _clock(type_: str) -> Sql:
 
 
 def open_operand(operand: Operand) -> Expression:
-    """A parameter that is bound when the statement runs, or the clock."""
     match operand:
         case Slot():
             return Parameter(operand.index, operand.type)
@@ -56,8 +54,6 @@ def bound_operand(principal: Principal) -> Callable[[Operand], Expression]:
 
 
 class RoleView:
-    """On the database `alias`."""
-
     def __init__(
         self,
         schema: Schema,
@@ -75,7 +71,6 @@ class RoleView:
         self.operand = operand
         self.resolver = ruleset.resolver(role_key)
         self.remembered: dict[Hashable, object] = {}
-        """Cache for derived data."""
 
     @property
     def rules(self) -> ConditionCompiler:

@@ -44,7 +44,6 @@ class CompiledSchema:
         self._open_role_views: dict[RoleKey, RoleView] = {}
 
     def open_role_view(self, role_key: RoleKey) -> RoleView:
-        """A role's view with open values, to compile statements."""
         found = self._open_role_views.get(role_key)
         if found is None:
             found = self._open_role_views.setdefault(role_key, self.models.role_view(role_key, open_operand))
@@ -71,11 +70,9 @@ class CompiledSchema:
 _lock = threading.Lock()
 _known: OrderedDict[str, CompiledSchema] = OrderedDict()
 _columns = 0
-"""Of all cached environments."""
 
 
 def compiled_schema(place: EnvironmentRef) -> CompiledSchema:
-    """The cached environment, or loaded."""
     with _lock:
         found = _known.get(place.environment_id)
         if found is not None and found.alias == place.cluster:
@@ -85,7 +82,6 @@ def compiled_schema(place: EnvironmentRef) -> CompiledSchema:
 
 
 def reload(place: EnvironmentRef) -> CompiledSchema:
-    """Load the environment; empty without a version."""
     global _columns
     made = _load(place)
     with _lock:
@@ -104,7 +100,6 @@ def current(place: EnvironmentRef) -> CompiledSchema:
 
 
 def evict(environment_id: str) -> None:
-    """After a deletion."""
     with _lock:
         _drop(environment_id)
 
@@ -123,7 +118,6 @@ def _drop(environment_id: str) -> None:
 
 
 def is_current(known: CompiledSchema) -> bool:
-    """Whether the version is current. One query."""
     found = prepared.retry_if_lost(connections[known.alias], _VERSION, [known.id.encode()])
     return int(found[0][0] or 0 if found else 0) == known.version
 

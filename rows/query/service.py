@@ -35,13 +35,10 @@ _RELATION_KIND: Final = "rows of a relation"
 Count = Literal["exact", "estimated"]
 COUNTS: Final[tuple[Count, ...]] = get_args(Count)
 QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
-"""Field names of `ListQuery` in requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """A list request. `where` is JSON text or an object; `limit` 1 to 100; no `columns`: all."""
-
     where: Any = None
     order: Any = None
     limit: int = 20
@@ -212,8 +209,6 @@ def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _RelationPlace:
-    """Rows whose `column` is `id`, ordered by id."""
-
     column: str
     id: str
     last: str
@@ -242,7 +237,6 @@ def cursor_facts(
 
 
 def canonical_text(path: Path) -> str:
-    """As callers write it: `list.name`."""
     return ".".join([*(hop.relation for hop in path.hops), path.column])
 
 

@@ -1,5 +1,3 @@
-"""The compiled rules of one role: the rows and columns of a table that it may read and write."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -8,16 +6,12 @@ from rows.rules.conditions import FALSE, TRUE, Condition, Operand
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One clause of a `where` or `check` as written (JSON), for `explain`."""
-
     text: str
     condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One rule of a `read`: its rows and columns (with `id`)."""
-
     where: Condition
     columns: frozenset[str]
     clauses: tuple[Clause, ...] = ()
@@ -48,7 +42,6 @@ class WriteRule:
     set: Mapping[str, Operand | None] = field(default_factory=dict, hash=False)
     columns: frozenset[str] = frozenset()
     where_clauses: tuple[Clause, ...] = ()
-    """Of the rule's `where`, without the read rule."""
     check_clauses: tuple[Clause, ...] = ()
 
 

@@ -29,7 +29,6 @@ from rows.schema.model import Table
 
 
 def read(table: Table, name: str, author: NameResolver) -> Condition:
-    """The condition of a check. Raises InvalidCondition for anything but own cells."""
     condition = read_rule(table.checks[name], table.name, author)
     if any(isinstance(operand, Variable) for operand in operands(condition)):
         raise InvalidCondition("", "invalid", "a check cannot use variables: it holds for every caller, at any time.")

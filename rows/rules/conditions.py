@@ -72,14 +72,11 @@ class Path(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Value `index` of the filter, bound as `type`."""
-
     index: int
     type: Type
 
 
 OLD: Final = "old."
-"""Prefix of variables that are cells of the row before the write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +107,6 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class OtherCell:
-    """Another cell of the compared cell's row: `{"$column": "ends_at"}`."""
-
     column: str
     type: Type
 
@@ -145,8 +140,6 @@ class Compare(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class IsNull(_Hashed):
-    """The cell at `path` is null, or a hop has no row."""
-
     path: Path
 
     __hash__ = _Hashed.__hash__
@@ -177,8 +170,6 @@ class Present(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Not(_Hashed):
-    """True where the leaf is not, null cells included."""
-
     condition: "Leaf"
 
     __hash__ = _Hashed.__hash__
@@ -186,8 +177,6 @@ class Not(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class And(_Hashed):
-    """At least two conditions, none an `And` or `Always`."""
-
     conditions: tuple["Condition", ...]
 
     __hash__ = _Hashed.__hash__
@@ -195,8 +184,6 @@ class And(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Or(_Hashed):
-    """At least two conditions, none an `Or` or `Always`."""
-
     conditions: tuple["Condition", ...]
 
     __hash__ = _Hashed.__hash__
@@ -234,7 +221,6 @@ NO_FILTER: Final = Filter()
 
 
 def all_of(conditions: Iterable[Condition]) -> Condition:
-    """Flattened, without duplicates."""
     return _join(And, TRUE, FALSE, conditions)
 
 
@@ -290,7 +276,6 @@ def parts(condition: Condition) -> Iterator[Leaf | Present | Always | Quantified
 
 
 def paths_of(part: Condition) -> tuple[Path, ...]:
-    """The cells that one of `parts` uses itself."""
     match part:
         case Compare(path=path, operand=OtherCell(column=column)):
             return (path, Path(path.hops, column))

@@ -36,9 +36,7 @@ Row = Mapping[str, Any]
 
 _SEPARATOR: Final = "\x1f"
 _NODE: Final = 3
-"""Steps per node of a condition."""
 _AT_ONCE: Final = 2
-"""List items compared in one step."""
 
 
 def _no_variable(variable: Variable) -> Any:
@@ -50,7 +48,7 @@ def _no_rows(hop: Hop, row: Row) -> Sequence[Row]:
 
 
 class TooCostly(Exception):
-    """Evaluating would take more steps than allowed."""
+    pass
 
 
 class Effort:
@@ -60,7 +58,6 @@ class Effort:
         self._left = steps
 
     def spend(self, steps: int) -> None:
-        """Raises TooCostly once nothing is left."""
         self._left -= steps
         if self._left < 0:
             raise TooCostly
@@ -142,7 +139,6 @@ def _is_present(variable: Variable, facts: Facts) -> bool:
 
 
 def _typed(type_: Type, raw: Any) -> Any:
-    """A cell as its Python type."""
     if raw is None or type_ == "text" or isinstance(raw, Decimal | date):
         return raw
     return tuple(raw) if type_ == "text[]" else read(type_, raw)
@@ -233,19 +229,14 @@ def _cost_of_like(text: str, pattern: str) -> int:
 
 
 class _Piece:
-    """The part between two `%`."""
-
     __slots__ = ("_any", "_masks", "_words", "is_plain", "length")
 
     def __init__(self, letters: Sequence[str | None]) -> None:
-        """None: any letter (`_`)."""
         self.length = len(letters)
         self.is_plain = None not in letters
         self._words: list[tuple[int, str]] = []
-        """Runs of letters with their offsets."""
         self._any = sum(1 << at for at, letter in enumerate(letters) if letter is None)
         self._masks: dict[str, int] = {}
-        """By letter, the bits of its positions."""
         for at, letter in enumerate(letters):
             if letter is None:
                 continue
@@ -260,7 +251,6 @@ class _Piece:
         return at + self.length <= len(text) and all(text.startswith(word, at + begun) for begun, word in self._words)
 
     def after(self, text: str, start: int, end: int) -> int:
-        """The end of its first occurrence, or -1."""
         if end - start < self.length:
             return -1
         if self.is_plain:
@@ -331,7 +321,6 @@ def _encloses(left: Any, right: Any, spend: Callable[[int], None]) -> bool:
 
 
 def _keys(value: Any) -> set[str]:
-    """What `value ? key` finds in jsonb, or the items of a text[]."""
     if isinstance(value, str):
         return {value}
     return {key for key in value if isinstance(key, str)} if isinstance(value, Mapping | list | tuple) else set()

@@ -68,10 +68,8 @@ class _Reader(OperandReader):
     def __init__(self, resolver: NameResolver, table: str, use: Use) -> None:
         super().__init__(resolver, table, use)
         self.expanding: list[str] = []
-        """The enclosing named conditions, outermost first."""
         self.nodes = 0
         self.is_loose = False
-        """A condition became TRUE or FALSE, so values may be unused."""
 
     def condition(self, table: str, document: Any, path: str, depth: int) -> Condition:
         if not isinstance(document, Mapping):
@@ -328,7 +326,6 @@ def _equals(cell: Path, variable: Variable) -> Condition:
 
 
 def _is_operators(value: Mapping[str, Any]) -> bool:
-    """For a json column: whether an object is operators. `{}` is a value."""
     return bool(value) and all(key.startswith("$") for key in value)
 
 
@@ -349,7 +346,6 @@ def read_record(document: Mapping[str, Any], table: str, resolver: NameResolver)
 
 
 def read_filter(document: Any, table: str, resolver: NameResolver) -> Filter:
-    """Raises InvalidCondition."""
     reader = _Reader(resolver, table, "filter")
     shape = reader.condition(table, document, "", 1)
     if not reader.wires:

@@ -24,8 +24,6 @@ class InvalidCondition(Exception):
 
 
 class NameResolver(Protocol):
-    """What a caller may know of a schema."""
-
     @property
     def token(self) -> int:
         """A cache key for what was parsed: equal for equal resolvers of one schema version, never reused."""
@@ -40,14 +38,14 @@ class NameResolver(Protocol):
         pass
 
     def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
-        """As written; None if there is none."""
+        pass
 
     def searchable(self, table: str) -> tuple[str, ...]:
         """The readable text columns without `id`, for `$search`."""
 
     @property
     def user_fields(self) -> tuple[str, ...]:
-        """The fields of users that this caller may embed."""
+        pass
 
 
 class SchemaNames:
@@ -121,5 +119,4 @@ def unknown_operator(path: str, word: str, known: Iterable[str]) -> InvalidCondi
 
 
 def shown(path: str) -> str:
-    """A path for error messages: shortened, without control characters."""
     return path[:200].encode("unicode_escape").decode()

@@ -1,5 +1,3 @@
-"""Named conditions: which rules use which, for plans."""
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,7 +7,6 @@ Name = tuple[str, str]
 
 
 def used_by_rules(schema: Schema) -> Mapping[Name, list[str]]:
-    """By named condition, the rules that use it directly or indirectly: `tasks.user.read`."""
     found: dict[Name, list[str]] = {}
     for table in schema.tables.values():
         for role, actions in table.rules.items():
@@ -21,7 +18,6 @@ def used_by_rules(schema: Schema) -> Mapping[Name, list[str]]:
 
 
 def uses(schema: Schema, table: Table, document: Any) -> frozenset[Name]:
-    """Named conditions used by a condition of `table`, also indirectly."""
     found: set[Name] = set()
     _collect(schema, table, document, found)
     return frozenset(found)

@@ -1,5 +1,3 @@
-"""Reads the operands of conditions (literals, variables, columns), by the column's type."""
-
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -25,7 +23,6 @@ class OperandReader:
         self.resolver = resolver
         self.base = table
         self.table = table
-        """The table of the column, unless a path leads on."""
         self.use = use
         self.wires: list[bytes] = []
         self.values: list[Any] = []
@@ -100,7 +97,6 @@ class OperandReader:
         return Slot(len(self.wires) - 1, type_)
 
     def variable(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Variable | None:
-        """The variable that `value` names, typed by its comparison; None for a literal."""
         if self.use == "filter" or not isinstance(value, str) or not value.startswith("$") or value.startswith("$$"):
             return None
         return read_variable(self.resolver, self.base, value[1:], type_, form, path, self.use)

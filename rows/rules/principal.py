@@ -1,5 +1,3 @@
-"""The principal of a request, its role in rules, and the values of variables."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,12 +38,10 @@ class Principal:
     claims: Mapping[str, Any] = field(default_factory=dict, hash=False)
     key_id: str | None = None
     reads_only: bool = False
-    """A viewer of the project."""
     bypass: bool = False
 
     @classmethod
     def of(cls, caller: Caller) -> "Principal":
-        """The principal of an authenticated caller, in its `place`."""
         if caller.kind == "key":
             return cls("key", key_id=caller.id, bypass=caller.may("rows:bypass_rules"))
         if caller.kind == "anonymous":

@@ -1,5 +1,3 @@
-"""Compiles the rules of one role of one table."""
-
 import json
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType

@@ -22,8 +22,6 @@ class InvalidRule(RuntimeError):
 
 
 class Ruleset:
-    """Safe to share between threads."""
-
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._rights = _Rights(schema)
@@ -50,7 +48,6 @@ class Ruleset:
 
     @property
     def role_keys(self) -> dict[str, RoleKey]:
-        """By role, its role_key: named and built-in ones."""
         own = sorted(self._roles - {USER, MEMBER, SERVER, ANONYMOUS})
         return {role: role for role in (ANONYMOUS, USER, MEMBER, SERVER)} | {role: f"{USER}:{role}" for role in own}
 
@@ -117,8 +114,6 @@ def _everything(table: Table) -> Access:
 
 
 class _RoleNameResolver(SchemaNames):
-    """A `NameResolver` by a role's read rules."""
-
     def __init__(self, rights: _Rights, role_key: RoleKey) -> None:
         super().__init__(rights.schema)
         self.role_key = role_key
@@ -129,7 +124,6 @@ class _RoleNameResolver(SchemaNames):
         self._searchable: dict[str, tuple[str, ...]] = {}
 
     def columns(self, table: str) -> Mapping[str, Column]:
-        """Readable columns, in order; `null` as the role sees them."""
         found = self._columns.get(table)
         if found is None:
             found = self._columns.setdefault(table, self._readable(table))
@@ -146,7 +140,6 @@ class _RoleNameResolver(SchemaNames):
         return self.columns(table).get(name)
 
     def relations(self, table: str) -> Mapping[str, Hop]:
-        """By name."""
         found = self._relations.get(table)
         if found is None:
             found = self._relations.setdefault(table, dict(self._visible(self.schema.tables[table])))

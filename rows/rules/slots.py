@@ -1,5 +1,3 @@
-"""Renumbers the slots of a filter."""
-
 from collections.abc import Mapping
 
 from rows.rules.conditions import And, Compare, Condition, Filter, Not, Operand, Or, Quantified, Search, Slot, operands

@@ -1,5 +1,3 @@
-"""Reads one column of a schema document."""
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -32,10 +30,8 @@ class ColumnReader:
     def __init__(self, reader: DocumentChecks) -> None:
         self.reader = reader
         self.targets: list[tuple[DocumentPath, str]] = []
-        """Targets of references, each with its path."""
 
     def read(self, path: DocumentPath, key: str, raw: object) -> Column | None:
-        """The column; None after an error that prevents it."""
         reader = self.reader
         if not isinstance(raw, dict):
             reader.fail(path, "invalid", 'must be an object such as {"type": "text"}')
@@ -85,7 +81,6 @@ class ColumnReader:
         return replace(column, **given)
 
     def _with_bounds(self, path: DocumentPath, raw: dict[str, Any], column: Column) -> Column:
-        """`min` and `max` are values of the column's type."""
         found: dict[str, Any] = {}
         for word in ("min", "max"):
             if raw.get(word) is not None:

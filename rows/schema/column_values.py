@@ -1,5 +1,3 @@
-"""Validates the values of a column: cells, operands, and sizes."""
-
 import json
 import re
 from decimal import Decimal
@@ -15,7 +13,6 @@ MAX_INDEXED_BYTES: Final = 2_600
 
 ROW_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 RESERVED_IDS: Final = frozenset({"query", "explain"})
-"""Endpoints in the place of a row's id."""
 
 
 def missing_row() -> InvalidValue:
@@ -31,7 +28,6 @@ MAX_ROW_BYTES: Final = 8 * 2**20
 """Of a row's texts, arrays and JSON, as stored: it is a response, and twice in its event. JSON's exponents and defaults
 can exceed a request's 1 MB."""
 LONG_TYPES: Final = frozenset[ColumnType]({"text", "json", "text[]"})
-"""Types with cells of any length."""
 
 
 def stored_size(column: Column, cell: bytes) -> int:
@@ -143,7 +139,6 @@ def _check_digits(column: Column, value: Decimal) -> None:
 
 
 def read_id(value: Any) -> str:
-    """1-64 of `A-Za-z0-9_-`. Raises InvalidValue."""
     if isinstance(value, str) and ROW_ID.fullmatch(value):
         return value
     raise InvalidValue("invalid", "Must be 1-64 letters, digits, hyphens or underscores.")
@@ -161,7 +156,6 @@ def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
 
 
 def is_indexed(table: Table, column: Column) -> bool:
-    """Whether an index or unique has the column's values."""
     indexed = any(key.column == column.name for index in table.indexes for key in index.keys)
     return indexed or any(column.name in unique for unique in table.unique)
 

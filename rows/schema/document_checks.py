@@ -1,5 +1,3 @@
-"""Checks the values of a schema document, and collects errors with paths."""
-
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -11,7 +9,6 @@ from rows.schema.model import Errors
 
 
 def _shown(name: object) -> str:
-    """A key in a path, quoted and shortened if necessary."""
     text = str(name)
     return text if re.fullmatch(r"[\w$*-]{1,64}", text) else json.dumps(text)[:64]
 
@@ -34,7 +31,6 @@ class DocumentChecks:
         self.errors.append(FieldError(path.text or "tables", code, message))
 
     def mapping(self, path: DocumentPath, raw: object) -> dict[str, Any]:
-        """`raw` if it is an object; otherwise an error and {}."""
         if isinstance(raw, dict):
             return raw
         self.fail(path, "invalid", "must be an object")
@@ -75,7 +71,6 @@ class DocumentChecks:
         return None
 
     def unique_sources(self, path: DocumentPath, sources: Mapping[str, str | None], what: str) -> None:
-        """No two may have the same source."""
         taken: dict[str, str] = {}
         for name, source in sources.items():
             if source is None:

@@ -12,7 +12,6 @@ from typing import Final
 class Format:
     pattern: str
     max_length: int | None
-    """Characters; None is unbounded."""
     message: str
 
     @property

@@ -11,7 +11,6 @@ PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 RESERVED: Final = frozenset({"pk", "check", "objects", "unruled", "id", "created_at", "updated_at"})
 """Names of implicit columns and Django's attributes. SQL's words are allowed."""
 SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-"""PostgreSQL's system columns; allowed as table names."""
 
 _COMPARED: Final = 60
 
@@ -66,5 +65,4 @@ def of(kind: Kind, table: str, *parts: str) -> str:
 
 
 def prefix(kind: Kind) -> str:
-    """The common prefix of one kind's names."""
     return f"_{kind}_"

@@ -1,5 +1,3 @@
-"""Defaults and backfills of a schema document, validated like rows."""
-
 from typing import Any, Final
 
 from rows.schema import column_values, values
@@ -11,12 +9,10 @@ _MAX_JSON: Final = 10_000
 
 
 def unstorable(text: str) -> bool:
-    """NUL and lone surrogates."""
     return "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def problem(column: Column, raw: Any) -> str | None:
-    """Why the JSON value `raw` is invalid, as a sentence; None if valid."""
     try:
         value(column, raw)
     except values.InvalidValue as error:

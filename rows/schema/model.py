@@ -52,9 +52,7 @@ SQL_TYPES: Final[Mapping[ColumnType, Type]] = MappingProxyType(
 """By column type, for casts of values. A cast with a length would truncate."""
 DEFAULT_ID_PREFIX: Final = "row_"
 NOW: Final = "$now"
-"""Default of a date (in UTC) or timestamp: the time of the insert."""
 RANDOM: Final = "$uuid"
-"""Default of a uuid: random per row."""
 
 
 class InvalidDocument(Exception):
@@ -92,9 +90,7 @@ class Column:
     max_length: int | None = None
     min_length: int | None = None
     format: str | None = None
-    """For text: a key of `rows.schema.formats.FORMATS`."""
     min: Any = None
-    """Of a number, date or timestamp, as a Python value."""
     max: Any = None
     precision: int | None = None
     """All digits of a decimal; `scale` after the point."""
@@ -102,17 +98,13 @@ class Column:
     values: tuple[str, ...] = ()
     references: str | None = None
     on_delete: OnDelete | None = None
-    """For references."""
     related_name: str | None = None
-    """The to-many relation's name, if given."""
     on_user_delete: OnUserDelete | None = None
-    """For user columns."""
     renamed_from: str | None = None
     """The previous key or name; not stored."""
     backfill: Any = None
     """The value for existing rows; not stored."""
     implicit: bool = False
-    """`id`, `created_at`, `updated_at`."""
 
     @property
     def is_user(self) -> bool:
@@ -173,7 +165,6 @@ class RuleSpec:
 
 
 Rules = Mapping[str, Mapping[Action, tuple[RuleSpec, ...]]]
-"""Role → action → rules; only `read` may have several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +179,9 @@ class Table:
     indexes: tuple[IndexSpec, ...] = ()
     rules: Rules = field(default_factory=dict)
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """As written, for `$is`."""
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """As written."""
     id_prefix: str = DEFAULT_ID_PREFIX
     renamed_from: str | None = None
-    """The previous name; not stored."""
     all_columns: Mapping[str, Column] = field(init=False, compare=False, repr=False)
     user_columns: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
@@ -214,7 +202,6 @@ class Schema:
     tables: Mapping[str, Table]
     document: Mapping[str, Any] = field(compare=False, repr=False)
     users: UserFields = field(default_factory=dict)
-    """By role, the fields of users that rows may embed."""
 
     @property
     def digest(self) -> str:

@@ -16,11 +16,9 @@ MAX_TABLES: Final = 200
 
 _DOCUMENT_KEYS: Final = ("tables", "users")
 _STEP_KEYS: Final = frozenset({"renamed_from", "backfill"})
-"""Words for one change only, not stored."""
 
 
 def parse(raw: object) -> Schema:
-    """Raises InvalidDocument with every error."""
     return _Reader().read(raw)
 
 
@@ -71,7 +69,6 @@ class _Reader(DocumentChecks):
         return Schema(MappingProxyType(tables), stored(top), users)
 
     def _relations(self, reading: Mapping[str, "TableReader"]) -> dict[str, dict[str, Relation]]:
-        """By table and name: each table's references, then the reverse relations."""
         relations: dict[str, dict[str, Relation]] = {name: {} for name in reading}
         for name, table in reading.items():
             for column in table.columns.values():

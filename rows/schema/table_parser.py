@@ -54,7 +54,6 @@ class TableReader:
         self.columns: dict[str, Column] = {}
         self._column_reader = ColumnReader(reader)
         self.spelled: dict[str, str] = {column.name: column.name for column in IMPLICIT}
-        """Every spelling of a column, also of unreadable ones, to its name."""
         self.id_prefix = self._id_prefix()
         self.renamed_from = reader.renamed_from(path, self.raw, "table")
         self._read_columns()
@@ -106,7 +105,6 @@ class TableReader:
         reader.unique_sources(path, {c.key: c.renamed_from for c in self.columns.values()}, "column")
 
     def read_targets(self, tables: Mapping[str, "TableReader"]) -> None:
-        """Checks the targets of references."""
         for path, target in self._column_reader.targets:
             if target not in tables:
                 slip = identifiers.did_you_mean(target, tables)
@@ -129,7 +127,6 @@ class TableReader:
         )
 
     def _named(self, path: DocumentPath, raw: object) -> Column | None:
-        """The column of `raw`, by either spelling; None after an error."""
         if not isinstance(raw, str):
             self.reader.fail(path, "invalid", "must be the name of a column")
             return None
@@ -273,7 +270,6 @@ class TableReader:
 
 
 def _complete(keys: list[IndexKey]) -> IndexSpec:
-    """The index with `id`, in the direction of its last key."""
     last = keys[-1]
     if last.column == "id":
         return IndexSpec(tuple(keys))

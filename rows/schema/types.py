@@ -1,5 +1,3 @@
-"""The PostgreSQL types of values and operands."""
-
 from typing import Literal
 
 Type = Literal[

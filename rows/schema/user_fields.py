@@ -16,7 +16,6 @@ MAX_ROLES: Final = 32
 
 
 def parse_user_fields(raw: object, errors: list[FieldError]) -> UserFields:
-    """By role, in the order of USER_FIELDS. Adds to `errors`."""
     if not isinstance(raw, dict):
         errors.append(FieldError("users", "invalid", 'must be an object such as {"user": ["id", "name"]}'))
         return {}
@@ -53,5 +52,4 @@ def _fields(path: str, raw: object, errors: list[FieldError]) -> tuple[str, ...]
 
 
 def visible_to(users: UserFields, role: str, base: str) -> tuple[str, ...]:
-    """The fields of `role` if it is named, else of the built-in `base`."""
     return users[role] if role in users else users.get(base, ())

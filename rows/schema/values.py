@@ -41,12 +41,9 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 MIN_INTEGER: Final = -(2**63)
 MAX_INTEGER: Final = 2**63 - 1
 _SAFE_FLOAT_DIGITS: Final = 15
-"""Significant digits that survive a JSON float."""
 
 
 class InvalidValue(Exception):
-    """`code` is stable, `message` a sentence."""
-
     def __init__(self, code: str, message: str) -> None:
         self.code = code
         self.message = message

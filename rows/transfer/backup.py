@@ -36,7 +36,7 @@ from rows.write.references import deleted_users
 
 
 class NotRestorable(Exception):
-    """The environment has what no restore accepts. The message is for an operator."""
+    pass
 
 
 # ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,7 +125,6 @@ def _version_record(record: SchemaVersion) -> dict[str, Any]:
 
 
 def _refuse_invalid_rows(connection: BaseDatabaseWrapper, place: EnvironmentRef, table: Table) -> None:
-    """Raises NotRestorable. One scan."""
     with apply.inside(connection, place.environment_id, limited=False), row_access():
         strange = stored_values.unreadable_cell(connection, table)
     if strange is not None:

@@ -1,5 +1,3 @@
-"""The contents of a backup file: members, parts of other apps, and checks."""
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,7 +32,7 @@ class Part(Protocol):
         invalid records."""
 
     def is_empty(self, place: EnvironmentRef) -> bool:
-        """Whether the environment has none."""
+        pass
 
 
 registered_parts: Final[dict[str, Part]] = {}
@@ -49,7 +47,6 @@ class Summary:
     schema_version: int
     rows: Mapping[str, int]
     parts: Mapping[str, int]
-    """Of a backup by member, of a restore by part."""
     is_ready: bool = True
     """False: a restored branch becomes ready at the next periodic job."""
 
@@ -64,8 +61,6 @@ def member_of(table: Table) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Verified."""
-
     archive: Archive
     schema: Schema
     version: int
@@ -81,7 +76,6 @@ def verified(archive: Archive, progress: Progress = lambda count: None) -> Conte
 
 
 def read_content(archive: Archive) -> Content:
-    """All but the rows, as a restore reads it. Raises Damaged."""
     manifest = archive.manifest
     try:
         version = int(manifest["schema_version"])

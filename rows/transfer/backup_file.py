@@ -20,15 +20,13 @@ FORMAT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 PIECE: Final = 256 * 1024
 _LARGEST_JSON: Final = 64 * 1024 * 1024
-"""Bytes of one JSON value in memory: the manifest, a member, or a line."""
 _QUOTED: Final = 120
-"""Bytes of a line quoted in errors."""
 
 Progress = Callable[[int], None]
 
 
 class DamagedArchive(Exception):
-    """The message is for an operator."""
+    pass
 
 
 class UnsupportedFormat(Exception):
@@ -73,7 +71,6 @@ class Writer:
 
     @contextmanager
     def member(self, name: str) -> Generator[Callable[[bytes], None]]:
-        """Yields a function that takes pieces of content."""
         digest = hashlib.sha256()
         size = 0
         with self._zip.open(name, "w", force_zip64=True) as target:
@@ -88,7 +85,6 @@ class Writer:
         self._members[name] = ArchiveEntry(size, digest.hexdigest())
 
     def json_lines(self, name: str, records: Iterator[Mapping[str, Any]]) -> int:
-        """A JSON object per line. Returns how many."""
         count = 0
         with self.member(name) as write:
             for record in records:
@@ -155,11 +151,9 @@ class Archive:
 
     @property
     def size(self) -> int:
-        """Unpacked bytes of all members."""
         return sum(member.size for member in self.members.values())
 
     def verify(self, progress: Progress = lambda count: None) -> None:
-        """Read everything. Raises Damaged."""
         for name in self.members:
             for _ in self.read(name, progress):
                 pass
@@ -189,7 +183,6 @@ class Archive:
             return json.loads(b"".join(self.read(name)))
 
     def json_lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """The objects of a member with one per line."""
         begun: list[bytes] = []
         length = 0
         number = 1

@@ -84,7 +84,6 @@ def copy_rows(
 
 
 def columns_of(table: Table) -> sql.Composed:
-    """For an INSERT or COPY, in order."""
     return sql.SQL(", ").join(sql.Identifier(name) for name in table.all_columns)
 
 

@@ -1,5 +1,3 @@
-"""Encodes a record as a line for COPY."""
-
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,6 @@ _ESCAPES: Final = {b"\\": rb"\\", b"\t": rb"\t", b"\n": rb"\n", b"\r": rb"\r"}
 
 _NULL: Final = rb"\N"
 _REMEMBERED: Final = 20_000
-"""Cached cells of one column: values repeat."""
 
 
 class LineEncoder:
@@ -34,7 +31,6 @@ class LineEncoder:
         self.fillers = {column.name: self._filler(column, now) for column in columns}
 
     def line(self, number: int, record: "Mapping[str, Any] | str") -> bytes | list[BadLine]:
-        """The COPY line, or all errors of the record."""
         if isinstance(record, str):
             return [BadLine(number, None, record)]
         bad: list[BadLine] = []

@@ -24,7 +24,6 @@ class EndlessRecord(InvalidRecord):
 
 
 def read(lines: Iterable[bytes], delimiter: str = ",") -> Iterator[tuple[int, list[str | None] | InvalidRecord]]:
-    """The records, without blank lines. Raises EndlessRecord."""
     cells = _Cells(delimiter)
     separator = delimiter.encode()
     numbered = iter(enumerate(lines, 1))
@@ -45,7 +44,6 @@ def read(lines: Iterable[bytes], delimiter: str = ",") -> Iterator[tuple[int, li
 
 
 def _whole(number: int, line: bytes, rest: Iterator[tuple[int, bytes]]) -> bytes:
-    """The record that continues over several lines."""
     record, size, quotes = [line], len(line), line.count(b'"')
     while quotes % 2:
         _, line = next(rest, (0, b""))
@@ -58,7 +56,6 @@ def _whole(number: int, line: bytes, rest: Iterator[tuple[int, bytes]]) -> bytes
 
 
 def _decoded(number: int, line: bytes) -> str | None:
-    """Without end of line; None if not UTF-8."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -68,15 +65,12 @@ def _decoded(number: int, line: bytes) -> str | None:
 
 
 class _Cells:
-    """The cells of records with quotes."""
-
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         ending = re.escape(delimiter)
         self._cell = re.compile(rf'(?:"((?:[^"]|"")*+)"|([^"{ending}]*+))({ending}|\Z)')
 
     def are_open(self, text: str) -> bool:
-        """Whether the last cell has an unclosed quote."""
         at = 0
         while found := self._cell.match(text, at):
             if not found[3]:

@@ -17,7 +17,6 @@ from rows.transfer.file_formats import Format
 from rows.transfer.import_report import NoSuchTable
 
 _AS_JSON: Final = frozenset({"json", "text[]"})
-"""Cells of these types are JSON in CSV."""
 
 _OPTIONS: Final[dict[Format, sql.SQL]] = {
     "csv": sql.SQL("(FORMAT csv, HEADER)"),
@@ -31,7 +30,6 @@ class NoSuchColumn(Exception):
 
 
 def table_of(place: EnvironmentRef, name: str) -> Table:
-    """Raises NoSuchTable."""
     known = schema_service.current(place).schema.tables
     if name not in known:
         raise NoSuchTable(name, known)
@@ -39,7 +37,6 @@ def table_of(place: EnvironmentRef, name: str) -> Table:
 
 
 def estimates(place: EnvironmentRef) -> dict[str, int]:
-    """Estimated rows by table. One query."""
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
             "SELECT c.relname, greatest(0, c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid))::bigint"

@@ -26,7 +26,7 @@ _MAX_LINE: Final = 16 * 1024 * 1024
 
 
 class InvalidFile(Exception):
-    """The whole file is invalid, such as its header."""
+    pass
 
 
 def format_of(name: str) -> Format | None:
@@ -39,8 +39,6 @@ def format_of(name: str) -> Format | None:
 
 @dataclass
 class RecordFile:
-    """`progress` is called with the number of bytes read."""
-
     file: IO[bytes]
     format: Format
     gzipped: bool = False
@@ -48,7 +46,6 @@ class RecordFile:
     progress: Callable[[int], None] = lambda position: None
 
     def records(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
-        """Line number and record, or its error. Raises InvalidFile."""
         read = self._csv if self.format == "csv" else self._ndjson
         for count, record in enumerate(read(table)):
             yield record
@@ -109,7 +106,6 @@ _OMITTED: Final = object()
 
 
 def _columns(table: Table, header: Sequence[str | None] | InvalidRecord) -> list[Column]:
-    """The columns of the header, by either spelling. Raises InvalidFile."""
     if isinstance(header, InvalidRecord):
         raise InvalidFile(f"The header {header.message}.")
     if not header:

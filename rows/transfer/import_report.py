@@ -1,5 +1,3 @@
-"""The report of an import."""
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -7,13 +5,10 @@ from typing import Final
 from rows.schema import identifiers
 
 SHOWN: Final = 1000
-"""Stored bad lines; further ones are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """`column` None: the line as a whole."""
-
     number: int
     column: str | None
     message: str

@@ -38,7 +38,7 @@ _STAGE: Final = sql.Identifier("_import")
 
 class Source(Protocol):
     def records(self, table: Table) -> Iterator[tuple[int, "Mapping[str, Any] | str"]]:
-        """Line number and record (column name → JSON value), or the line's error."""
+        pass
 
 
 def import_rows(
@@ -191,7 +191,6 @@ class _Import:
         self._complain_of_references()
 
     def _complain(self, bad: sql.Composable, columns: Collection[str], message: str) -> None:
-        """Remove the lines that the query `bad` returns."""
         self._execute(sql.SQL("DELETE FROM {} WHERE _line IN ({}) RETURNING _line").format(_STAGE, bad))
         for (line,) in self.cursor.fetchall():
             self.report.complain([BadLine(line, ", ".join(columns) or None, message)])

@@ -1,5 +1,3 @@
-"""Incomplete files of rows: written beside their final name, readable by their owner only."""
-
 import tempfile
 from pathlib import Path
 

@@ -37,7 +37,7 @@ from rows.write.references import deleted_users
 
 
 class NotEmpty(Exception):
-    """Replacing existing tables was not confirmed."""
+    pass
 
 
 def restore_as_branch(

@@ -22,7 +22,6 @@ from webhooks.models import Attempt, Delivery, Webhook
 NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
 MAX_FILTER_BYTES = 8 * 1024
 MAX_COLUMNS = 500
-"""More names than one table has columns."""
 
 
 class UrlField(fields.CharField):
@@ -217,7 +216,6 @@ def webhook_detail(webhook: Webhook) -> dict[str, Any]:
 
 
 def delivery_detail(delivery: Delivery, tries: Iterable[Attempt]) -> dict[str, Any]:
-    """`tries` are its last attempts, latest first."""
     due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
     return {
         "id": delivery.pk,

@@ -1,5 +1,3 @@
-"""REST endpoints of webhooks and their deliveries. Contract sections 4.9 and 4.10."""
-
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final, TypeVar, cast

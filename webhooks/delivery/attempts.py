@@ -33,7 +33,6 @@ def unsealed(sealed: bytes | memoryview) -> str:
 
 
 def sealed_previous(secrets: Sequence[PreviousSecret]) -> bytes:
-    """One sealed value for all, newest first."""
     listed = [[secret.text, secret.until.isoformat()] for secret in secrets]
     return keyring.seal(json.dumps(listed).encode(), purpose=SECRET_PURPOSE)
 
@@ -122,7 +121,6 @@ def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
 
 
 def _kept_headers(headers: "outbound.Headers") -> dict[str, str]:
-    """For debugging; bounded, so that recording cannot fail."""
     kept = {}
     for name, value in list(headers.items())[:STORED_HEADERS]:
         kept[name[:100].replace("\0", "")] = value[:500].replace("\0", "")

@@ -34,14 +34,11 @@ def host_of(url: str) -> str:
 class Receiver:
     concurrency: int = INITIAL_CONCURRENCY
     in_flight: int = 0
-    """Claimed attempts, started or not."""
     hangs: int = 0
-    """Attempts in a row without a response."""
     open_until: float = 0.0
     latest_seconds: float = 0.0
 
     def free(self, now: float) -> int:
-        """How many more attempts may be claimed now."""
         is_ahead = self.concurrency == MAX_CONCURRENCY and self.latest_seconds <= PREFETCH_SECONDS
         claims = self.concurrency * PREFETCH_FACTOR if is_ahead else self.concurrency
         return 0 if now < self.open_until else max(0, claims - self.in_flight)
@@ -81,12 +78,10 @@ class Receivers:
         self._of(host).in_flight += 1
 
     def returned(self, host: str) -> None:
-        """A claim was released without an attempt."""
         receiver = self._of(host)
         receiver.in_flight = max(0, receiver.in_flight - 1)
 
     def forget_claims(self) -> None:
-        """Called when the dispatcher that counted the claims has ended."""
         for receiver in self._known.values():
             receiver.in_flight = 0
 

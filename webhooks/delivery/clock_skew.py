@@ -12,7 +12,6 @@ from webhooks.delivery.queue import LEASE
 LONGEST_LEASE: Final = timedelta(hours=2)
 """Longer than any WEBHOOK_LEASE_SECONDS."""
 PAGE: Final = 2000
-"""Deliveries that one statement examines."""
 
 _WAITING = f"WITH RECURSIVE {first_of_each('waiting', 'pending', 'next_attempt_at')} SELECT webhook_id FROM waiting"  # noqa: S608
 _REPAIR_PAGE = """

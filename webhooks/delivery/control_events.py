@@ -63,7 +63,6 @@ def move_to_region(using: str) -> int:
 
 
 def purge_old() -> int:
-    """Delete moved events, and those of deleted environments, in batches. Returns how many."""
     waiting = Q(relayed_at__isnull=True, environment_id__in=Environment.objects.values("pk"))
     old = ControlEvent.objects.filter(created_at__lt=Now() - RETENTION).exclude(waiting)
     forgotten = 0

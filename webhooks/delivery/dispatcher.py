@@ -34,7 +34,6 @@ LINGER: Final = 0.25
 """Seconds to wait for more work before ending, so that a burst does not restart the loop."""
 GRACE: Final = 8.0
 RECONNECT: Final = 0.2
-"""Seconds between attempts to reconnect."""
 PACE: Final = 0.01
 SMALL: Final = 8
 """After a pass with fewer than SMALL events, the next one starts PACE seconds after its start: single writes would
@@ -54,7 +53,6 @@ class SenderThreads:
         self._limits: dict[str, int] = {}
         self._lines: defaultdict[str, deque[ClaimedDelivery]] = defaultdict(deque)
         self.busy = 0
-        """Submitted claims without a collected outcome. Used by the dispatcher's thread only."""
 
     def submit(self, claimed: ClaimedDelivery, limit: int) -> None:
         self.busy += 1
@@ -95,7 +93,6 @@ class SenderThreads:
         return left
 
     def unstarted(self) -> list[ClaimedDelivery]:
-        """Take back what no thread has started."""
         with self._lock:
             left = [claimed for line in self._lines.values() for claimed in line]
             self._lines.clear()
@@ -199,7 +196,6 @@ class Dispatcher:
         )  # fmt: skip
 
     def _collect(self, senders: SenderThreads, wait: float) -> list[AttemptOutcome]:
-        """The finished outcomes. Waits up to `wait` seconds for the first one or a notification."""
         results: list[AttemptOutcome] = []
         stale: list[ClaimedDelivery] = []
         with contextlib.suppress(queue.Empty):
@@ -224,7 +220,6 @@ class Dispatcher:
         return results
 
     def _give_back(self, claims: list[ClaimedDelivery]) -> None:
-        """Best effort: otherwise the lease ends."""
         for claimed in claims:
             self.receivers.returned(claimed.host)
         with contextlib.suppress(DatabaseError, InterfaceError):

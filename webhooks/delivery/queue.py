@@ -19,7 +19,6 @@ from platform_site.postgres import sql_files
 from projects.provisioning.suspension import suspended_in
 
 LEASE: Final = timedelta(seconds=30)
-"""Twice the longest attempt."""
 START_WITHIN: Final = timedelta(seconds=1)
 """A claim that has not started by then is released."""
 CLAIM_LATENCY_ALLOWANCE: Final = timedelta(seconds=0.25)
@@ -28,7 +27,6 @@ POLL_INTERVAL: Final = 0.05
 CANDIDATE_LIMIT: Final = 500
 """The longest-due deliveries that a claim examines."""
 ORDERED_CANDIDATE_LIMIT: Final = 2000
-"""Due deliveries of a webhook with `ordering: "row"` that a claim examines, to find other rows behind those of one."""
 
 MAX_CLAIM_BYTES: Final = 8 * 2**20
 """Bytes of bodies of one claim, which are in memory until delivered; the last one may exceed it."""
@@ -36,8 +34,6 @@ MAX_CLAIM_BYTES: Final = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDelivery:
-    """One attempt to make now."""
-
     delivery_id: str
     attempt: int
     attempts_of_schedule: int
@@ -53,23 +49,18 @@ class ClaimedDelivery:
     sealed_secret: bytes
     sealed_previous_secret: bytes | None
     previous_secret_until: datetime | None
-    """When the newest of them ends (`webhooks.delivery.attempts.previous_secrets`)."""
     claimed_at: datetime
-    """In the database's time."""
     stopwatch: float
 
     def age(self) -> timedelta:
         return timedelta(seconds=time.monotonic() - self.stopwatch)
 
     def now(self) -> datetime:
-        """The estimated time of the database."""
         return self.claimed_at + self.age()
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """The result of one attempt. `status` is the delivery's; `wait` only if it stays pending."""
-
     claimed: ClaimedDelivery
     at: datetime
     duration: timedelta
@@ -81,7 +72,6 @@ class AttemptOutcome:
     response_body: str = ""
     error: str | None = None
     is_gone: bool = False
-    """The receiver answered 410: disable the webhook."""
 
 
 _SQL: Final = sql_files.load(
@@ -169,7 +159,6 @@ class Failing:
     webhook_id: str
     reason: str
     depth: int
-    """The lowest call depth of the failed deliveries, so that the owner is notified in any case."""
 
 
 def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: timedelta) -> list[Failing]:
@@ -220,7 +209,6 @@ RELEASE: Final = _SQL["release"]
 
 
 def release(using: str, claims: Sequence[ClaimedDelivery]) -> None:
-    """Return unstarted claims, so that other workers can take them."""
     if claims:
         with connections[using].cursor() as cursor:
             ids, attempts = [c.delivery_id for c in claims], [c.attempt for c in claims]

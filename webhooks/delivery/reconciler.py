@@ -50,11 +50,8 @@ _END_RECOVERING: Final = _SQL["end_recovering"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One batch."""
-
     changed: int
     is_last: bool
-    """Nothing was left to do."""
 
 
 def settle(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:

@@ -35,13 +35,11 @@ AT_ONCE: Final = 4 * 2**20
 EVENTS_PER_PASS: Final = 4 * AT_ONCE
 """A pass takes no further event after this many characters."""
 MAX_EVENTS_PER_PASS: Final = 5_000
-"""As well as after this many events made by other consumers."""
 EXPENSIVE_BATCH: Final = 50
 """Events per pass of an environment with expensive events."""
 LARGE_PAYLOAD_BYTES: Final = 64 * 1024
 """Larger events are read one by one."""
 MAX_PAYLOAD_BYTES: Final = 8 * 2**20
-"""Bytes of an event that is still sent: an update has the row twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +49,7 @@ class RelayResult:
 
 
 _expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
-"""By region."""
 _last: Final[dict[str, str]] = {}
-"""By region, the environment of the last event."""
 
 
 def relay_batch(using: str, *, batch: int = BATCH) -> RelayResult:
@@ -290,7 +286,6 @@ def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, 
 
 
 def _failure_of(event: OutboxEvent, webhook: Webhook, outcome: str) -> NewDelivery:
-    """A failed delivery, for the history."""
     delivery = _delivery(event, webhook)
     delivery.status, delivery.outcome = Delivery.Status.EXHAUSTED.value, outcome
     return delivery

@@ -28,7 +28,6 @@ def expire_held(using: str, *, older_than: timedelta) -> int:
 
 
 def purge(using: str, *, older_than: timedelta) -> int:
-    """Delete ended deliveries and relayed events. Returns the number of rows."""
     # Ids begin with their time, so the oldest deliveries are found by the primary key; whether they are old is for the
     # database's clock to say, since both who made an id and we may have a wrong one.
     oldest = ids.earliest("dlv", datetime.now(UTC) - older_than)
@@ -47,7 +46,6 @@ def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
 
 
 def remove_deleted(using: str) -> int:
-    """Remove deleted webhooks with their deliveries, once nothing is in flight."""
     _repeat(using, _EMPTY_DELETED, {})
     with connections[using].cursor() as cursor:
         cursor.execute(_REMOVE_DELETED)
@@ -55,7 +53,6 @@ def remove_deleted(using: str) -> int:
 
 
 def _repeat(using: str, statement: str, parameters: dict[str, Any]) -> int:
-    """Run the statement until it finds nothing more."""
     total = 0
     while True:
         with connections[using].cursor() as cursor:

@@ -1,5 +1,3 @@
-"""The retry schedule of deliveries. Pure."""
-
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final

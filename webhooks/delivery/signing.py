@@ -42,7 +42,6 @@ def sign(secret: bytes, message_id: str, sent_at: int, body: bytes) -> str:
 
 
 def headers(keys: Sequence[bytes], message_id: str, sent_at: int, body: bytes) -> dict[str, str]:
-    """The three headers of one attempt. `keys`: the newest first."""
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(sent_at),

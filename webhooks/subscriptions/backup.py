@@ -43,5 +43,4 @@ class Subscriptions:
             yield {field: getattr(webhook, field) for field in ("name", *_FIELDS)}
 
     def _live(self, place: EnvironmentRef) -> Any:
-        """Without subscriptions of terminals."""
         return Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)

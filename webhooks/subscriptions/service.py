@@ -39,7 +39,6 @@ from webhooks.errors import (
 from webhooks.models import Delivery, Webhook
 
 SECRET_OVERLAP: Final = timedelta(hours=24)
-"""How long the previous secret still signs."""
 MAX_PREVIOUS_SECRETS: Final = 4
 """Each signs until its own overlap ends."""
 
@@ -47,7 +46,6 @@ MAX_PREVIOUS_SECRETS: Final = 4
 @dataclass(frozen=True, slots=True)
 class Recovery:
     count: int
-    """Made ready at once; the rest follows unless `is_all`."""
     is_all: bool
 
 
@@ -82,7 +80,6 @@ def check_webhook_quota(place: EnvironmentRef, count: int) -> None:
 
 
 def count_webhooks(place: EnvironmentRef) -> int:
-    """One query."""
     return Webhook.objects.using(place.cluster).live(place.environment_id).count()
 
 
@@ -174,7 +171,6 @@ def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts
 
 
 def send_test(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
-    """Put a `webhook.test` event for this webhook into the outbox. Returns its `evt_…`. Raises NoSuchWebhook."""
     using = place.cluster
     with transaction.atomic(using=using):
         # a deletion marks the webhook first, then deletes its events
@@ -242,12 +238,10 @@ def recover(place: EnvironmentRef, webhook_id: str, since: datetime, *, actor: C
 
 
 def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
-    """The events of each live webhook, disabled or not."""
     return Webhook.objects.using(using).live(environment_id).values_list("events", flat=True)
 
 
 def webhook_of(place: EnvironmentRef, webhook_id: str, *, lock: bool = False) -> Webhook:
-    """The live webhook of that id. Raises NoSuchWebhook."""
     found = Webhook.objects.using(place.cluster).live(place.environment_id).filter(pk=webhook_id)
     webhook = (found.select_for_update() if lock else found).first()
     if webhook is None:
@@ -256,7 +250,6 @@ def webhook_of(place: EnvironmentRef, webhook_id: str, *, lock: bool = False) ->
 
 
 def copy_webhooks(source: EnvironmentRef, target: EnvironmentRef) -> None:
-    """Copy subscriptions to a preview branch, disabled and with new secrets, in the current transaction."""
     using = target.cluster
     copies = []
     live = Webhook.objects.using(source.cluster).live(source.environment_id).filter(listens_until=None)
@@ -297,7 +290,6 @@ def _wait_until_no_attempt_starts(webhook_id: str, using: str) -> None:
 
 
 def _check_is_sendable(webhook: Webhook) -> None:
-    """Raises NothingToRedeliver."""
     if not webhook.enabled:
         raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
     if webhook.drop_before is not None:

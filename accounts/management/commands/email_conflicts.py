@@ -31,7 +31,6 @@ class Command(terminal.Command):
 
 
 def _conflicts() -> list[dict[str, Any]]:
-    """`environment_id`, `address` (the normal form), `id` and `email` of each such user."""
     found: dict[tuple[str | None, str], dict[str, str]] = defaultdict(dict)
     users = User.objects.annotate(lower_email=Lower("email"))
     spelled = users.filter(~Q(email=F("lower_email")) | ~Q(email__regex=r"^[\x01-\x7f]*$"))

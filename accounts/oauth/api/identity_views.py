@@ -1,5 +1,3 @@
-"""REST endpoints of the caller's identities: by which providers the caller signs in."""
-
 from typing import Any, ClassVar
 
 from django.http import HttpResponse

@@ -23,7 +23,6 @@ def is_wanted(request: Any) -> bool:
 
 
 def choice(providers: Iterable[IdentityProvider], query: Mapping[str, str], pool_id: str | None) -> HttpResponse:
-    """The page to choose one of several providers."""
     links = [
         {"name": each.display_name, "address": "?" + urlencode({**query, "provider": each.name})} for each in providers
     ]
@@ -33,7 +32,6 @@ def choice(providers: Iterable[IdentityProvider], query: Mapping[str, str], pool
 
 
 def failed(error: ApiError) -> HttpResponse:
-    """The page of an error that cannot be sent to the application."""
     facts = {
         "title": "Signing in did not work",
         "sentences": [field.message for field in error.fields] or [error.text],

@@ -1,5 +1,3 @@
-"""REST endpoints that manage the identity providers and redirect URIs of an environment."""
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, TypeVar, cast
@@ -46,7 +44,6 @@ class IdentityProviderViewSet(ApiViewSet):
     also_raises: ClassVar = {"create": (QuotaExceeded,), "partial_update": (Conflict,)}
     serializer_class = serializers.NewProvider
     checked_issuer: str | ValidationFailed | None = None
-    """Set by `_discovered_before`."""
 
     @extend_schema(responses=listing(serializers.ProviderDetail, paged=False))
     def list(self, request: Any) -> HttpResponse:

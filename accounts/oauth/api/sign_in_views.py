@@ -79,8 +79,6 @@ def _see_other(address: str) -> HttpResponse:
 
 
 class ProviderSignInViewSet(_BrowserViewSet):
-    """`GET /v1/auth/authorize`: where an application sends the browser of a person who wants to sign in."""
-
     also_raises: ClassVar = {"begin": (ProjectSuspended,)}
 
     @extend_schema(
@@ -153,7 +151,6 @@ def _on_platform_host(request: HttpRequest, query: Mapping[str, str]) -> HttpRes
 
 
 def _environment(request: HttpRequest, asked: str | None) -> tuple[str | None, str | None]:
-    """The environment and the pool that signs in there. Raises ValidationFailed, ProjectSuspended."""
     by_host = named_environment(request)
     if asked is not None and by_host is not None and asked != by_host:
         raise ValidationFailed.of("environment", "contradiction", "The host names another environment.")
@@ -181,7 +178,6 @@ def _application(environment_id: str | None, query: Mapping[str, str]) -> _Appli
 
 
 def _provider(pool_id: str | None, name: str | None) -> IdentityProvider | None:
-    """The named provider; None to choose from several. Raises InvalidFlowRequest."""
     enabled = providers.of_pool(pool_id).filter(enabled=True)
     if name is not None:
         found = enabled.filter(name=name).first()
@@ -211,7 +207,6 @@ def _challenge(query: Mapping[str, str]) -> str | None:
 
 
 def _links(query: Mapping[str, str], challenge: str | None) -> bool:
-    """Whether the application wants to link, not sign in. Raises InvalidFlowRequest."""
     intent = query.get("intent")
     if intent not in (None, "link"):
         raise errors.InvalidFlowRequest("intent must be link, or left out to sign in.")
@@ -331,8 +326,6 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
 
 
 class SignInProviderViewSet(ApiViewSet):
-    """`GET /v1/auth/providers`: for applications that draw their own buttons."""
-
     public = True
     query_parameters: ClassVar = {"list": frozenset({"environment"})}
 

@@ -1,5 +1,3 @@
-"""URLs of sign-in by providers."""
-
 from django.urls import path
 
 from accounts.oauth.api.identity_views import IdentityViewSet

@@ -22,9 +22,7 @@ from accounts.users import emails
 from platform_site.http.errors import ValidationFailed
 
 LEEWAY: Final = 30
-"""Seconds of clock difference."""
 LONGEST_SUBJECT: Final = 255
-"""OpenID Connect Core 2, `sub`."""
 LONGEST_NAME: Final = 200
 DEFAULT_FIELDS: Final = {"subject": "id", "email": "email", "name": "name"}
 """Paths of a plain OAuth 2 provider without its own."""
@@ -38,7 +36,6 @@ class Profile:
     email: str | None
     """None if missing or invalid here (`accounts.users.emails`)."""
     is_email_verified: bool
-    """Whether the provider has verified the email."""
     name: str
 
 
@@ -131,14 +128,12 @@ def _of_plain_profile(calls: Calls, known: Metadata, access_token: str) -> Profi
 
 
 def _at(told: Any, path: str) -> Any:
-    """The value at a dotted path, None if there is none."""
     for step in path.split("."):
         told = told.get(step) if isinstance(told, dict) else None
     return told
 
 
 def _main_address(listed: Any) -> tuple[Any, Any]:
-    """The primary email of a list in GitHub's format, and whether it is verified."""
     if not isinstance(listed, list):
         raise ProviderAnswerInvalid("no list of emails")
     for one in listed:

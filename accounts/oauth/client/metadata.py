@@ -64,7 +64,6 @@ class Metadata:
     """Whether it sends `iss` to the redirect URI (RFC 9207)."""
 
     def issuer_of(self, claims: dict[str, Any]) -> str:
-        """The exact `iss` that an ID token with these claims must have."""
         if self.issuer_template is None:
             return str(self.issuer)
         tenant = claims.get("tid")

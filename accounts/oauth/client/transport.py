@@ -44,8 +44,6 @@ log = logging.getLogger("platform.oauth")
 
 
 class Answer:
-    """A response, with the interface that Authlib expects."""
-
     def __init__(self, status: int, body: bytes) -> None:
         self.status_code = status
         self._body = body
@@ -62,24 +60,20 @@ class _Cooldowns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: LRUCache[str, tuple[int, float]] = LRUCache(_MAX_COOLDOWNS)
-        """The number of failures in a row, and the end of the cooldown."""
 
     def check(self, provider_id: str) -> None:
-        """Raises ProviderUnreachable during a cooldown."""
         with self._lock:
             _, until = self._known.get(provider_id, (0, 0.0))
         if time.monotonic() < until:
             raise ProviderUnreachable("it was too slow a moment ago")
 
     def begin(self, provider_id: str) -> None:
-        """Begin a cooldown, twice as long as the last one."""
         with self._lock:
             times, _ = self._known.pop(provider_id, (0, 0.0))
             rest = min(MAX_COOLDOWN, INITIAL_COOLDOWN * float(2 ** min(times, 20)))
             self._known[provider_id] = times + 1, time.monotonic() + rest
 
     def forget(self, provider_id: str) -> None:
-        """End the series of failures: the provider answered in time."""
         with self._lock:
             self._known.pop(provider_id, None)
 
@@ -108,14 +102,11 @@ def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
 
 
 class Calls:
-    """The calls of one step of a sign-in, with the interface of a `requests` session for Authlib."""
-
     def __init__(self, provider: IdentityProvider) -> None:
         self.provider = provider
         self._deadline = time.monotonic() + SECONDS
 
     def get_object(self, url: str, *, access_token: str | None = None) -> dict[str, Any]:
-        """The JSON object at `url`. Raises ProviderUnreachable, ProviderAnswerInvalid."""
         found = self.get_json(url, access_token=access_token)
         if not isinstance(found, dict):
             raise ProviderAnswerInvalid("no JSON object")
@@ -187,7 +178,6 @@ def check_endpoint(url: Any) -> str:
 
 
 def oauth_client(calls: Calls, *, auth_method: str, **options: Any) -> OAuth2Client:
-    """Authlib's client of the provider, speaking through `calls`."""
     found = OAuth2Client(
         calls,
         client_id=calls.provider.client_id,

@@ -43,7 +43,6 @@ _ANYBODY: Final = "users, server keys and members"
 
 
 def _secret(text: str) -> tuple[str, str]:
-    """`NAME`, whose value comes from the environment: a process list would show it."""
     value = os.environ.get(text)
     if value is None:
         raise ArgumentTypeError(f"the environment has no variable {text}, from which the value would be read")
@@ -170,7 +169,6 @@ def _runs_as(options: dict[str, Any], place: EnvironmentRef) -> Caller | None:
 
 
 def _body(options: dict[str, Any]) -> dict[str, Any]:
-    """The body of the API's `PUT`, or without a file its `PATCH`. Raises CommandError."""
     body: dict[str, Any] = {} if options["file"] is None else {"source": _source(options["file"])}
     for setting in ("timeout_ms", "memory_mb", "attempts"):
         if options[setting] is not None:

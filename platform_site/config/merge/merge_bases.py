@@ -19,7 +19,6 @@ class Base:
     names: dict[str, Any]
 
     def at(self, environment_id: str) -> tuple[int, Names | None]:
-        """The schema's version then, and its names; None for the base's."""
         known = self.names[environment_id]
         names = known.get("names")
         return known["version"], None if names is None else Names(names["tables"], names["columns"])
@@ -48,7 +47,6 @@ def _of(one: EnvironmentRef, other: EnvironmentRef) -> Any:
 
 
 def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
-    """Raises Conflict."""
     found = _of(one, other).first()
     if found is None:
         raise Conflict("These environments have no common base: neither was branched from the other.")
@@ -56,7 +54,6 @@ def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
 
 
 def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], names: dict[str, Any]) -> None:
-    """In the region's transaction that merges `source` into `target`. `names` are the target's."""
     _of(target, source).update(
         parts=parts,
         names={

@@ -18,8 +18,6 @@ _WHOLE: Final = ("id_prefix", "unique", "indexes")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """One side's names for the base's tables and columns, without dropped ones."""
-
     tables: Mapping[str, str]
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By the base's table; keys of documents."""
@@ -77,7 +75,6 @@ def _by_key(schema: Any, table: str) -> Mapping[str, Any]:
 @dataclass(slots=True)
 class Merged:
     document: dict[str, Any]
-    """With `renamed_from` where ours has another name."""
     names: Names
     """Names of theirs in the result: the next base."""
 
@@ -121,7 +118,6 @@ def merge(
 def _same(
     base: Iterable[str], ours: Iterable[str], theirs: Iterable[str], our: Mapping[str, str], their: Mapping[str, str]
 ) -> Iterator[tuple[str | None, str | None, str | None]]:
-    """Names in base, ours and theirs; in our order, then theirs."""
     olds = {now: old for old, now in our.items()}
     known = set(their.values())
     for name in ours:
@@ -164,7 +160,6 @@ def _name(
 def _table(
     merger: Merger, path: str, sides: list[Any], our_columns: Mapping[str, str], their_columns: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The merged table, and its names for their columns."""
     base, ours, theirs = ({} if each is MISSING else each for each in sides)
     old_columns = base.get("columns", {})
     merged: dict[str, Any] = {}
@@ -204,7 +199,6 @@ def _table(
 def _refuse_double_meaning(
     merger: Merger, path: str, our: Mapping[str, str], their: Mapping[str, str], ours: Document, theirs: Document
 ) -> None:
-    """Both sides use the name for different things of the base."""
     our_olds = {now: old for old, now in our.items()}
     their_olds = {now: old for old, now in their.items()}
     for name in ours:

@@ -36,7 +36,6 @@ class Merge:
 
 
 def parts_of(include: Collection[str]) -> list[str]:
-    """The parts of a merge. Raises ValidationFailed."""
     wrong = [name for name in include if name.partition(".")[0] not in current.PARTS]
     if wrong:
         raise ValidationFailed.of("include", "not_among", f"Begin with one of {', '.join(current.PARTS)}.")
@@ -146,7 +145,6 @@ class _Merging:
         return merged
 
     def next_base(self) -> dict[str, Any]:
-        """Theirs, except for settings that were not merged."""
         found: dict[str, Any] = {"schema": self.theirs.parts["schema"]}
         for part, trust in (("functions", comparison.FUNCTION_TRUST), ("webhooks", comparison.WEBHOOK_TRUST)):
             old: Items = self.base.parts.get(part, {})
@@ -208,7 +206,6 @@ class _Merging:
         return self.merger.value(at, *(each.get(key, MISSING) for each in (base, ours, theirs)))
 
     def _with_texts(self, conflict: Conflict) -> Conflict:
-        """Sources instead of their hashes."""
         if not conflict.path.startswith("functions.") or not conflict.path.endswith(".source"):
             return conflict
         texts = (self._text(each) for each in (conflict.base, conflict.ours, conflict.theirs))

@@ -1,5 +1,3 @@
-"""Three-way merge of single values. Pure."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -58,7 +56,6 @@ class Merger:
     def mapping(
         self, path: str, base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Key by key, in our order, then theirs."""
         merged = {}
         for key in [*ours, *(key for key in theirs if key not in ours), *(key for key in base if key not in ours)]:
             sides = (each.get(key, MISSING) for each in (base, ours, theirs))

@@ -27,11 +27,9 @@ _KEPT: Final = (
     "authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint", "profile_fields",
     "response_mode",
 )  # fmt: skip
-"""What a replacing provider inherits."""
 
 
 def unresolved_urls(wanted: Submitted, changes: Changes) -> list[FieldError]:
-    """Changed providers' URLs with a reference to a secret."""
     providers = wanted.parts.get("auth", {}).get("providers", {})
     message = "The environment has no secret for this URL. Set it by the provider's own endpoint, then plan."
     return [
@@ -88,7 +86,6 @@ class _RehearsedError(Exception):
 
 
 def finish(place: EnvironmentRef, plan_id: str, wanted: Submitted, changes: Changes, *, actor: Caller | Actor) -> None:
-    """Change the control database; idempotent."""
     with transaction.atomic():
         if not applying.lock(place.environment_id, plan_id):
             return

@@ -1,5 +1,3 @@
-"""The items of a part that a plan changes."""
-
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +14,6 @@ class Touched:
     fields: set[str] = field(default_factory=set)
 
     def values(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """The item's changed fields."""
         return dict(item) if self.is_new else {name: item[name] for name in item.keys() & self.fields}
 
 

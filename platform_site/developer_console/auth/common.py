@@ -1,5 +1,3 @@
-"""What the pages of Auth share."""
-
 from typing import Any, Final
 
 from django.http import HttpResponse

@@ -1,5 +1,3 @@
-"""Identity providers: the list, a new one from a preset, and one provider."""
-
 from typing import Any, Final
 from urllib.parse import quote
 

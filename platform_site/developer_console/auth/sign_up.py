@@ -1,5 +1,3 @@
-"""Sign-up: who may sign up, what emails say and where their links lead, and the redirect URIs."""
-
 from typing import Any, Final
 
 from django.http import HttpResponse

@@ -1,5 +1,3 @@
-"""Users of the environment: the list, one user, and invitations."""
-
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote

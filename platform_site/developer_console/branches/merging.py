@@ -27,8 +27,6 @@ _SIDES: Final = ("ours", "theirs")
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The form. A plan is of a merge, or of a stored `version`."""
-
     into: Mapping[str, Any]
     source: Mapping[str, Any] | None
     version: str
@@ -68,7 +66,6 @@ def merge(console: Console) -> HttpResponse:
 
 
 def _asked(console: Console) -> _Asked:
-    """Raises Refused for environments of other projects."""
     given = console.request.POST if console.request.method == "POST" else console.request.GET
     into = _environment(console, given.get("into") or console.environment["id"])
     source = _environment(console, given["from"]) if given.get("from") else None
@@ -114,7 +111,6 @@ def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
 
 
 def _plan_again(console: Console, asked: _Asked) -> dict[str, Any] | None:
-    """Shown below an error of its apply."""
     try:
         return _plan(console, asked)
     except Refused:
@@ -157,7 +153,6 @@ def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str
 
 
 def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
-    """Parts, and the source's functions and webhooks, that can be merged."""
     found = [(name, title, "") for name, title in _PARTS]
     if asked.source is not None and console.may_write:
         found += [(path, "", path) for path in _items(console, asked.source["id"])]
@@ -170,7 +165,6 @@ def _includes(console: Console, asked: _Asked) -> list[dict[str, Any]]:
 
 
 def _items(console: Console, source_id: str) -> list[str]:
-    """Paths of the source's functions and named webhooks."""
     try:
         functions = console.client.call("GET", "/v1/functions", environment=source_id).data["data"]
         query = {"parts": "webhooks"}

@@ -101,7 +101,6 @@ def _expire(console: Console) -> str:
 
 
 def _expiry(days: str) -> str:
-    """Raises Refused."""
     if days not in dict(_EXPIRY):
         raise forms.invalid("expires", "Choose one of the times.")
     return (datetime.now(UTC) + timedelta(days=int(days))).isoformat()
@@ -135,7 +134,6 @@ def _branch(console: Console) -> dict[str, Any]:
 
 
 def _elsewhere(console: Console) -> str:
-    """This page, at another environment: the current one is deleted."""
     remaining = console.client.call("GET", f"/v1/projects/{console.project['id']}").data["environments"]
     console.environment = next((each for each in remaining if each["name"] == "development"), remaining[0])
     return console.url("branches")

@@ -1,5 +1,3 @@
-"""What the pages of one function share."""
-
 from typing import Any, Final
 from urllib.parse import quote
 

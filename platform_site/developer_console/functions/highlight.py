@@ -12,13 +12,11 @@ from pygments.lexers import TypeScriptLexer
 
 MAX_COLOURED: Final = 100_000
 MAX_SECONDS: Final = 1.0
-"""CPU seconds; a long source takes a third."""
 
 _FORMATTER: Final = HtmlFormatter(nowrap=True)
 
 
 def coloured(source: str) -> SafeString:
-    """For a `<pre>`."""
     if len(source) > MAX_COLOURED:
         return escape(source)
     until = time.thread_time() + MAX_SECONDS

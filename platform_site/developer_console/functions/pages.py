@@ -1,5 +1,3 @@
-"""The list of functions, and one function's editor, deployment and test runs."""
-
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -77,7 +75,6 @@ def _deploy_new(console: Console, name: str, source: str) -> None:
 
 
 def _lines(source: str) -> str:
-    """Browsers send CRLF."""
     return source.replace("\r\n", "\n")
 
 
@@ -127,7 +124,6 @@ def _newest(console: Console, name: str) -> int:
 
 
 def _version(console: Console, name: str, detail: dict[str, Any]) -> dict[str, Any]:
-    """The version of the URL, else the active one."""
     asked = console.request.GET.get("version", "")
     wanted = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else detail["active_version"]
     cursor = ""
@@ -153,7 +149,6 @@ def _deploy(console: Console, name: str) -> dict[str, Any]:
 
 
 def _run(console: Console, name: str) -> dict[str, Any]:
-    """Invoke it; returns the result. Raises Refused."""
     asked = console.request.POST
     is_async = asked.get("how") == "background"
     given = forms.json_of(asked.get("input", ""), "input")

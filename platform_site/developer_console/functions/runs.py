@@ -1,5 +1,3 @@
-"""Runs and versions of a function."""
-
 from typing import Any, Final
 
 from django.http import HttpResponse

@@ -1,5 +1,3 @@
-"""Settings of a function: limits, schedule, events, secrets, inbound endpoints, deletion."""
-
 from collections.abc import Callable
 from typing import Any, Final
 

@@ -16,7 +16,6 @@ _LINE: Final = 22
 _PADDING: Final = 12
 _GAP: Final = 28
 _BETWEEN: Final = 90
-"""The space between layers."""
 _MOST_COLUMNS: Final = 14
 """Of a box; columns with references are always shown."""
 _LOOSE_IN_A_ROW: Final = 4
@@ -32,17 +31,13 @@ class Relation:
 
 @dataclass(slots=True)
 class Box:
-    """A table with the position of its top left corner."""
-
     name: str
     columns: list[tuple[str, str]]
-    """Names and types."""
     more: int
     x: int = 0
     y: int = 0
     width: int = 0
     links: list[str] = field(default_factory=list)
-    """Referenced tables."""
 
     @property
     def height(self) -> int:
@@ -54,7 +49,6 @@ class Box:
 
     @property
     def lines(self) -> list[tuple[str, str, int]]:
-        """Names, types and baselines."""
         shown = [*self.columns, *([(f"and {self.more} more", "")] if self.more else [])]
         return [(name, type_, self.y + _HEAD + _LINE * (at + 1) - 4) for at, (name, type_) in enumerate(shown)]
 
@@ -88,7 +82,6 @@ def relations_of(tables: Mapping[str, Any]) -> list[Relation]:
 
 
 def picture_of(tables: Mapping[str, Any], relations: Sequence[Relation]) -> Picture:
-    """Positions of all boxes and lines."""
     boxes = {name: _box(name, table) for name, table in tables.items()}
     for relation in relations:
         boxes[relation.table].links.append(relation.to)
@@ -126,7 +119,6 @@ def _box(name: str, table: Mapping[str, Any]) -> Box:
 
 
 def _layers(names: Sequence[str], relations: Sequence[Relation]) -> list[list[str]]:
-    """Each table in a layer after those it refers to; a cycle is cut."""
     targets: dict[str, list[str]] = {name: [] for name in names}
     for each in relations:
         if each.table != each.to:
@@ -144,7 +136,6 @@ def _layers(names: Sequence[str], relations: Sequence[Relation]) -> list[list[st
 
 
 def _path(source: Box, target: Box, column: str) -> str:
-    """The SVG path from a column to the referenced box."""
     y1, y2 = source.height_of(column), target.y + _HEAD // 2
     if target.x < source.x:
         bend = _BETWEEN // 2

@@ -1,5 +1,3 @@
-"""The parts of a draft's tables, with errors and changes."""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -62,7 +60,6 @@ def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, 
 
 
 def user_fields(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> Group:
-    """The fields of embedded users by role."""
     lines = [
         Line(Part("users", name=role), role, ", ".join(map(str, fields)) if isinstance(fields, list) else _text(fields))
         for role, fields in mapping(mapping(draft).get("users")).items()
@@ -72,7 +69,6 @@ def user_fields(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) ->
 
 
 def tables_of(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With what is new, changed or wrong."""
     found = []
     for name, table in mapping(mapping(draft).get("tables")).items():
         before = mapping(mapping(current).get("tables")).get(name)

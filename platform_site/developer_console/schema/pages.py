@@ -59,7 +59,6 @@ def _edits_part(asked: Any) -> bool:
 
 
 def _edit_part(console: Console, current: dict[str, Any]) -> dict[str, Any]:
-    """Open, save or remove a part of the draft. Raises Refused."""
     asked, text = console.request.POST, _text(console)
     what, _, code = asked["what"].partition(" ")
     part = part_of(asked.get("part", "") if what == "save" else code) if what != "close" else None
@@ -104,7 +103,6 @@ def _is_of(problem: dict[str, Any], part: Part) -> bool:
 
 
 def _of_part(problem: dict[str, Any], part: Part) -> dict[str, Any]:
-    """The problem under its form field's name, or its path."""
     below = problem["field"].split(".")[len(part.path) + 1 :]
     known = f"part_{below[0]}" if below else "part_name"
     rest = ".".join(below[1:])
@@ -112,7 +110,6 @@ def _of_part(problem: dict[str, Any], part: Part) -> dict[str, Any]:
 
 
 def _forms(console: Console, current: Any, text: str, context: dict[str, Any]) -> dict[str, Any]:
-    """The draft as tables and parts, if its text is valid."""
     try:
         draft = _draft(text)
     except Refused:
@@ -151,7 +148,6 @@ def _draft(text: str) -> dict[str, Any]:
 
 
 def _mark(console: Console, text: str) -> str:
-    """Ties a plan to its draft."""
     return sha256(f"{console.request.POST.get('revert', '')} {text}".encode()).hexdigest()
 
 
@@ -160,7 +156,6 @@ def _text(console: Console) -> str:
 
 
 def _change(console: Console) -> dict[str, Any]:
-    """Plan or apply the submitted draft. Raises Refused."""
     asked, text = console.request.POST, _text(console)
     what = asked.get("what")
     if what == "add-table":
@@ -196,7 +191,6 @@ def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | No
 
 
 def _parsed(text: str) -> Any:
-    """Raises Refused with the place of the error."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -235,12 +229,10 @@ def _with_table(text: str, name: str, columns: str) -> str:
 
 
 def _problems(refusal: Refused, text: str) -> list[dict[str, Any]]:
-    """The invalid fields with their lines."""
     return [{**field, "line": _line_of(field["field"], text)} for field in refusal.fields]
 
 
 def _line_of(path: str, text: str) -> int | None:
-    """The line of the last known part of a path such as `document.tables.notes.columns.title`."""
     at = 0
     for name in path.split(".")[1:]:
         found = re.compile(rf"{re.escape(json.dumps(name))}\s*:").search(text, at)

@@ -29,7 +29,6 @@ _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "precision": ("decimal",),
     "scale": ("decimal",),
 }
-"""The settings of a column, by type."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
@@ -102,7 +101,6 @@ def _column_fields(document: Any) -> list[Field]:
 
 
 def values_of(document: Any, part: Part) -> dict[str, Any]:
-    """The values of a part, or of a new one."""
     if part.kind == "rule":
         return rule_forms.values_of(document, part)
     value = value_of(document, part)
@@ -198,7 +196,6 @@ def _column(column: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _literal(type_: str, key: str, text: str) -> Any:
-    """The field's value; unreadable text is left for the API to refuse."""
     if key in ("min_length", "max_length", "precision", "scale"):
         return int(text) if _INTEGER.fullmatch(text) else text
     is_json = type_ in _NUMBERS or (key in ("default", "backfill") and type_ in ("boolean", "json", "text[]"))

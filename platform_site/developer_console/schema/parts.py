@@ -15,7 +15,6 @@ CONTAINERS: Final[Mapping[str, str]] = {
     "condition": "conditions",
     "check": "checks",
 }
-"""The key of a table for each kind."""
 LISTS: Final = frozenset({"unique", "index"})
 KINDS: Final = frozenset({*CONTAINERS, "table", "users"})
 
@@ -56,7 +55,6 @@ class Part:
 
 
 def part_of(code: str) -> Part:
-    """Raises Refused."""
     try:
         kind, table, name, action = exact_json.loads(code)
     except (ValueError, TypeError):
@@ -149,7 +147,6 @@ def _replace(holder: dict[str, Any], old: str, new: str, value: Any) -> None:
 
 
 def remove(document: dict[str, Any], part: Part) -> None:
-    """Remove a part, if it is there."""
     if part.kind == "table":
         mapping(document.get("tables")).pop(part.table, None)
         return

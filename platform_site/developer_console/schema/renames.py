@@ -9,7 +9,6 @@ from rows.schema.column_parser import COLUMN_NAME_ENDING
 
 
 def mark(part: dict[str, Any], old: str, new: str, current: Mapping[str, Any]) -> None:
-    """Set `renamed_from` to the name in the current schema."""
     before = part.get("renamed_from", old if old in current else None)
     if before is None or before == new:
         part.pop("renamed_from", None)
@@ -18,7 +17,6 @@ def mark(part: dict[str, Any], old: str, new: str, current: Mapping[str, Any]) -
 
 
 def table(document: dict[str, Any], old: str, new: str) -> None:
-    """Rename the table in references."""
     for each in mapping(document.get("tables")).values():
         for column_ in mapping(mapping(each).get("columns")).values():
             if mapping(column_).get("to") == old:
@@ -26,7 +24,6 @@ def table(document: dict[str, Any], old: str, new: str) -> None:
 
 
 def column(table: dict[str, Any], old: str, new: str, type_: Any) -> None:
-    """Rename the column in its table's uniques, indexes, rules, conditions and checks."""
     names = {old: new}
     if type_ in ("reference", "user"):
         names[old + COLUMN_NAME_ENDING] = new + COLUMN_NAME_ENDING
@@ -43,7 +40,6 @@ def column(table: dict[str, Any], old: str, new: str, type_: Any) -> None:
 
 
 def _keys(entry: Any, names: Mapping[str, str]) -> Any:
-    """Of an index, unique or rule: `-title.desc` has the name title."""
     return [_key(each, names) for each in entry] if isinstance(entry, list) else entry
 
 
@@ -94,7 +90,6 @@ def _operand(key: str, value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _old_value(value: Any, names: Mapping[str, str]) -> Any:
-    """`$old.title` names the column, too."""
     if isinstance(value, str) and value.startswith("$old."):
         return f"$old.{_key(value.removeprefix('$old.'), names)}"
     return value

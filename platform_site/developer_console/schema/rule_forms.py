@@ -23,8 +23,6 @@ _EXAMPLE: Final = '{"owner_id": "$user.id"}'
 
 
 class Rows(NamedTuple):
-    """`all`, `owner` or `condition` with a name, `json`."""
-
     kind: str
     name: str = ""
 
@@ -115,7 +113,6 @@ def _rows_of(rule: Mapping[str, Any], action: str, table: Mapping[str, Any]) -> 
 
 
 def _beside(rule: Mapping[str, Any], action: str, rows: Rows) -> dict[str, Any]:
-    """The rule without its rows' part."""
     rest = dict(rule)
     if rows.kind == "owner" and action == "insert":
         rest["set"] = {name: value for name, value in mapping(rule.get("set")).items() if name != rows.name} or None
@@ -127,7 +124,6 @@ def _beside(rule: Mapping[str, Any], action: str, rows: Rows) -> dict[str, Any]:
 
 
 def save(document: dict[str, Any], part: Part, action: str, asked: Mapping[str, str]) -> Part:
-    """Raises Refused."""
     who, name = asked.get("part_who", "role"), asked.get("part_name", "").strip()
     if who == "user":
         name = "user"
@@ -171,7 +167,6 @@ def _rule(
 
 
 def _columns(asked: Mapping[str, str], rule: Mapping[str, Any]) -> Any:
-    """None for all. An empty list stays until columns are named."""
     names = words(asked, "part_columns")
     return names or (None if rule.get("columns") else rule.get("columns"))
 

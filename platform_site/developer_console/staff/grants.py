@@ -16,7 +16,6 @@ from projects.models import StaffGrant
 
 
 def may_ask(signed_in: SignedIn) -> User | None:
-    """The session's account if it is staff; second factor as in `/admin`."""
     user = User.objects.in_pool(None).filter(pk=signed_in.user_id, is_staff=True, disabled_at=None).first()
     if user is None or signed_in.is_verified:
         return user
@@ -35,7 +34,6 @@ def may_stop(client: ApiClient) -> bool:
 
 
 def stop(client: ApiClient, service: Callable[..., object], *arguments: object, **options: object) -> None:
-    """Call a service as this member of staff. Raises Refused."""
     grant = client.staff_grant
     try:
         held = staff_access.active().filter(pk=grant.pk, may_write=True).exists() if grant is not None else False

@@ -1,5 +1,3 @@
-"""`/console/staff`: staff request, list and end access to environments."""
-
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
@@ -54,7 +52,6 @@ def _ask(user: User, request: HttpRequest) -> StaffGrant:
 
 
 def _end(user: User, grant_id: str) -> None:
-    """Operators end those of all staff."""
     mine = staff_access.active().filter(pk=grant_id, user=user).exists()
     if mine or user.has_perm(OPERATE):
         staff_access.revoke(grant_id, actor=Actor.staff(user))

@@ -1,5 +1,3 @@
-"""The columns of a table in the console, and texts of cells."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -7,11 +5,9 @@ from typing import Any, Final
 from platform_site.http import exact_json
 
 LONGEST_CELL: Final = 200
-"""Characters of a cell in the grid."""
 READ_ONLY: Final = frozenset({"id", "created_at", "updated_at"})
 _OWN: Final = {"id": "text", "created_at": "timestamp", "updated_at": "timestamp"}
 _AS_JSON: Final = frozenset({"json", "text[]", "integer", "float", "boolean"})
-"""Types written as JSON; others are strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +18,10 @@ class Column:
     null: bool = False
     has_default: bool = False
     target: str | None = None
-    """The referenced table."""
     values: tuple[str, ...] = ()
 
     @property
     def is_link(self) -> bool:
-        """Whether its values are ids of rows or users."""
         return self.type in ("reference", "user")
 
     @property
@@ -59,14 +53,12 @@ def columns_of(table: Mapping[str, Any]) -> list[Column]:
 
 
 def text_of(value: Any, type_: str = "text") -> str:
-    """For the cell's editor."""
     if value is None:
         return ""
     return value if isinstance(value, str) and type_ != "json" else exact_json.dumps(value)
 
 
 def shown_text(value: Any, type_: str) -> str:
-    """For reading: short, and times to the second."""
     text = text_of(value, type_)
     if type_ == "timestamp":
         return text[:19].replace("T", " ")

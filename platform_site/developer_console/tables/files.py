@@ -64,11 +64,8 @@ def _ndjson(rows: list[dict[str, Any]]) -> str:
 class Report:
     inserted: int = 0
     rejected: list[tuple[int, str]] = field(default_factory=list)
-    """Line numbers and reasons."""
     stopped: str | None = None
-    """Why the rest was not tried."""
     skipped: list[str] = field(default_factory=list)
-    """Columns that the platform sets."""
 
 
 @require_POST
@@ -104,7 +101,6 @@ def _import(console: Console, table: str, columns: list[Column]) -> Report:
 
 
 def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
-    """Raises InvalidRecord if the rest is unreadable."""
     records = csv_reader.read(lines)
     _, header = next(records, (1, []))
     known = {column.key: column for column in columns}

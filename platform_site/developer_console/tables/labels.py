@@ -20,7 +20,6 @@ Labels = Mapping[tuple[str | None, str], str]
 
 
 def text_key(console: Console, name: str, table: Mapping[str, Any]) -> str | None:
-    """The first readable text column."""
     readable = _readable(console, name)
     texts = (column.key for column in columns_of(table) if column.type in ("text", "enum") and column.key != "id")
     return next((key for key in texts if key in readable), None)
@@ -34,7 +33,6 @@ def label_of_user(user: Mapping[str, Any]) -> str:
 def labels_of(
     console: Console, tables: Mapping[str, Any], columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
 ) -> Labels:
-    """Of what the rows refer to. Raises Refused."""
     wanted: dict[str | None, set[str]] = {}
     for column in columns:
         if column.is_link:
@@ -72,7 +70,6 @@ def _readable(console: Console, table: str) -> Mapping[str, Any]:
 
 
 def _listed(console: Console, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Empty if the member may not list them, or the schema has just changed."""
     try:
         found: list[dict[str, Any]] = console.api("GET", path, query=query).data["data"]
     except Refused as refusal:

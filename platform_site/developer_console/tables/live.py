@@ -58,7 +58,6 @@ def pick(console: Console, table: str, key: str) -> HttpResponse:
 
 
 def _users(console: Console, asked: str) -> list[dict[str, str]]:
-    """Of the newest users, those with the text in id, email or name; and the one with this id or email."""
     if ids.matches("usr", asked):
         found = console.api("GET", "/v1/users", query={"ids": asked}).data["data"]
         return [{"id": user["id"], "label": label_of_user(user)} for user in found]
@@ -71,7 +70,6 @@ def _users(console: Console, asked: str) -> list[dict[str, str]]:
 
 
 def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -> list[dict[str, str]]:
-    """Rows of the referenced table, by id or a part of their label."""
     target = column.target or ""
     key = text_key(console, target, found[target])
     query = {"limit": str(MOST), "columns": key or "id"}

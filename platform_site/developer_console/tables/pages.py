@@ -1,5 +1,3 @@
-"""Tables: the grid, editing cells, and rows hidden from a user."""
-
 import json
 from typing import Any, Final
 
@@ -27,14 +25,12 @@ _EDITED: Final = ("PATCH", "DELETE", "GET")
 
 
 def schema_tables(console: Console) -> dict[str, Any]:
-    """Raises Refused."""
     found: dict[str, Any] = console.api("GET", "/v1/schema").data["document"]["tables"]
     return found
 
 
 @page("tables")
 def tables(console: Console) -> HttpResponse:
-    """The first table; without one, next steps."""
     found = schema_tables(console)
     if found:
         seen_as = console.request.GET.get("as", "")
@@ -43,7 +39,6 @@ def tables(console: Console) -> HttpResponse:
 
 
 def chosen_table(console: Console, table: str) -> tuple[dict[str, Any], list[Column]]:
-    """All tables, and the columns of `table`. Raises Refused."""
     found = schema_tables(console)
     if table not in found:
         raise Refused(404, {"code": "not_found", "message": "The schema has no such table."})
@@ -57,7 +52,6 @@ def table(console: Console, table: str) -> HttpResponse:
 
 
 def grid(console: Console, table: str, found: dict[str, Any], columns: list[Column]) -> tuple[dict[str, Any], int]:
-    """The page's context and status."""
     asked = {key: console.request.GET.get(key, "").strip() for key in ("where", "order", "cursor", "as")}
     context: dict[str, Any] = {"table": table, "tables": found, "columns": columns, "asked": asked, "rows": []}
     query = {"limit": str(ROWS), "count": "estimated"}
@@ -104,7 +98,6 @@ def _with_etags(text: str) -> list[tuple[dict[str, Any], str]]:
 
 
 def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dict[str, Any]:
-    """Which of these rows another caller sees. Raises Refused."""
     if "schema:read" not in console.me["scopes"]:
         raise Refused(403, {"code": "forbidden", "message": "This needs the scope schema:read."})
     name = _with_user_id(console, name)
@@ -125,7 +118,6 @@ def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dic
 
 
 def _with_user_id(console: Console, name: str) -> str:
-    """The user's id for an email; else `name`. Raises Refused."""
     if "@" not in name:
         return name
     users = console.api("GET", "/v1/users", query={"email": name}).data["data"]
@@ -179,7 +171,6 @@ def _attributes(console: Console, column: Column, value: Any, as_seen: dict[str,
 
 
 def _target(console: Console, column: Column, value: Any) -> str | None:
-    """The page of the row or user in a cell."""
     if not column.is_link or not isinstance(value, str):
         return None
     if column.target is None:
@@ -192,7 +183,6 @@ def _headers(columns: list[Column], asked: dict[str, str]) -> list[tuple[Column,
 
 
 def _next_order(key: str, asked: dict[str, str]) -> dict[str, str]:
-    """A header's link: ascending, descending, unsorted."""
     following, state = {key: (f"{key}.desc", "ascending"), f"{key}.desc": ("", "descending")}.get(
         asked["order"], (key, "none")
     )

@@ -1,5 +1,3 @@
-"""Deliveries of a webhook with attempts; one can be resent."""
-
 from typing import Any, Final
 
 from django.http import HttpResponse

@@ -1,5 +1,3 @@
-"""The list of webhooks, and one webhook: health, settings, secret, deletion."""
-
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
@@ -83,7 +81,6 @@ def _example(console: Console) -> str:
 
 
 def _values(asked: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The body of the API. Raises Refused for invalid JSON."""
     body: dict[str, Any] = {}
     for name in names:
         text = asked.get(name, "")

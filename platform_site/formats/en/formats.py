@@ -1,4 +1,2 @@
-"""Formats of dates and times in the console: UTC."""
-
 DATETIME_FORMAT = r"Y-m-d H:i:s \U\T\C"
 DATE_FORMAT = "Y-m-d"

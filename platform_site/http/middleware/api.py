@@ -34,7 +34,6 @@ _known_hosts: set[tuple[str, str]] = set()
 
 
 def is_api_path(path: str) -> bool:
-    """Whether responses on this path are JSON."""
     return path.startswith(("/v1/", "/.well-known/")) or path in PROBES or path == "/v1"
 
 
@@ -103,7 +102,6 @@ class ApiMiddleware:
         return response
 
     def _account_for(self, request: HttpRequest, response: HttpResponseBase, seconds: float) -> None:
-        """The log line, metrics and request log."""
         status = response.status_code
         error = response.__dict__.get(exception_handler.ANSWERED)
         match = request.resolver_match

@@ -93,7 +93,6 @@ _middleware = CorsMiddleware(lambda request: HttpResponse())
 
 
 def preflight(request: HttpRequest) -> HttpResponseBase:
-    """204, permitted or not."""
     response = HttpResponse(status=204)
     del response.headers["Content-Type"]
     permit(request, response)

@@ -1,5 +1,3 @@
-"""Django's CSRF protection, with a cookie of its own for the developers' console."""
-
 from typing import Final
 
 from django.conf import settings

@@ -69,8 +69,6 @@ _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 class ApiSchema(AutoSchema):
-    """drf-spectacular's inspector for `ApiViewSet`."""
-
     def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
         if operation is None or not isinstance(self.view, ApiViewSet):
@@ -167,12 +165,10 @@ class ApiSchema(AutoSchema):
 
 
 def is_idempotent(action: Any) -> bool:
-    """Whether `idempotency` has wrapped `action`."""
     return bool(getattr(action, "is_idempotent", False))
 
 
 def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiError]]:
-    """The errors of an operation, by its shape."""
     read = {(parameter["in"], parameter["name"]) for parameter in operation.get("parameters", ())}
     places = {place for place, _ in read}
     names_environment = ("header", ENVIRONMENT.name) in read
@@ -337,20 +333,17 @@ def generic_view_classes() -> list[type]:
 
 @lru_cache(maxsize=4)
 def _document(urlconf: str) -> tuple[bytes, str]:
-    """The description as JSON, and its ETag."""
     schema = SchemaGenerator(urlconf=urlconf).get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     text = orjson.dumps(schema, default=str)
     return text, f'"{sha256(text).hexdigest()[:32]}"'
 
 
 def description(urlconf: str) -> dict[str, Any]:
-    """For environments' descriptions."""
     found: dict[str, Any] = orjson.loads(_document(urlconf)[0])
     return found
 
 
 def openapi(request: HttpRequest) -> HttpResponse:
-    """`GET /v1/openapi.json`, public; with 304."""
     reads_only(request)
     text, tag = _document(settings.ROOT_URLCONF)
     headers = {"ETag": tag, "Cache-Control": "no-cache"}

@@ -15,7 +15,6 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def add(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """drf-spectacular's hook."""
     for path in result["paths"].values():
         for operation in path.values():
             if not isinstance(operation, dict):

@@ -46,7 +46,6 @@ def _read(name: str) -> tuple[bytes, str]:
 
 
 def _version() -> str:
-    """As stated in the client."""
     found = re.search(rb'VERSION = "([\d.]+)"', _read("client.js")[0])
     if found is None:
         raise RuntimeError("client.js has no version")

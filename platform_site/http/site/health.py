@@ -22,19 +22,14 @@ from platform_site.observability.metrics import reads_only
 from platform_site.postgres import replicas
 
 LIMIT: Final = 2.0
-"""Seconds per dependency."""
 WORKERS: Final = "workers"
 FRESH: Final = 1.0
-"""Seconds that a result is cached."""
 
 Check = Callable[[], None]
-"""Raises unless all is well."""
 
 
 @dataclass
 class _Dependency:
-    """A dependency, its check and last result."""
-
     check: Check
     lock: threading.Lock = field(default_factory=threading.Lock)
     running: bool = False
@@ -70,7 +65,6 @@ def register(name: str, check: Check) -> None:
 
 
 def _check_database(alias: str) -> None:
-    """With a new connection, opened as those of requests."""
     with psycopg.connect(**connections[alias].get_connection_params(), autocommit=True) as connection:
         connection.execute("SELECT 1")
 
@@ -130,12 +124,10 @@ def _required(request: HttpRequest) -> list[str]:
 
 
 def can_serve(found: Mapping[str, str]) -> bool:
-    """The control database and at least one region are well."""
     regions = [found[region] for region in settings.REGION_DATABASES if region in found]
     return found.get("control", "ok") == "ok" and (not regions or "ok" in regions)
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
-    """For other servers and tests."""
     reads_only(request)
     return respond({"status": "ok"}, headers={"Cache-Control": "no-store"})

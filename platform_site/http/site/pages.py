@@ -23,8 +23,6 @@ _COLOURS_WITHIN: Final = 10_000
 
 
 class ContentSecurityPolicy(CSPMiddleware):
-    """The strict policy of settings, and more on the console's pages."""
-
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         if isinstance(response, HttpResponse) and _COLOURS in response.content[:_COLOURS_WITHIN]:
             # unfold does not support nonces. Other style elements, such as injected ones, stay refused.
@@ -101,11 +99,9 @@ def _icon() -> bytes:
 
 @require_safe
 def console(request: HttpRequest) -> HttpResponse:
-    """`/admin` without its slash."""
     return redirect("admin:index")
 
 
 @require_safe
 def docs(request: HttpRequest) -> HttpResponse:
-    """The API reference, without external resources or inline scripts."""
     return render(request, "docs.html")

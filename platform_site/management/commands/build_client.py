@@ -43,7 +43,6 @@ class Command(BaseCommand):
 
 
 def build() -> dict[str, str]:
-    """By name. Raises CommandError with the compiler's errors."""
     with tempfile.TemporaryDirectory() as directory:
         command = [deno(), "transpile", "--quiet", "--config", "deno.json", "--declaration", "--outdir", directory]
         environ = {"PATH": os.environ.get("PATH", ""), "DENO_DIR": f"{directory}/cache", "NO_COLOR": "1"}
@@ -60,6 +59,5 @@ def build() -> dict[str, str]:
 
 
 def _inner(text: str, module: str) -> str:
-    """A module without imports and exports."""
     text = re.sub(r"^/// <amd-module .*\n", "", _IMPORT.sub("", text), flags=re.MULTILINE)
     return text if module == "client" else re.sub(r"^((?:/\*\*.*\*/ )?)export (?!\{)", r"\1", text, flags=re.MULTILINE)

@@ -26,7 +26,6 @@ _BEGUN: Final = "COMMENT ON TABLE django_migrations IS 'migrate has begun, and n
 _DONE: Final = "COMMENT ON TABLE django_migrations IS NULL"
 _TRIES: Final = 20
 _PAUSE_SECONDS: Final = 1.0
-"""Between attempts, for waiting requests."""
 
 
 class Command(migrate.Command):
@@ -127,7 +126,6 @@ def _say(alias: str, statements: str) -> bool:
 
 @contextmanager
 def _alone(alias: str) -> Iterator[None]:
-    """Hold the database's migration lock."""
     with connections[alias].cursor() as cursor:
         # Without the limits of a request, because another host or this one's statements may need long. Waiting for a
         # table stays limited, or all other statements would queue behind it.

@@ -31,7 +31,6 @@ def recorded(connection: Any, loader: MigrationLoader) -> str | None:
 
 
 def record(connection: Any) -> str:
-    """Migrate this empty database; returns its file's content."""
     said: list[str] = []
     connection.ensure_connection()  # a new connection changes the list of wrappers, and this must be the last
     with _overheard(connection, said):
@@ -42,7 +41,6 @@ def record(connection: Any) -> str:
 
 
 def make_schema(connection: BaseDatabaseWrapper) -> None:
-    """Our own tables' schema in a region."""
     if connection.alias in settings.REGION_DATABASES:
         with connection.cursor() as cursor:
             cursor.execute("CREATE SCHEMA IF NOT EXISTS platform")

@@ -70,7 +70,6 @@ class Command(BaseCommand):
 
 @contextmanager
 def _target(name: str) -> Generator[IO[bytes]]:
-    """The open file, readable by its owner alone. It is renamed when complete."""
     if name == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -219,7 +219,6 @@ class Command(CommandWithExamples):
             ) from None
 
     def _ask(self, operations: Iterable[Operation]) -> list[str]:
-        """Ask for the name of each operation that loses data. Raises CommandError."""
         confirmed = []
         for operation in operations:
             if operation.destructive:
@@ -274,7 +273,6 @@ def _when(record: SchemaVersion) -> str:
 
 
 def _document(name: str) -> object:
-    """The JSON of a file, as strict as the API. Raises CommandError, ApiError."""
     if name == "-":
         return bodies.read(sys.stdin.buffer.read())
     try:

@@ -1,5 +1,3 @@
-"""Columns with a backfill for existing rows beside their default."""
-
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +38,6 @@ class _Alter(_Backfill, migrations.AlterField):
 
 
 def with_backfill(operation: migrations.AddField | migrations.AlterField, column: Column) -> Operation:
-    """`operation`, which adds or alters `column`, filling existing rows."""
     kind = _Add if isinstance(operation, migrations.AddField) else _Alter
     made = kind(operation.model_name, operation.name, operation.field)
     made.backfilled = table_models.field_for(replace(column, default=column.backfill))

@@ -1,5 +1,3 @@
-"""The changes that Django's autodetector finds after renames, in a working order."""
-
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from graphlib import TopologicalSorter
@@ -20,8 +18,6 @@ from rows.schema.model import Schema, Table
 
 
 class _Questioner(MigrationQuestioner):
-    """Answers what existing rows get: the document's `backfill`, or nothing."""
-
     def __init__(self, schema: Schema) -> None:
         super().__init__({"ask_initial": True})
         self.schema = schema
@@ -88,7 +84,6 @@ def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
 
 
 def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterator[DjangoOperation]:
-    """New tables in the order of their references; circular references are added at the end."""
     waiting, made = list(names), set(new.tables).difference(names)
     later: list[DjangoOperation] = []
     while waiting:

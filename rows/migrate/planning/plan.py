@@ -1,5 +1,3 @@
-"""A plan: the steps of a schema change, and what existing rows must fit."""
-
 from dataclasses import dataclass
 
 from django.db.migrations.operations.base import Operation as DjangoOperation
@@ -17,7 +15,6 @@ class Step:
     path: str
     column: Column | None = None
     columns: tuple[str, ...] = ()
-    """Of a unique or an index, by the document's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,6 @@ class NewUnique:
     """A unique over unchanged columns, whose index can be built before."""
 
     step: Step
-    """Adds the constraint."""
     constraint: str
     table: str
     columns: tuple[str, ...]
@@ -35,18 +31,13 @@ class NewUnique:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A column that existing rows may have no value for."""
-
     table: str
     column: str | None
-    """None for a new column: then no row may exist."""
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class NewCheck:
-    """A CHECK over existing values, which may violate it."""
-
     table: str
     check: Column | Condition
     """The column, or the check of the table; by old names."""
@@ -63,15 +54,12 @@ class Plan:
     steps: tuple[Step, ...]
     notes: tuple[str, ...]
     destructive: frozenset[str]
-    """Operations that lose data and must be confirmed."""
     gaps: tuple[Gap, ...]
     new_checks: tuple[NewCheck, ...]
     new_uniques: tuple[NewUnique, ...]
     """Those over existing columns (`rows.migrate.concurrent_unique_indexes`)."""
     exclusive: frozenset[str]
-    """Altered tables, by old name."""
     guarded: frozenset[str]
-    """Targets of new foreign keys, by old name."""
 
     @property
     def is_empty(self) -> bool:

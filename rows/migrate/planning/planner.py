@@ -19,7 +19,6 @@ from rows.rules import checks, named
 from rows.schema.model import ID, SQL_TYPES, Column, Schema, Table
 
 _RULES_SHOWN = 20
-"""Rules of a changed condition that the plan names."""
 
 
 def plan(old: Schema, new: Schema) -> Plan:
@@ -165,7 +164,6 @@ class _Planning:
                     yield Gap(was, continued, f"tables.{name}.columns.{column.key}")
 
     def _new_checks(self, steps: Collection[Step]) -> Iterator[NewCheck]:
-        """Checks over unchanged columns; others are checked when they are added."""
         for step in steps:
             operation, at = step.django, model_of(step.django)
             if not isinstance(operation, migrations.AddConstraint) or at not in self.renamed.tables:
@@ -181,7 +179,6 @@ class _Planning:
                     yield NewCheck(table, checks.renamed(condition, was), step.path)
 
     def _keeps_type(self, at: str, column: str) -> bool:
-        """Whether the column exists with the same PostgreSQL type."""
         becomes = self.new.tables[at].all_columns[column]
         if becomes.implicit:
             return True
@@ -209,7 +206,6 @@ class _Planning:
                 )
 
     def _keeps_values(self, at: str, column: str) -> bool:
-        """Whether no value of the existing column changes."""
         becomes = self.new.tables[at].all_columns[column]
         if becomes.implicit:
             return True

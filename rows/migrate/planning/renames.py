@@ -40,11 +40,8 @@ _CONVERSIONS: Final[Mapping[tuple[ColumnType, ColumnType], Conversion]] = {
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Runs before Django's statements; with its operation."""
-
     operation: str
     table: str
-    """By its old name."""
     text: str
 
 
@@ -66,7 +63,6 @@ class Renamed:
 
     @property
     def record(self) -> dict[str, dict[str, object]]:
-        """`{"tables": {new: old}, "columns": {new table: {new: old}}}`."""
         columns = {table: {n: o for n, o in pairs.items() if n != o} for table, pairs in self.columns.items()}
         return {
             "tables": {new: old for new, old in self.tables.items() if new != old},
@@ -75,7 +71,6 @@ class Renamed:
 
 
 def conversion(old: Column, new: Column) -> Conversion | None:
-    """What a type change does to values; None if impossible."""
     if old.type == new.type or (old.type in _TEXTUAL and new.type in _TEXTUAL):
         return "free"
     return _CONVERSIONS.get((old.type, new.type))
@@ -193,7 +188,6 @@ class _Renaming:
         return found
 
     def _column_moves(self, old: Table, new: Table) -> dict[str, str]:
-        """Old column → new or temporary name."""
         moves = {o: n for n, o in self.columns[new.name].items()}
         fields = {table_models.field_name(column) for column in new.columns.values()}
         for name, column in old.columns.items():
@@ -227,7 +221,6 @@ class _Renaming:
         )
 
     def _converted(self, middle: Table, new: Table) -> Table:
-        """The table with type changes prepared."""
         columns = dict(middle.columns)
         for name in self.columns[new.name]:
             was, becomes = columns[name], new.columns[name]
@@ -305,7 +298,6 @@ class _Renaming:
             self._say(self._column_operation(o, name, moved[name]), o, statement)
 
     def _rename_objects(self, middle: Mapping[str, Table], moved: Mapping[str, Mapping[str, str]]) -> None:
-        """Renames indexes and constraints accordingly."""
         indexes: dict[str, str] = {}
         reasons: dict[str, tuple[str, str]] = {}
         for o, old_table in self.old.tables.items():

@@ -1,5 +1,3 @@
-"""Changes of the users' fields that roles see, for the plan."""
-
 from collections.abc import Iterator
 
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
@@ -7,7 +5,6 @@ from rows.schema.user_fields import UserFields, visible_to
 
 
 def by_role(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """By role, added and removed fields."""
     for role in sorted(old.keys() | new.keys()):
         base = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else USER
         before, after = visible_to(old, role, base), visible_to(new, role, base)

@@ -24,7 +24,6 @@ from rows.schema.model import SQL_TYPES, Column, ColumnType
 MAX_KEYS: Final = 4
 MAX_GROUPS: Final = 1_000
 MAX_VALUES: Final = 20
-"""Beside the group keys."""
 _MAX_NAME: Final = 100
 
 DATE_PARTS: Final = ("hour", "day", "week", "month", "year")
@@ -43,7 +42,6 @@ TAKES: Final[Mapping[str, tuple[ColumnType, ...]]] = {
 MEMBERS: Final = frozenset({"group", "count", "where", "having", "order", "limit", "cursor", "time_zone", *TAKES})
 
 AVERAGE_DIGITS: Final = 4
-"""Additional digits of the average of a decimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,6 @@ def parse(body: Mapping[str, Any], table: str, resolver: NameResolver) -> Aggreg
 
 
 def result_column(output: Output, source: Column | None) -> Column:
-    """The type in which a result is compared and ordered."""
     if source is None or output.kind == "count_distinct":
         return Column(output.name, output.name, "integer")
     if output.part is not None:

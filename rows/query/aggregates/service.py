@@ -88,7 +88,6 @@ def _run(
 
 
 def _facts(asking: QueryContext, shape: AggregateShape, request: AggregateRequest) -> list[cursors.Fact]:
-    """What a cursor depends on: the request without its limit and caller."""
     values = [request.time_zone.encode(), *request.where.wire, b"", *request.having.wire]
     digest = hashlib.sha256(repr(shape).encode())
     for value in values:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 TIME_ZONE: Final = "time_zone"
 _RESULTS: Final = "results"
-"""The table of groups in the translation of `having`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,6 @@ def _source(table: Table, output: Output) -> Column | None:
 
 
 def _groups(writer: Writer, table: Table, shape: AggregateShape) -> Piece:
-    """One row per group, with the results by name."""
     role_view = writer.role_view
     needed = dict.fromkeys(output.source for output in shape.outputs if output.source is not None)
     names = {column: f"_c{number}" for number, column in enumerate(needed)}

@@ -54,9 +54,7 @@ _JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
 
 
 class RowSource(Protocol):
-    def column(self, name: str, depth: int = 0) -> Any:
-        """`depth`: number of enclosing subqueries."""
-        ...
+    def column(self, name: str, depth: int = 0) -> Any: ...
 
 
 class _CurrentRow:
@@ -111,7 +109,6 @@ class ConditionCompiler:
     rule: Callable[[str], Expression] | None = None
 
     def condition(self, node: Condition, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Expression:
-        """`node` about the row of `table` on `source`, within `depth` subqueries."""
         match node:
             case Always():
                 return ALWAYS if node.holds else NEVER
@@ -173,7 +170,6 @@ class ConditionCompiler:
                 return isinstance(node, IsNull) or is_quick(far, column, node.operator)
 
     def cell(self, table: str, column: str, source: RowSource) -> Any:
-        """The cell; null if unreadable."""
         spelled = source.column(column)
         readable = self.readable(table, column, source)
         return spelled if readable is None else Sql("(CASE WHEN ", readable, " THEN ", spelled, " END)")
@@ -238,7 +234,6 @@ class ConditionCompiler:
     # ── Hops ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _through(self, hop: Hop, table: str, source: RowSource, depth: int, node: Condition) -> Expression:
-        """Whether a visible related row meets `node`."""
         rows, guard = self.linked(hop, table, source)
         rule = ALWAYS if self.rule is None else self.rule(hop.table)
         found: Any = Exists(self.narrowed(rows, node, hop.table, rule, depth + 1))
@@ -259,7 +254,6 @@ def _shorter(path: Path) -> Path:
 
 
 def _nearer(leaf: Compare | Search) -> Leaf:
-    """The leaf seen from the row of its first step."""
     if isinstance(leaf, Search):
         return Search(tuple(map(_shorter, leaf.paths)), leaf.operand)
     return Compare(_shorter(leaf.path), leaf.operator, leaf.operand)
@@ -275,7 +269,6 @@ def is_quick(table: Table, column: Column, operator: Operator) -> bool:
 
 
 def hops_of(condition: Condition) -> Iterator[Hop]:
-    """Every hop that `condition` takes."""
     for part in parts(condition):
         if isinstance(part, Quantified):
             yield part.hop

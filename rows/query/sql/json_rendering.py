@@ -12,7 +12,6 @@ _FRAGMENTS: Final[dict[ColumnType, tuple[str, str]]] = {
 
 
 def fragment(column: Column) -> tuple[str, str]:
-    """The SQL before and after a reference to a cell of `column`."""
     if column.type == "decimal":
         # A JSON number would lose digits in every client that reads it as a float. Always the column's scale: "1.50".
         return "round(", f", {column.scale or 0:d})::text"

@@ -61,7 +61,6 @@ def direction(key: OrderKey) -> str:
 
 
 def _ranges(keys: list[tuple[OrderKey, Any]], after: tuple[bool, ...]) -> Iterable[list[Expression]]:
-    """The conditions of each range, nearest first. The last key is `id`."""
     tail = len(keys) - 1
     while tail > 0 and _joins_row(keys[tail - 1][0], keys[tail][0]) and not after[tail - 1]:
         tail -= 1

@@ -1,5 +1,3 @@
-"""A row as JSON: visible cells and embedded relations."""
-
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 
 MAX_EMBEDDED: Final = 100
-"""Rows of an embedded to-many relation."""
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 """Per response. PostgreSQL leaves out the rest: unbounded texts or nested relations could exhaust its memory or
 ours."""
@@ -63,7 +60,6 @@ def cells(
 
 
 def whole_row(table: Table, source: RowSource) -> list[Any]:
-    """As `cells`, for the unmasked row of events."""
     made: list[Any] = []
     for column in table.all_columns.values():
         before, after = json_rendering.fragment(column)
@@ -72,7 +68,6 @@ def whole_row(table: Table, source: RowSource) -> list[Any]:
 
 
 def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
-    """The SHA-256, in hex, of the row's JSON without `with`."""
     return Sql(
         "(SELECT encode(sha256(convert_to(row_to_json(_q)::text, 'UTF8')), 'hex') FROM (SELECT ",
         *cells(role_view, table, source),
@@ -83,7 +78,6 @@ def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
 def shown(
     writer: Writer, table: Table, source: RowSource, chosen: Collection[str] | None = None
 ) -> tuple[Piece, Piece]:  # fmt: skip
-    """`cells` of the row at `source`, and joins for them."""
     role_view = writer.role_view
     masks: dict[Condition, int] = {}
     flags = f"_m{writer.number()}"
@@ -111,7 +105,6 @@ def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowS
 
 
 def user_id(writer: Writer, column: str, table: str, source: RowSource) -> Any:
-    """The user id in `column`; null if unreadable."""
     return writer.role_view.reading.cell(table, column, source)
 
 

@@ -131,7 +131,6 @@ class CountShape:
 
 
 def counted(role_view: "RoleView", shape: CountShape) -> Statement:
-    """The number of rows of a list. No row comes back where the version is stale."""
     writer = Writer(role_view)
     limit = "" if shape.most is None else f" LIMIT {shape.most:d}"
     return assign_parameter_numbers(

@@ -1,5 +1,3 @@
-"""A prepared statement: its text, its parameters, and the writer that composes it."""
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -52,7 +50,6 @@ class Statement:
     def bind(
         self, named: Mapping[Key, bytes | None], wires: Sequence[bytes], principal: Principal
     ) -> list[bytes | None]:
-        """The values in order. Raises KeyError for an unknown name."""
         values: list[bytes | None] = []
         for key in self.keys:
             if type(key) is int:  # a match would ask by isinstance, which takes longer
@@ -99,7 +96,6 @@ class Writer:
         return sql, list(params)
 
     def expression(self, expression: Any, table: str) -> Piece:
-        """An expression outside any queryset, of aliases and parameters."""
         query = Query(self.role_view.models[table])
         compiler = query.get_compiler(connection=self.connection)
         sql, params = compiler.compile(expression.resolve_expression(query))

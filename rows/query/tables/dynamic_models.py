@@ -90,7 +90,6 @@ class RowModels(Mapping[str, type[RowModel]]):
         return found
 
     def role_view(self, role_key: RoleKey, operand: Callable[[Operand], Expression]) -> RoleView:
-        """A role's view of all tables, with values by `operand`."""
         return RoleView(self._schema, self, self._rules, role_key, self._alias, operand)
 
     def viewer_of(self, principal: Principal) -> RoleView:
@@ -130,7 +129,6 @@ def _model(table: Table, environment_id: str, siblings: RowModels) -> type[RowMo
 
 
 def _field(column: Column) -> "models.Field[Any, Any]":
-    """What Django needs to name and read the column."""
     facts: dict[str, Any] = {"null": column.null, "blank": column.null}
     match column.type:
         case "integer":

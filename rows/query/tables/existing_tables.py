@@ -1,5 +1,3 @@
-"""Which tables exist, for the request log."""
-
 from collections.abc import Collection
 from typing import Final
 
@@ -14,7 +12,6 @@ SELECT n.nspname, c.relname
 
 
 def existing_tables(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The existing tables among pairs of environment id and name. One query."""
     with connections[using].cursor() as cursor:
         cursor.execute(_EXISTING, [[pair[0] for pair in pairs], [pair[1] for pair in pairs]])
         return set(cursor.fetchall())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PrincipalRequired(RuntimeError):
-    """Rows were read without a principal: a programming error."""
+    pass
 
 
 class ReadOnly(RuntimeError):
@@ -30,8 +30,6 @@ class ReadOnly(RuntimeError):
 
 
 class RuledQuery(Query):
-    """A query of a row manager; its compiler permits its own execution."""
-
     def get_compiler(self, *args: Any, **kwargs: Any) -> SQLCompiler:
         compiler: SQLCompiler = super().get_compiler(*args, **kwargs)
         execute = compiler.execute_sql
@@ -70,7 +68,6 @@ class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[mis
         return self._rows(role_view).filter(role_view.may_read(self.model.TABLE.name))
 
     def changeable_by(self, principal: "Principal | RoleView", action: Literal["update", "delete"]) -> RowQuerySet:
-        """The rows that `principal` may read and update or delete."""
         role_view = self._role_view(principal)
         return self._rows(role_view).filter(role_view.may_change(self.model.TABLE.name, action))
 

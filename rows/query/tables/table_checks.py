@@ -1,5 +1,3 @@
-"""CHECK constraints of a table, with their values written out."""
-
 from types import MappingProxyType
 from typing import Any
 

@@ -61,8 +61,6 @@ class Reference(models.ForeignKey):  # type: ignore[type-arg]
 
 
 class TodayInUTC(models.Func):
-    """The date of the statement in UTC."""
-
     template = "((STATEMENT_TIMESTAMP() AT TIME ZONE 'UTC')::date)"
     output_field = models.DateField()
     arity = 0
@@ -121,7 +119,6 @@ def unique_name(table: str, columns: tuple[str, ...]) -> str:
 
 
 def new_unique_name(table: str, columns: tuple[str, ...]) -> str:
-    """The temporary name of the index (`rows.migrate.concurrent_unique_indexes`)."""
     return identifiers.of("nu", table, *columns)
 
 
@@ -203,7 +200,6 @@ def _checks_of(column: Column) -> Iterator[models.Q]:
 
 
 def check_sql(column: Column, connection: BaseDatabaseWrapper) -> str:
-    """The CHECK's condition, or `true`."""
     if (condition := check_of(column)) is None:
         return "true"
     state = ProjectState()

@@ -31,11 +31,9 @@ examples:
 """
 POLL_SECONDS: Final = 0.25
 _CONTROL: Final = re.compile(r"[\x7f-\x9f]")
-"""Control characters that JSON does not escape."""
 
 
 def _moment(text: str) -> datetime:
-    """An ISO 8601 date and time; UTC by default."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -140,7 +138,6 @@ class Command(CommandWithExamples):
 
 
 def _stop_requested() -> threading.Event:
-    """Set by Ctrl-C, SIGTERM or the end of the terminal."""
     over = threading.Event()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

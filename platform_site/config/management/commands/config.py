@@ -173,7 +173,6 @@ def _refused(text: str, fields: Mapping[str, str]) -> CommandError:
 
 
 def _caller(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
-    """The caller, and its view of the environment. Raises CommandError."""
     kinds = ("key",) if ids.matches("key", caller_id) else ("account",) if ids.matches("usr", caller_id) else ()
     for kind in kinds:
         found = restore_caller(kind, caller_id, place.environment_id)
