@@ -82,8 +82,7 @@ class TokenViewSet(ApiViewSet):
         The environment whose users are meant is named by `X-Environment` or the host; none means platform accounts. A
         refresh token is good for one successor; using it again ends the session, but for 10 s, in which it gets the
         same successor. A code comes from `GET /v1/auth/authorize`, is good for 60 s and one exchange, in the
-        environment that it was asked for, and with the `code_verifier` of its `code_challenge`.
-        """
+        environment that it was asked for, and with the `code_verifier` of its `code_challenge`."""
         values = self.read(serializers.TokenInput)
         device = device_of(request._request)
         match values["grant_type"]:
@@ -137,8 +136,7 @@ class SessionViewSet(ApiViewSet):
         """The caller's sessions, the newest first. Those that have not ended, unless `state` says otherwise.
 
         Ended ones are kept for 30 days and say when and why: `refresh_token_reused` means that a copy of the refresh
-        token was used, and that the session was ended for it.
-        """
+        token was used, and that the session was ended for it."""
         caller = person(self.caller)
         state = self.query.get("state", "live")
         if state not in sessions.STATES:

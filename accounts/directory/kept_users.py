@@ -1,7 +1,6 @@
-"""Caches users in this process, to embed them in rows. Entries belong to a random version of their pool in Redis, which
-a change of a user overwrites inside its transaction (`accounts.tokens.revocation`): what a request finds under the
-version that it read is current. Without a version users come from PostgreSQL. Missing users are not cached: they may be
-created."""
+"""Caches users in this process, to embed them in rows, under a random version of their pool in Redis that changes of
+users overwrite inside their transaction (`accounts.tokens.revocation`). Without a version users come from PostgreSQL.
+Missing users are not cached: they may be created."""
 
 import secrets
 from collections.abc import Collection

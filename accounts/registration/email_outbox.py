@@ -1,7 +1,6 @@
 """Email outbox: emails are written in the transaction of their cause and sent by a worker, at least once. `write` does
-not look up the recipient, so its duration does not reveal accounts. `claim` determines the user, creates the link's
-token and stores its hash; if a worker dies before `_record`, the email is sent again with a new token, which replaces
-the old one."""
+not look up the recipient, so its duration does not reveal accounts. `claim` determines the user and makes the link's
+token; an email that is sent again has a new token."""
 
 import logging
 import random

@@ -99,8 +99,7 @@ class SignUpViewSet(_Public):
         """Request an account. The email gets a link; the account is created when that is confirmed.
 
         The response is the same if the email has an account: its owner is notified by email. 403 if the environment
-        takes no sign-ups (`sign_up` of `PATCH /v1/auth/settings`).
-        """
+        takes no sign-ups (`sign_up` of `PATCH /v1/auth/settings`)."""
         values = self.read(serializers.SignUpInput)
         pool = self.pool()
         self.count_email(pool, Kind.SIGN_UP, values["email"])
@@ -256,8 +255,7 @@ class OwnAccountViewSet(ApiViewSet):
     def ask_for_email(self, request: Any) -> HttpResponse:
         """Request a change of the email. It changes when the link sent to the new one is confirmed.
 
-        Needs the current password. The response is the same if another user has that email.
-        """
+        Needs the current password. The response is the same if another user has that email."""
         user = self._oneself()
         values = self.read(serializers.EmailChangeInput)
         rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
@@ -271,8 +269,7 @@ class OwnAccountViewSet(ApiViewSet):
         """Delete one's own account for good. Rows that name the user follow the policies of their columns.
 
         Needs the current password; of an account without one, a session that is younger than ten minutes. The only
-        owner of a project gets 409.
-        """
+        owner of a project gets 409."""
         user = self._oneself()
         values = self.read(serializers.DeleteAccountInput)
         rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
@@ -306,8 +303,7 @@ class InvitationViewSet(ApiViewSet):
     def create(self, request: Any) -> HttpResponse:
         """Invite a person by email, with a role and claims for rules. A second invitation replaces the first.
 
-        Works in every `sign_up` mode. The link works for seven days.
-        """
+        Works in every `sign_up` mode. The link works for seven days."""
         pool_id = environment_directory.own_pool(self.place)
         values = self.read(serializers.InvitationInput)
         rate_limits.count_invitation(request._request, pool_id=pool_id, plan=self.place.plan)
@@ -340,8 +336,7 @@ class SettingsViewSet(ApiViewSet):
     def partial_update(self, request: Any) -> HttpResponse:
         """Change who may sign up (`off`, `open`, `invited`), what e-mails call the application, where links lead.
 
-        `link_urls` replaces what was there. A kind that it leaves out leads to the platform's own page.
-        """
+        `link_urls` replaces what was there. A kind that it leaves out leads to the platform's own page."""
         pool_id = environment_directory.own_pool(self.place)
         values = self.read(serializers.SettingsInput)
         return respond(serializers.pool_settings(pool_settings.change_settings(pool_id, actor=self.caller, **values)))

@@ -1,11 +1,6 @@
-"""Staff roles of the console: three, each including the one before.
-
-    support     sees every page, changes nothing, sees no secrets; *view as* a user writes an audit entry
-    operator    also changes things: the console's buttons and forms, keys, schemas
-    superuser   also grants and removes these roles and resets second factors
-
-The first two are Django groups, updated after every migration from the console's pages, so that a new page is visible
-to support and changeable by operators only. A superuser is Django's."""
+"""Staff roles of the console, each including the one before: support (sees every page, no secrets), operator (changes
+things), superuser (grants roles, resets second factors). The first two are Django groups, updated after every migration
+from the console's pages."""
 
 from collections.abc import Sequence
 from typing import Any, Final

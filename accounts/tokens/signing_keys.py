@@ -1,11 +1,6 @@
-"""The ES256 key pairs that sign access tokens: made on first need, kept sealed, rotated with an overlap.
-
-    made ──(PUBLISHED_AHEAD)──▶ signs ──(the next one signs)──▶ verifies only ──(OVERLAP)──▶ retired
-
-A new key is public before it signs, so every process and every client that caches the JWKS knows it when its first
-token arrives; it verifies until the last token it signed has expired. Each process keeps the table in memory and reads
-it again after REFRESH_SECONDS, or when a token names a key it does not know. The private halves are encrypted by the
-keyring. ASVS 9.1.3 (keys only from our own table, by their exact id)."""
+"""The ES256 key pairs that sign access tokens: created on first use, sealed, rotated with an overlap. A new key is
+public PUBLISHED_AHEAD before it signs, and verifies OVERLAP longer than it signs. Each process caches the table for
+REFRESH_SECONDS, or until an unknown key appears. ASVS 9.1.3 (keys only from our own table, by their exact id)."""
 
 import base64
 import hashlib

@@ -1,7 +1,6 @@
-"""Valid emails and their normal form: lower case and NFC. ASCII only, so that comparison is the same in Python,
-PostgreSQL and mail servers, and no look-alike matches another account (Django CVE-2019-19844). Quoted local parts, IP
-domains and RFC 2047 words (`=?utf-8?q?b=6fss?=@example.com`) are refused: one mailbox would have many spellings. Pure
-computation."""
+"""Valid emails and their normal form, lower case and NFC. ASCII only, so that comparison is the same everywhere and no
+look-alike matches (Django CVE-2019-19844). Quoted local parts, IP domains and RFC 2047 words
+(`=?utf-8?q?b=6fss?=@example.com`) are refused: one mailbox would have many spellings. Pure."""
 
 import re
 from typing import Final

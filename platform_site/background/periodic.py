@@ -1,7 +1,6 @@
-"""Periodic jobs: functions in `tasks.py` that find all due work in PostgreSQL, marked `@periodic_job(every=5)` or
-`periodic_job_per_region`. Beat sends them as tasks; each worker's scheduler threads (one per database) run jobs that
-were not seen for three periods, and frequent ones. An advisory lock in the job's database makes one process run it; one
-that stalls is ignored after three periods. A job must be safe to run at any time, twice, and interrupted."""
+"""Periodic jobs: functions in `tasks.py` with `@periodic_job(every=5)` or `periodic_job_per_region`, safe to run at any
+time, twice, and interrupted. Beat sends them as tasks; each worker's scheduler threads run frequent and overdue ones.
+An advisory lock makes one process run a job, unless it stalls for three periods."""
 
 import logging
 import math

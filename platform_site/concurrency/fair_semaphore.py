@@ -1,7 +1,7 @@
-"""A fair semaphore for slow operations whose duration a tenant decides, per process. An owner's share shrinks with the
-number of others. Standing: the last quarter of the slots is for owners that were fast, the last half is closed to slow
-ones (over `firm` seconds; the penalty doubles from a minute to an hour). A slot can be reclaimed after `firm` seconds
-(`give_way`), and a bounded queue admits the best claim first: standing, fewer slots, age."""
+"""A fair semaphore for slow operations whose duration a tenant decides. An owner's share shrinks with the number of
+others. The last quarter of the slots is for owners that were fast, the last half is closed to slow ones (over `firm`
+seconds; the penalty doubles from a minute to an hour). After `firm` seconds a slot can be reclaimed (`give_way`); a
+bounded queue admits by standing, slots and age."""
 
 import math
 import threading

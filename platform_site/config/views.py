@@ -147,8 +147,7 @@ class ConfigViewSet(ApiViewSet):
 
         It needs the scopes to read and to write the parts that the document names. Of a part that it names, functions,
         webhooks and providers that it leaves out would be removed. Documents with secrets are refused. `impact` needs
-        `rows:read`, and `users:manage` to name users.
-        """
+        `rows:read`, and `users:manage` to name users."""
         current.require_scopes(self.caller, ())
         values = self.read(PlanInput)
         if values["impact"]:
@@ -186,8 +185,7 @@ class ConfigViewSet(ApiViewSet):
         """Apply a plan of yours to its environment: completely or not at all. Applying it again changes nothing.
 
         `confirm` names what the plan says. 412 if the environment changed since, or the plan is older than an hour.
-        Functions with a schedule or events run as the caller from then on.
-        """
+        Functions with a schedule or events run as the caller from then on."""
         current.require_scopes(self.caller, ())
         values = self.read(ApplyInput)
         stored, outcome = service.apply(

@@ -1,12 +1,6 @@
-"""The timeline: for any id, what happened around it.
-
-    request ─▶ audit entries, rows changed (their events) ─▶ deliveries ─▶ attempts
-            └▶ runs, and what they changed                └▶ runs on these events
-
-It uses data that is stored anyway: the audit log in the control database; outbox events, deliveries, attempts and runs
-in the regions; the request log in both. Each query uses an index, and each kind stops at MOST. Unavailable regions are
-named, and the others are shown. A row change is known if its table had a subscriber: otherwise no event was recorded.
-It shows ids, kinds, times and outcomes; never cell values, payloads, inputs, or more of a URL than its host."""
+"""The timeline: for any id, what happened around it, from data that is stored anyway: request → audit entries, row
+events, runs; events → deliveries and attempts, runs. Each query uses an index, and each kind stops at MOST. It shows
+ids, kinds, times and outcomes; never cell values, payloads, inputs, or more of a URL than its host."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence

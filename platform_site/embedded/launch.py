@@ -1,7 +1,6 @@
 """Runs a command that dies with its parent, optionally as another user: `python launch.py [--user NAME] [--keep-access]
-[--signal N] -- COMMAND…`. A program of its own with the standard library only: its steps between fork and exec are
-unsafe in a process with threads. `--keep-access` keeps the capability DAC_OVERRIDE (Linux), for a data directory below
-`/root`."""
+[--signal N] -- COMMAND…`. A program of its own: its steps between fork and exec are unsafe in a process with threads.
+`--keep-access` keeps DAC_OVERRIDE (Linux), for a data directory below `/root`."""
 
 import ctypes
 import os

@@ -7,8 +7,7 @@ with PLATFORM_MODE=production the service does not start.
 | PostgreSQL | 15.14, 16.10, 17.6, 18.0 | CVE-2025-8714, CVE-2025-8715: a dump that runs code |
 | Valkey | 7.2.11, 8.0.6, 8.1.4, 9.0 | CVE-2025-49844, an escape from the Lua sandbox |
 | Redis | 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2 | the same |
-| Deno | 2.9.0 | CVE-2026-49860 and the permission fixes of 2.7.12 |
-"""
+| Deno | 2.9.0 | CVE-2026-49860 and the permission fixes of 2.7.12 |"""
 
 import importlib.metadata
 from collections.abc import Iterable, Mapping

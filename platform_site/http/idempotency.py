@@ -1,8 +1,6 @@
-"""Idempotency-Key: a repeated request has its effect once and gets the same response, for 24 h. The record, in the
-effect's database, is inserted first and commits with the effect, so a concurrent repetition waits (at most
-`lock_timeout`, then 409). The same key with another body is 422. Only 2xx is stored, sealed under the key, which is not
-stored, and the platform's keys. Actions use `@idempotent()` (control database) or `@idempotent(using=in_region)`; they
-run in one transaction. `claim` and `store_reference` are for actions that end after their transaction (invoke)."""
+"""Idempotency-Key: a repeated request has its effect once and gets the same response, for 24 h. The record is inserted
+first and commits with the effect, so a concurrent repetition waits. Another body is 422. Only 2xx is stored, sealed
+under the key, which is not stored. Actions use `@idempotent(using=…)`, or `claim` and `store_reference`."""
 
 import hashlib
 import hmac

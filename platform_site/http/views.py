@@ -1,7 +1,6 @@
-"""`ApiViewSet`: the base class of all API endpoints: a DRF viewset without content negotiation, renderers and browsable
-pages. A request is processed as method → caller → scope → query parameters → action, which returns finished bytes
-(`respond`, `created`, `no_content`). Example: docs/how-to/extend.md; comparison with DRF's dispatch:
-docs/explanation/performance.md."""
+"""`ApiViewSet`: the base class of all API endpoints, a DRF viewset without negotiation, renderers and browsable pages.
+A request is processed as method → caller → scope → query parameters → action, which returns finished bytes (`respond`,
+`created`, `no_content`). docs/how-to/extend.md, docs/explanation/performance.md."""
 
 from collections.abc import Callable, Mapping
 from functools import update_wrapper

@@ -1,13 +1,6 @@
-"""Call depth: the number of webhooks and functions that led to a call, in an authenticated header.
-
-    X-Platform-Depth: 3.29948640.q83vEjRWeJCrze8SNFZ4kA
-
-Each delivery and each `ctx.fetch` has it, and receivers pass it on when they call the API, so that loops through
-external servers are cut as well. It has the depth, the minute of its creation, and a MAC over both and the environment,
-under the platform's keys. Without a MAC, a user could send a high value to keep changes from webhooks; an invalid or
-old value counts as absent. For BELIEVED_MINUTES a receiver can repeat a value; each delivery attempt and each fetch has
-a new one. Loops through two environments are not detected, since neither accepts the other's value, nor loops with
-steps longer than that."""
+"""Call depth: the number of webhooks and functions that led to a call, in a header with a MAC over depth, minute and
+environment (`X-Platform-Depth: 3.29948640.q83vEjRWeJCrze8SNFZ4kA`), so that loops through external servers end. Invalid
+or old values count as absent. Loops through two environments are not detected."""
 
 import base64
 import re

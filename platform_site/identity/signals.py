@@ -28,8 +28,7 @@ time from which on deleted users may still be named in its rows, None if there a
 warnings (a list of `FieldError`) about what still has the old names and `actor` may read; None may read everything.
 
 `environment_deleted` alone is sent outside of a transaction, because an environment may have millions of rows:
-receivers delete them in their own batches, and may be called again.
-"""
+receivers delete them in their own batches, and may be called again."""
 
 from typing import Final
 

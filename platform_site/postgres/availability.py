@@ -1,19 +1,8 @@
-"""Availability watch: one thread finds out that a database does not respond, and all others fail fast. A vanished host
-or a cut cable refuses nothing and resets nothing. Opening a connection takes `connect_timeout` to fail, a statement on
-an open one DATABASE_SILENCE_SECONDS, until the kernel gives up (settings). A stalled server on a live host (its disk
-does not respond, or it is behind a proxy) would never fail. Waiting threads are missing for all other regions. So each
-process watches each of its databases:
-
-* The first wait that ends in silence marks the database as unavailable. From then on all others are refused at once
-  (psycopg's ConnectionTimeout, 503 `unavailable`), while one thread probes it every PROBE_SECONDS.
-* Until then at most three quarters of a web process's threads wait for a database without progress: no statement has
-  ended for much longer than usual. A slow or distant database fills its share as well, but makes progress.
-* If nothing has ended for DATABASE_SILENCE_SECONDS, the database is probed on its own connection. If that fails it is
-  unavailable, and waiting connections are cut, so that their requests get 503 as well.
-
-A database that refuses or closes a connection is not silent: docs/explanation/reliability.md describes restarts.
-Callers: `platform_site.postgres.base` for connections, cursors and commits, `platform_site.postgres.prepared` for
-libpq."""
+"""Availability watch: when a database does not respond, waiting requests must not use up the threads of other regions.
+The first wait that ends in silence marks it as unavailable: others are refused at once (503 `unavailable`) while one
+thread probes it every PROBE_SECONDS. Before that, at most three quarters of the threads wait for a database without
+progress; after DATABASE_SILENCE_SECONDS it is probed, and waiting connections are cut.
+docs/explanation/reliability.md."""
 
 import logging
 import os

@@ -1,16 +1,8 @@
-"""Statements on one connection through libpq: prepared at their second use, one by one or in a pipeline. It uses libpq
-on psycopg's connection, because a cursor costs 20-35 µs more per statement, and handles what a cursor would:
-
-* Inside `atomic()` it begins the transaction: psycopg sends its BEGIN lazily with its own next statement, and a
-  statement sent before it would commit by itself.
-* A statement is prepared at its second use on a connection (a prepared list takes 41 KB in the server). Names are kept
-  per connection, least recently used first out. psycopg prepares nothing on region connections (`settings`), so it
-  never sends DEALLOCATE ALL there. On the control database it does, so inside a transaction nothing is prepared there.
-  If a name vanishes (SQLSTATE 26000: a pooler, DISCARD ALL), the statement is run by its text and prepared again. A
-  name is a digest of the text: behind a pooler it can be missing or taken (42P05), but never mean another statement.
-* A backend caches the metadata of each table it has used (20 KB for 15 columns), so a connection that has used
-  TABLES_PER_CONNECTION of them is replaced when its request or task ends.
-"""
+"""Statements through libpq on psycopg's connection, because a cursor costs 20-35 µs more. Inside `atomic()` it sends
+psycopg's lazy BEGIN first. A statement is prepared at its second use (41 KB in the server for a list), by a name that
+is a digest of its text, so a pooler can lose or occupy it but never change its meaning. psycopg's DEALLOCATE ALL is why
+nothing is prepared in transactions of the control database. A backend caches each table (20 KB), so a connection with
+TABLES_PER_CONNECTION of them is replaced."""
 
 import re
 import select

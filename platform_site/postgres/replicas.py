@@ -1,22 +1,8 @@
-"""Read replicas: which one may serve a read, and how far it must have replayed. Off unless the settings name some
-(`REGION_*_REPLICA_URLS`). Positions are bytes of the primary's write-ahead log. A replica only serves a read if it has
-replayed the log up to the later of two positions:
-
-* **The environment's mark**: the end of the log after the environment's last acknowledged write. A writer raises it in
-  Redis after its commit and before its response (`written`); a request reads it in the round trip that fetches its
-  caller (`projects.api.authentication`). So callers see every acknowledged write, of rows and of the schema with its
-  rules. Without a mark (Redis unavailable or emptied) the primary is used, and a thread here sets it to the current
-  end.
-* **The minimum position**: the end of the log at most REPLICA_LAG_LIMIT ago, which a thread asks the primary for. It
-  bounds the age of a response whatever happened to the marks. Without it, because the primary is silent, no replica is
-  used.
-
-The replica itself is asked, in the round trip of the read and before its snapshot
-(`platform_site.postgres.prepared.run_on_replica`): earlier knowledge may concern another server behind the same name,
-or the time before a crash. Positions need no clocks, and an idle primary does not look like a lagging replica, as it
-does by `pg_last_xact_replay_timestamp`. A thread per replica asks the same regularly, so that a late or silent one is
-skipped and used again later. Callers: `projects.api.authentication`, `rows.query.context`,
-`platform_site.postgres.prepared`, other writers of rows and schemas (`written`), `platform_site.http.site.health`."""
+"""Read replicas (`REGION_*_REPLICA_URLS`). A replica serves a read only if it has replayed the primary's log up to both
+the environment's mark (its last acknowledged write, raised in Redis by `written`, read with the caller's record;
+without it the primary is used) and the end of the log REPLICA_LAG_LIMIT ago. The replica itself is asked in the read's
+round trip (`platform_site.postgres.prepared.run_on_replica`), because earlier knowledge may concern another server. A
+thread per replica watches it. Positions need no clocks."""
 
 import itertools
 import logging

@@ -1,24 +1,8 @@
-"""Redis client: one pipelined round trip per request, with a time budget, and optional. Redis only has data that may be
-lost: cached callers and rate limit counters. A request collects its commands in a `RoundTrip` and runs it once:
-
-    trip = store.trip()
-    record = trip.get("who:ses_…")
-    count = trip.count("rl:…", ttl=65)
-    if trip.run(): …                     # record.value: bytes or None; count.value: int
-
-If Redis is unavailable, `run` returns False, every `value` is None, and the caller continues without (records come from
-PostgreSQL, limits are not enforced). One round trip waits at most `settings.REDIS_TIMEOUT` (0.2 s), including
-connecting. The first failure opens a circuit breaker for a second, in which this process only retries marks; then one
-round trip tries again while the others still skip Redis. A Redis that serves reads but no writes (full, a replica)
-counts as unavailable, because nothing can be marked there.
-
-Cached records stay current because `fill` only writes absent keys (NX) and `mark` overwrites. A change marks the record
-*inside* its transaction, before the commit: from then on no reader of the old state can store it, and a process that
-dies between mark and commit leaves no stale record. A mark that could not be written is written by a background thread
-as soon as Redis is back; until then another process could use an old record, for at most its lifetime (`RECORD_TTL`).
-
-redis-py makes the connections (URL, TLS, authentication); the round trip itself uses hiredis: 22 µs of CPU, where
-redis-py's pipeline takes 60."""
+"""Redis client: one pipelined `RoundTrip` per request, within `settings.REDIS_TIMEOUT`, and optional: it only has
+cached callers and counters. If Redis is unavailable (or read-only), `run` returns False and the caller continues; a
+circuit breaker opens for a second. Records stay current because `fill` only writes absent keys and `mark` overwrites
+*inside* the changing transaction; an unwritten mark is written later, so a stale record lives for at most RECORD_TTL.
+hiredis takes 22 µs of CPU, redis-py's pipeline 60."""
 
 import asyncio
 import logging

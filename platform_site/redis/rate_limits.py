@@ -1,20 +1,8 @@
-"""Rate limits: how many requests a caller may send, stated in headers and enforced with 429. django-ratelimit names the
-counter and its window; Redis counts, in the pipeline that fetches the caller's record (`ratelimit_cache`); this module
-compares counts with thresholds and sets headers or raises `RateLimited`. Windows are fixed, one minute long, and start
-at a different second for each key.
-
-    per caller      `begin(request, trip, identity)` before the round trip, `.settle(plan)` when the record names the
-                    plan; `begin_anonymous` for a publishable key or an inbound endpoint, where callers are
-                    distinguished by the client's address
-    per address     `count_refused` (bad tokens) and `count_anonymous` (no token)
-    at the token endpoint, per (pool, e-mail) and per address: `count_token_request`
-    before an e-mail is queued, per recipient and per address: `count_email_request`; per pool, for addresses that
-    the caller named: `count_pool_email`, `count_invitation`; before one is sent to an account: `wait_to_send`
-
-While Redis is unavailable nothing is limited, and `redis_client` logs that, except for the token endpoint and requests
-that send e-mails: there a limiter in this process's memory takes over. Responses to limited requests carry
-`RateLimit-Policy` and `RateLimit` as in draft-ietf-httpapi-ratelimit-headers-10, a 429 also `Retry-After`.
-`RATE_LIMIT_FACTOR` multiplies every threshold. Contract section 8."""
+"""Rate limits, in headers (draft-ietf-httpapi-ratelimit-headers-10) and by 429. django-ratelimit names a counter and
+its window of a minute; Redis counts in the request's round trip (`ratelimit_cache`); this module judges: per caller
+(`begin`, `begin_anonymous`), per client IP (`count_refused`, `count_anonymous`), at the token endpoint, and for emails.
+Without Redis only sign-in and emails are limited, per process. `RATE_LIMIT_FACTOR` multiplies all. Contract section
+8."""
 
 import threading
 import time

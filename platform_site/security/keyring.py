@@ -1,17 +1,10 @@
-"""Secrets at rest: AES-256-GCM under the platform's keys, with rotation, or under a key derived from a client's secret.
-`seal` and `unseal` are for values that the service must read again by itself (signing keys, webhook secrets, secrets of
-functions). The purpose is bound in as associated data, so that a value copied into another column cannot be unsealed
-there. `seal_under` is for values that must stay unreadable to a thief of the database: only the holder of `secret` can
-have them unsealed. `mac` and `is_mac` are for values that are sent out and must come back unchanged, and are stored
-nowhere. `macs` accepts other spellings. `settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of
-them unseal. To rotate: give all processes a new key, put it first, run `manage.py rotate_encryption_keys`, drop the old
-key (docs/how-to/operations/rotation.md). A models module names its sealed columns with `register_sealed_field`, so that
-the command finds them (`platform_site.security.rotation`); a test finds the ones forgotten.
+"""Secrets at rest: AES-256-GCM under the platform's keys (`seal`; the purpose is associated data, so a value cannot
+move to another column), or under a key of a client's secret (`seal_under`), unreadable to a thief of the database; and
+MACs. The first of `settings.ENCRYPTION_KEYS` seals, all unseal (docs/how-to/operations/rotation.md); models register
+sealed columns.
 
     sealed        = 0x01 | key id (8) | nonce (12) | ciphertext | tag (16)
-    sealed under  = 0x02 | salt (16)  | nonce (12) | ciphertext | tag (16)
-
-NIST SP 800-38D allows 2^32 random nonces a key; at ten sealed values a second that is thirteen years."""
+    sealed under  = 0x02 | salt (16)  | nonce (12) | ciphertext | tag (16)"""
 
 import hashlib
 import hmac

@@ -1,7 +1,7 @@
-"""A thread pool with one active thread, since threads compete for the interpreter lock. If jobs are queued and it has
-been in one for `stuck_after`, another (of at most `max_threads`) becomes active; at once if its job says that it will
-wait, unless `max_waiting` others do. Jobs queued for `queue_timeout` are refused. `submit`, `stop` and the timer run on
-the loop's thread."""
+"""A thread pool with one active thread, since threads compete for the interpreter lock. With queued jobs another (of at
+most `max_threads`) becomes active after `stuck_after`, or at once if the job says that it will wait, unless
+`max_waiting` others do. Jobs queued for `queue_timeout` are refused. `submit`, `stop` and the timer run on the loop's
+thread."""
 
 import logging
 import threading

@@ -1,11 +1,6 @@
-"""The request as Django sees it, and the client's address. `Incoming` takes the place of WSGIRequest: the same META
-names, the body already read. Three deliberate differences:
-
-- a repeated header is joined by commas, as HTTP allows;
-- a header whose name contains an underscore is dropped: `X_Forwarded_For` would otherwise pass for `X-Forwarded-For`;
-- forwarding headers never reach META. `X-Forwarded-For` and `-Proto` of a peer in `TRUSTED_PROXIES` become the client's
-  address and the scheme; from other peers they are ignored.
-"""
+"""The request as Django sees it, with its body read, and the client's IP. Unlike WSGIRequest, repeated headers are
+joined by commas, headers with an underscore are dropped (`X_Forwarded_For`), and forwarding headers never reach META:
+those of `TRUSTED_PROXIES` become IP and scheme."""
 
 import ipaddress
 from collections.abc import Iterable

@@ -1,17 +1,7 @@
-"""Granian as we run it: sockets that outlive the workers, workers that come back, a reload that drops nothing. `serve`
-is called by `manage.py serve`, and by `manage.py up` through it with sockets that `up` already holds. Where we leave
-Granian's own ways, and why:
-
-- **The sockets are ours.** There is one for each worker (SO_REUSEPORT), for with a single one the worker that wakes
-  first takes all: 16 clients of 16. But Granian opens them in the workers, and what waits in the queue of a worker that
-  dies is reset. Here the main process, or `up` above it, holds them open: clients wait for the next worker.
-- **Workers come back.** Granian ends when the same worker dies twice within 5.5 seconds. Here it ends only if workers
-  die five times in a row before they serve, or as soon as they do.
-- **A reload cuts nothing off.** Granian has one time for stop and reload, after which it kills. Here a worker that was
-  replaced ends its long calls beside those that follow it, and only a stop of the service cuts it off. Nobody is
-  replaced before another serves: code that does not start leaves the workers as they are.
-- **Workers die with the main process,** whatever ends it.
-"""
+"""Granian with three changes. Sockets, one per worker (SO_REUSEPORT; with one, a single worker takes all), are held by
+the main process or `up`, so that clients wait for the next worker instead of being reset. Workers are restarted, unless
+five in a row die before they serve. A reload cuts nothing off: a worker is replaced once another serves, and ends its
+calls. Workers die with the main process."""
 
 import gc
 import logging

@@ -61,8 +61,7 @@ class LogViewSet(ApiViewSet):
     def list(self, request: HttpRequest) -> HttpResponseBase:
         """The requests of an environment, the newest first.
 
-        A page may have fewer entries than `limit`, or none, and a cursor: few of the entries that it read match.
-        """
+        A page may have fewer entries than `limit`, or none, and a cursor: few of the entries that it read match."""
         wanted = self.read_filters(LogQuery)
         status = wanted.pop("status", None)
         if status is not None and status.endswith("xx"):

@@ -140,8 +140,7 @@ class EnvironmentViewSet(ApiViewSet):
     )
     def create(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Make a preview branch of an environment: schema, webhooks (disabled), functions, and if asked for all rows.
-        With many rows it answers with the status `creating`. Owners, developers, keys of the environment.
-        """
+        With many rows it answers with the status `creating`. Owners, developers, keys of the environment."""
         project = project_for(self.caller, project_id, needed_for_branches(self.caller))
         values = self.read(serializers.NewBranch)
         source = services.find_source(project, values["from"])
@@ -190,8 +189,7 @@ class EnvironmentViewSet(ApiViewSet):
     def reset(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
         """Make a preview branch a copy of its parent again: schema, webhooks, functions, and if asked for all rows.
 
-        Webhooks are disabled. Keys, origins and expiry stay. Owners, developers, keys of the parent.
-        """
+        Webhooks are disabled. Keys, origins and expiry stay. Owners, developers, keys of the parent."""
         branch = branch_for(self.caller, project_id, environment_id)
         if branch.parent is not None:
             may_branch(self.caller, branch.parent)
@@ -321,8 +319,7 @@ class MemberInvitationAcceptViewSet(ApiViewSet):
     def accept(self, request: HttpRequest) -> HttpResponseBase:
         """Accept an invitation into a project. Without an account, choose a password to create one.
 
-        It does not sign in: the link proves the email address, not the account's password.
-        """
+        It does not sign in: the link proves the email address, not the account's password."""
         values = self.read(serializers.AcceptedInvitation)
         api_limits.count_token_request(self.request._request)
         member = services.accept_invitation(

@@ -1,15 +1,7 @@
-"""Cached environment records: read with the credential in one statement and cached next to it. A record is stored under
-one of four keys, so that both records of a request can be read at once, before either is known:
-
-| Caller | Key |
-|---|---|
-| an app user | `where:<env>` |
-| an environment's key | `where:<cache key of the key's record>` |
-| an account that names an environment | `where:<usr>:<env>` |
-| an account that names none | `where:<usr>:` |
-
-A change of such a record marks it (`accounts.tokens.revocation`): readers then use PostgreSQL until the mark expires.
-The `evict_…` functions do so, in the transaction of the change."""
+"""Cached environment records, read with the credential in one statement and cached next to it, under keys that are
+known before either record: `where:<env>` for app users, `where:<cache key of the key>` for environment keys,
+`where:<usr>:<env>` or `where:<usr>:` for accounts. `evict_…` marks them in the transaction of a change
+(`accounts.tokens.revocation`)."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args

@@ -1,18 +1,9 @@
-"""PostgreSQL schemas of environments: creating, dropping, and finding orphans. An environment is a row in the control
-database and a schema of the same name in its region, without a common transaction. They are kept consistent as follows:
-
-* Creating: the schema is created and committed in the region while the control transaction with the row is still open.
-  So a crash can leave a schema without a row, never a row without a schema.
-* Meanwhile the control transaction holds an advisory lock on the environment's id (`hold`). A schema without a row
-  whose lock is free will never get its row, because that transaction is over. `drop_orphans` relies on this and not on
-  time; its minimum age only avoids checking schemas that are being created now.
-* A new schema has a mark (a comment in the catalog), which is removed once its row is committed. So a schema with a
-  mark and no row never had data of a tenant, and is dropped. A schema with neither had a row once: since a row is
-  removed after its schema, the control database was restored to an earlier time. It is kept, and shown in the log and
-  in the console, until an operator decides (`projects.provisioning.orphaned_schemas`).
-* Dropping: the row is marked first and removed last, so a crash in between leaves a mark for the periodic job.
-
-Every function may run twice, and concurrently in two processes."""
+"""PostgreSQL schemas of environments, consistent with their control rows without a common transaction. A schema is
+committed while the control transaction is open, so a crash can leave a schema without a row, never the opposite. `hold`
+locks the id meanwhile: without lock and row, the row will never come. A new schema has a mark until its row is
+committed: an unmarked one without a row had data once (a restored control database), and is kept for operators
+(`projects.provisioning.orphaned_schemas`). Rows are marked first and removed last. All functions may run twice and
+concurrently."""
 
 import math
 import time

@@ -69,8 +69,7 @@ class AggregateViewSet(RowViewSet):
     def aggregate(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Counts, sums, averages, minima and maxima of the rows that the caller may read, by group.
 
-        It changes nothing. A cell that the caller may not read counts as null.
-        """
+        It changes nothing. A cell that the caller may not read counts as null."""
         body = self.read_object()
         unknown = [name for name in body if name not in MEMBERS]
         if unknown:

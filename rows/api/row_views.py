@@ -163,8 +163,7 @@ class RowViewSet(ApiViewSet):
         """Insert a row, or up to 100 of them in one transaction if the body is an array.
 
         With `on_conflict` those that are there already are updated instead; 200, if none was inserted. Takes no
-        `If-Match` (422), and with `on_conflict` no `If-None-Match` either.
-        """
+        `If-Match` (422), and with `on_conflict` no `If-None-Match` either."""
         self._refuse_tags("A row that is yet to be inserted has no tag.")
         body = self.request.data
         key = self.query.get("on_conflict")
@@ -220,8 +219,7 @@ class RowViewSet(ApiViewSet):
     def bulk_update(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Change some columns of all rows that fit `where` and that the caller may change, in one transaction.
 
-        Takes no `If-Match` (422): a tag is of one row.
-        """
+        Takes no `If-Match` (422): a tag is of one row."""
         changes = self.read_object()
         which, depth = self._bulk_query(), self._depth()
         return respond(
@@ -232,8 +230,7 @@ class RowViewSet(ApiViewSet):
     def bulk_destroy(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Delete all rows that fit `where` and that the caller may delete, with what goes with them.
 
-        Takes no `If-Match` (422): a tag is of one row.
-        """
+        Takes no `If-Match` (422): a tag is of one row."""
         which, depth = self._bulk_query(), self._depth()
         return respond(_changed(services.delete_rows(self.place, self._principal(), table, which, depth=depth)))
 

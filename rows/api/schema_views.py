@@ -60,8 +60,7 @@ class SchemaViewSet(ApiViewSet):
 
         Operations that lose data must be named in `confirm`. With `impact`, a dry run also counts the rows that become
         visible or hidden, and to whom; it needs the scope `rows:read`, and `users:manage` to name users. Sending the
-        document that is applied already changes nothing.
-        """
+        document that is applied already changes nothing."""
         values = self.read(serializers.SchemaChange)
         return self._change(request, values["document"], values)
 
@@ -102,8 +101,7 @@ class SchemaViewSet(ApiViewSet):
     def types(self, request: HttpRequest) -> HttpResponseBase:
         """TypeScript types of the tables as a role may use them: rows, inserts, updates, filters, relations.
 
-        Tables and columns that no rule grants to the role are left out. 304 if `If-None-Match` names the `ETag`.
-        """
+        Tables and columns that no rule grants to the role are left out. 304 if `If-None-Match` names the `ETag`."""
         text = types_module(role_tables(self.place, Principal.of(self.caller), self.query.get("role"))).encode()
         etag = f'"{sha256(text).hexdigest()}"'
         headers = {"ETag": etag, "Cache-Control": "private, no-cache"}

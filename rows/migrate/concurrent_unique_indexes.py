@@ -1,7 +1,6 @@
-"""Builds unique indexes of large tables concurrently, before the schema change that turns them into constraints (`ADD
-CONSTRAINT … USING INDEX`). PostgreSQL enforces even an incomplete one, so failed changes, the next change or a periodic
-job drop leftovers; writers that meet one retry. A session-level advisory lock marks a running build.
-docs/adr/0002-schema-changes.md."""
+"""Builds unique indexes of large tables concurrently, before the schema change that makes them constraints (`ADD
+CONSTRAINT … USING INDEX`). PostgreSQL enforces even incomplete ones, so failed changes, the next change or a periodic
+job drop leftovers; writers retry. A session lock marks a running build. docs/adr/0002-schema-changes.md."""
 
 import logging
 import time

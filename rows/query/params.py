@@ -1,10 +1,5 @@
-"""What a caller wants to see of rows, and in which order: the texts of `order`, `with` and `columns`.
-
-    parse_order   `due_on.desc.nullslast,priority`   → OrderKeys, complete down to `id`
-    parse_with    `list,comments.author`             → a tree of Withs
-    parse_columns `title,list.name`                  → the columns of the row, the tree narrowed
-
-Names go through a `Sight` and everything is bounded, as in `rows.rules.grammar`. docs/reference/filters.md."""
+"""Parses `order` (`due_on.desc.nullslast,priority`), `with` (`list,comments.author`) and `columns` (`title,list.name`).
+Names go through a `NameResolver` and everything is bounded, as in `rows.rules.grammar`. docs/reference/filters.md."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,16 +1,13 @@
-"""Condition trees: the common form of filters, rules and webhook filters. `grammar` and `rules` build them,
-`sql_conditions` compiles them to SQL, `evaluator` evaluates them in Python. A tree has no values of a caller: they are
-bound by number (`Slot`), so that a tree is the *shape* of a condition, is hashable, and is the cache key of its
-compiled statement.
+"""Condition trees: the common form of filters, rules and webhook filters, built by `grammar` and `rules`, compiled by
+`rows.query.sql.conditions`, evaluated by `evaluator`. Values are bound by number (`Slot`), so a tree is hashable and
+the cache key of its statement.
 
-**Two-valued.** Every node is true or false, never unknown. A leaf over a null cell is false, whatever its operator and
-operand, and `Not` is its exact opposite: `Not(Compare(priority, "gt", 3))` holds for a row without a priority. In SQL
-a leaf `L` is therefore `L IS TRUE` where that matters, and `Not(L)` is `L IS NOT TRUE`. A path through a to-one
-relation whose row is absent, or not readable by the caller, is null.
+**Two-valued.** A leaf over a null cell is false, and `Not` is its exact opposite: `Not(Compare(priority, "gt", 3))`
+holds for a row without a priority. In SQL: `L IS TRUE`, `L IS NOT TRUE`. A path through an absent or unreadable row is
+null.
 
-**Normal form.** `grammar` and `rules` return negation normal form: `Not` only occurs directly above a leaf (`Compare`,
-`IsNull`, `Search`), `$every` is `none` of the negation, and `TRUE` and `FALSE` only occur alone or in a quantified
-condition. Build trees with `all_of`, `any_of` and `negate`, which preserve it.
+**Normal form.** `Not` only occurs above a leaf, `$every` is `none` of the negation, and `TRUE` and `FALSE` only occur
+alone or in a quantified condition: `all_of`, `any_of` and `negate` preserve it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -150,8 +147,7 @@ class Search(_Hashed):
     r"""Each word occurs in at least one of the cells, letter case apart.
 
     `paths` (at least one) share their hops. `operand` is a `text[]` of finished patterns (`%word%`). Words hold no
-    white space, so with the cells joined by a control character it is `concat_ws(E'\x1f', …) ILIKE ALL (operand)`.
-    """
+    white space, so with the cells joined by a control character it is `concat_ws(E'\x1f', …) ILIKE ALL (operand)`."""
 
     paths: tuple[Path, ...]
     operand: Operand

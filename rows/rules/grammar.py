@@ -1,12 +1,6 @@
-"""The grammar of filters and rules: parsed JSON becomes conditions.
-
-    read_filter   `{"done": false, "list.name": {"$startsWith": "A"}}`   → Filter, shape and values (rows.query.where)
-    read_rule     a rule's `where` or `check`, with variables            → Condition (rows.rules.rules)
-    read_record   a webhook's filter over `record` and `$old`            → Condition (webhooks)
-
-Everything is bounded before it is walked: depth, nodes, list lengths, pattern lengths; there are no regular
-expressions. `rows.rules.operators` says which operators there are, docs/reference/filters.md has the grammar for users.
-"""
+"""The grammar of filters (`read_filter`), rules (`read_rule`) and webhooks' filters (`read_record`): parsed JSON
+becomes conditions. Depth, nodes, lists and patterns are bounded before they are walked; there are no regular
+expressions. Operators: `rows.rules.operators`; grammar: docs/reference/filters.md."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,6 @@
 """The dispatcher: relays, claims, sends in threads and records, until the region's queue is empty; one per region and
 worker process. Only its own thread uses PostgreSQL, so a hanging receiver holds no connection. At the end unstarted
-claims are released and attempts in flight get `GRACE`. During an outage of PostgreSQL outcomes stay in memory until
-their leases end."""
+claims are released. During an outage outcomes stay in memory until their leases end."""
 
 import contextlib
 import logging

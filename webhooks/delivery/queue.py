@@ -1,7 +1,6 @@
 """The queue of due deliveries: claim, send without a transaction, record. A claim is a lease (`claimed_until`, database
 time) with `attempts` as the fencing token: a stalled worker costs at most a duplicate. Claims lock the webhook and
-start within START_WITHIN or not at all, so that `wait_for_claims` can guarantee that nothing starts after a webhook is
-disabled."""
+start within START_WITHIN or not at all, for `wait_for_claims`."""
 
 import time
 from collections.abc import Sequence

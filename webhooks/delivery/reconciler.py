@@ -1,15 +1,7 @@
-"""Applies a change of a webhook (disable, enable, drop, resend) to its pending deliveries, in batches. The request that
-changes a webhook updates that row and at most one batch of deliveries. From its commit on, every claim checks the
-webhook itself (`webhooks.delivery.queue`); the status of its deliveries follows:
-
-    disabled        pending deliveries that no worker holds become held
-    enabled         held deliveries become pending again, in the order of their events, with all attempts left
-    drop_before     deliveries created before that time, held or pending, are dropped; nothing is sent until then
-    recover_from    deliveries created since that time that failed become pending again
-
-Several of these are applied in the order drop, resend, hold or release. Each batch is one transaction that reads the
-webhook under a lock, so the work can be interrupted anywhere and continued by another worker. It also repairs what a
-race leaves: a relay that read the webhook before the change, or a worker that died between a 410 and the disabling."""
+"""Applies a change of a webhook to its pending deliveries, in interruptible batches; claims check the webhook itself
+from the change's commit on. In this order: `drop_before` (older waiting ones are dropped), `recover_from` (failed ones
+become pending), disabled (pending ones become held) or enabled (held ones become pending, in order, with all attempts).
+Also repairs races with a relay or a dead worker."""
 
 import time
 from collections import deque

@@ -1,7 +1,6 @@
-"""Turns committed outbox events into deliveries, one per event and subscribed webhook. Relays run concurrently (SKIP
-LOCKED; (webhook, event) is unique); a pass is one transaction of the region. A filtered event leaves a delivery with
-that status; one about a row that role `server` may not read leaves none. Other consumers (`rows.outbox.subscriptions`)
-write in the same transaction."""
+"""Turns committed outbox events into deliveries, one per event and subscribed webhook, concurrently (SKIP LOCKED;
+unique pairs), in one transaction of the region per pass. A filtered event leaves a delivery with that status, one that
+role `server` may not read none. Other consumers (`rows.outbox.subscriptions`) join the transaction."""
 
 import json
 import logging

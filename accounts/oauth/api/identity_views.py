@@ -39,8 +39,7 @@ class IdentityViewSet(ApiViewSet):
         """Link another identity provider to the caller's account. The owner is notified by email.
 
         Send the browser to `/v1/auth/authorize?intent=link&code_challenge=…`; the returned `code` is valid for 60 s.
-        Needs the current password; for an account without one, a session younger than ten minutes.
-        """
+        Needs the current password; for an account without one, a session younger than ten minutes."""
         self._person()
         values = self.read(serializers.LinkIdentityInput)
         caller, user = self.caller, own_account.of(self.caller)

@@ -57,8 +57,7 @@ class IdentityProviderViewSet(ApiViewSet):
         """Add an identity provider. By `issuer` (OpenID Connect), by endpoints (plain OAuth 2), or by `preset`.
 
         Register the `callback_url` of the response at the provider. An `issuer` is checked by its discovery document.
-        Endpoints and `profile_fields` cannot be changed later: remove the provider and add another one.
-        """
+        Endpoints and `profile_fields` cannot be changed later: remove the provider and add another one."""
         pool_id = environment_directory.own_pool(self.place, "providers")
         values = serializers.filled_in(self._read(serializers.NewProvider))
         values.setdefault("client_secret", None)
@@ -77,8 +76,7 @@ class IdentityProviderViewSet(ApiViewSet):
         """Change an identity provider. `"enabled": false` turns it off and keeps who is linked.
 
         Another `issuer` is checked as a new one, clears the client secret unless the request has a new one, and is
-        refused (409) while users are linked.
-        """
+        refused (409) while users are linked."""
         provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
         values = self._read(serializers.ProviderChanges)
         return respond(serializers.provider(providers.change(provider, actor=self.caller, **values)))
@@ -124,7 +122,6 @@ class RedirectUriViewSet(ApiViewSet):
         """Replace the redirect URIs of the environment. They are compared letter by letter: no wildcards, no prefixes.
 
         `https://`, `http://` on `localhost`, `127.0.0.1` or `[::1]`, or an app's own scheme (`com.example.app:/done`);
-        no fragment, no user name, no dot segments, the host in lower case.
-        """
+        no fragment, no user name, no dot segments, the host in lower case."""
         uris = self.read(serializers.RedirectUrisInput)["redirect_uris"]
         return respond({"redirect_uris": redirects.replace(self.place.environment_id, uris, actor=self.caller)})

@@ -278,8 +278,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
         """Come back from an identity provider by a form (`response_mode=form_post`), as from Apple.
 
         Browsers send no cookie of the flow with another site's form. So this redirects to the same URL with GET, to
-        which they do; there everything is checked.
-        """
+        which they do; there everything is checked."""
         http: HttpRequest = request._request
         rate_limits.count_anonymous(http)
         form = _form(http)

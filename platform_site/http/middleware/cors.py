@@ -1,16 +1,7 @@
-"""CORS: which web pages may read responses. django-cors-headers writes the headers; this module decides. Three cases,
-none of which costs a query of its own:
-
-- **A preflight** has no token, and of `X-Environment` only the name. If the host names the environment
-  (`env-….<PLATFORM_DOMAIN>`), its list decides; otherwise the preflight is granted, and the response to the actual
-  request decides. Preflights protect against credentials that the browser adds by itself; there are none here: no
-  cookie gives access to a path under /v1.
-- **A response to a known caller**: the caller's environment has a list of origins (`EnvironmentRef.allowed_origins`, in
-  the caller's record already); a platform account may also be used from `PLATFORM_ORIGINS`.
-- **A response of a public endpoint** (sign-in): the environment that the request names, else `PLATFORM_ORIGINS`.
-
-Everything else has no caller's data (401, unknown paths, the API description) and may be read by any page: a page that
-cannot read a 401 would not know that it must refresh its token."""
+"""CORS, without queries of its own; django-cors-headers writes the headers. A preflight has no token: the list of the
+host's environment decides, else it is granted, since no cookie gives access to /v1. A response is for the origins of
+the caller's or named environment; platform accounts and public endpoints: `PLATFORM_ORIGINS`. Others have no caller's
+data: any page may read a 401."""
 
 import logging
 import re

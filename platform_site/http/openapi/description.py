@@ -10,8 +10,7 @@ envelope.
     def create(self, request):
         \"\"\"Create a project. Its environments and databases exist when the call returns.\"\"\"
 
-tests/api/test_openapi.py walks the result and calls each operation anonymously.
-"""
+tests/api/test_openapi.py walks the result and calls each operation anonymously."""
 
 import inspect
 import re

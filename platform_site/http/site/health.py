@@ -1,7 +1,6 @@
-"""`/healthz`: this process answers, on the event loop. `/readyz`: 503 only if it can serve no request (no control
-database or no region); shared dependencies that requests can do without make it `degraded`, because a load balancer
-would remove every host. `?require=workers` is 503 unless that is well. Checks run in parallel, at most LIMIT seconds
-and never twice at once; results are cached for a second."""
+"""`/healthz`: this process answers. `/readyz`: 503 only if it can serve no request (no control database or no region);
+other failures make it `degraded`, because a load balancer would remove every host; `?require=workers` is 503 without
+that. Checks run in parallel, at most LIMIT seconds; results are cached for a second."""
 
 import threading
 import time

@@ -1,10 +1,6 @@
-"""The body of an aggregate request: which groups, which values, and how they are filtered and ordered.
-
-    group           ["stage", "created_at.month"]   the row's own columns, or date parts of them
-    sum, avg, …     ["value"]                       columns; the results are named `sum_value`, `avg_value`
-    having, order   over the names of the results
-
-Names are resolved through a `Sight`: a column that no rule grants is unknown here, as in `where`."""
+"""The body of an aggregate request: `group` (own columns, or date parts such as `created_at.month`), functions (`sum`,
+`avg`, …) over columns with results such as `sum_value`, `having` and `order` over result names. Unreadable columns are
+unknown, as in `where`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

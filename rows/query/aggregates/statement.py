@@ -1,15 +1,6 @@
-"""The statement of an aggregate request.
-
-    SELECT row_to_json(_q), …                                       one row per group
-    FROM (SELECT … FROM (SELECT <key> AS "stage", sum(_c1) AS "sum_value"
-                         FROM (<the ruled and filtered queryset, its cells masked>) _r GROUP BY 1) _g
-          WHERE <having> AND <after the cursor> ORDER BY … LIMIT …) _a
-    CROSS JOIN LATERAL (SELECT <cells, each through `json_rendering`>) _q
-    WHERE <the environment is still at the version this was compiled for>
-
-Every cell is masked in the innermost select: a group, a sum or `having` never gets a value that the caller may not
-read. A sum of floats depends on the order of the numbers, and the order of the rows in the table on when other columns
-were written: so floats are summed in order, and the response has the same bytes for the same readable values."""
+"""The statement of an aggregate request: a `GROUP BY` over the ruled and filtered queryset, whose cells are masked in
+the innermost select, so that no group, sum or `having` gets an unreadable value; then `having`, cursor, order, limit,
+JSON and the test of the schema version. Floats are summed in order, so equal values give equal bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

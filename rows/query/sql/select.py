@@ -1,18 +1,12 @@
-"""Compiles querysets into prepared statements: one per shape of a request.
+"""Compiles querysets into prepared statements, one per shape of a request: a `RoleView` with open operands and a shape
+without values become a `Statement`. The innermost select *is* the row manager's queryset, compiled by Django; JSON is
+rendered outside of the LIMIT (17 ms instead of 155 ms):
 
-In: a `RoleView` whose operands are parameters, and the shape of a request (a condition, an order, relations, columns)
-without values. Out: a `Statement`, one text with `$1 … $n` and the names of the values to bind. Its innermost select
-*is* the row manager's queryset, compiled by Django. The JSON is rendered outside of the LIMIT, only for the rows that
-are sent (17 ms instead of 155 ms).
-
-    SELECT row_to_json(_q), row_to_json(_w), _r."due_on"::text, …          one row per row: Python joins the bytes
+    SELECT row_to_json(_q), row_to_json(_w), _r."due_on"::text, …
     FROM (<the ruled queryset>) _r
-    CROSS JOIN LATERAL (SELECT <cell>, <cell>, …) _q                        the cells, each through `json_rendering`
-    CROSS JOIN LATERAL (SELECT (SELECT … far row …) AS "list", …) _w        `with`
-    WHERE <the environment is still at the version this was compiled for>
-
-Names that begin with an underscore are reserved: no column can have one. `rows.query.context` calls it and caches the
-statements; `rows.write.statements` has the statements that write. Runs no query."""
+    CROSS JOIN LATERAL (SELECT <cell through `json_rendering`>, …) _q
+    CROSS JOIN LATERAL (SELECT (SELECT … far row …) AS "list", …) _w
+    WHERE <the environment is still at the version this was compiled for>"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any

@@ -1,12 +1,6 @@
 """Managers and querysets of tenant rows: rows are only read through `visible_to(principal)` or `unruled`.
-
-    Task.objects.visible_to(principal).filter(...)
-
-`RowManager` is the default and base manager of every dynamic model. All its methods use `get_queryset`, which raises,
-so no form of access is left open. Its querysets carry a `RuledQuery`, and only a `RuledQuery` may run SQL over tenant
-tables: `prepared.forbid_unruled_statements` stops everything built without the managers (`QuerySet(model)`,
-`instance.delete()`). Querysets only read; `rows.write` writes. `rows.query.sql.select` compiles these querysets into
-the statements of the API."""
+`RowManager.get_queryset` raises, so no other access is left open, and only a `RuledQuery` may run SQL over tenant
+tables (`platform_site.postgres.row_access`). Querysets only read; `rows.write` writes."""
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
