@@ -54,7 +54,6 @@ def complete(layout: Layout, *, base_url: str) -> Facts:
     return facts
 
 
-# ── The steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _people(facts: Facts) -> None:
     admin = _person(None, f"admin@{DOMAIN}", "Demo administrator", is_staff=True)
     facts["admin"] = {"email": admin["email"], "password": admin["password"]}
@@ -182,7 +181,6 @@ STEPS: Final[dict[str, Callable[[Facts], None]]] = {
 }
 
 
-# ── Tools of the steps ───────────────────────────────────────────────────────────────────────────────────────────────
 def _person(pool_id: str | None, email: str, name: str, *, is_staff: bool = False) -> Facts:
     password = secrets.token_urlsafe(12)
     user = User.objects.in_pool(pool_id).filter(email=email).first()

@@ -31,9 +31,6 @@ LARGEST_CLAIMS: Final = 4096
 _ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 
 
-# ── Fields ──
-
-
 class EmailField(CharField):
     def to_internal_value(self, data: Any) -> str:
         try:
@@ -89,9 +86,6 @@ class ClaimsField(ObjectField):
         if len(orjson.dumps(value)) > LARGEST_CLAIMS:
             self.fail("too_long")
         return value
-
-
-# ── Bodies ──
 
 
 class TokenInput(Serializer):
@@ -204,9 +198,6 @@ class UserChange(UserFields):
     email = EmailField(required=False)
     password = ChosenPasswordField(required=False)
     disabled = BooleanField(required=False)
-
-
-# ── Answers: what the API's description says of them, and the functions that make them ──
 
 
 class TokenUser(Serializer):

@@ -90,9 +90,6 @@ class LinkIdentityInput(Serializer):
     )
 
 
-# ── Answers ──
-
-
 class ProviderDetail(Serializer):
     id = CharField()
     name = CharField()

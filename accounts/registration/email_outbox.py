@@ -101,9 +101,6 @@ def postpone(project_id: str, pool_ids: Iterable[str], since: datetime, until: d
     )
 
 
-# ── Sending ──
-
-
 @dataclass(frozen=True, slots=True)
 class ClaimedEmail:
     email: AccountEmail

@@ -81,9 +81,6 @@ def _known_password(user: User, offered: str | None) -> str:
     return user.password
 
 
-# ── Email ──
-
-
 def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> None:
     """Send a verification link, unless the email is verified. `admit` as in `sign_up.request_sign_up`."""
     if user.email_verified_at is None:
@@ -135,9 +132,6 @@ def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNS
         )
         email_outbox.notify(before, Kind.EMAIL_CHANGED, recipient=before.email, new_email=found.recipient)
     return changed
-
-
-# ── The end ──
 
 
 def delete(user: User, *, actor: Caller, current_password: str | None) -> None:

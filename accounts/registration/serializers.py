@@ -94,9 +94,6 @@ class SettingsInput(Serializer):
     link_urls = LinkUrls(required=False)
 
 
-# ── Answers ──
-
-
 class Accepted(Serializer):
     """The same response whether or not the email has an account."""
 

@@ -41,8 +41,6 @@ UNSET: Final = Unset()
 
 THEMSELVES: Final = Actor("user")
 
-# ── Users ──
-
 
 def create_user(
     *,
@@ -266,9 +264,6 @@ def _delete_what_is_theirs(user: User) -> None:
     collector.collect([user])
     del collector.data[User]
     collector.delete()
-
-
-# ── Keys ──
 
 
 def issue_key(

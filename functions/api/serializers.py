@@ -123,9 +123,6 @@ class Invocation(Serializer):
         return {**super().get_fields(), "async": fields.BooleanField(required=False)}
 
 
-# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 class FunctionDetail(Serializer):
     name = fields.CharField()
     active_version = fields.IntegerField()

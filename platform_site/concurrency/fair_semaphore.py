@@ -128,8 +128,6 @@ class FairSemaphore:
             self._holds.remove(hold)
             self._let_in(now)
 
-    # ── All of these are called with the lock held ──
-
     def _of(self, name: str) -> _Owner:
         owner = self._owners.get(name)
         if owner is None:

@@ -151,7 +151,6 @@ class Supervisor:
                 left.wait(1)
         self._changed([])
 
-    # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────
     def _signalled(self, number: int, frame: object) -> None:
         if number in (signal.SIGINT, signal.SIGTERM):
             self._stops += 1
@@ -227,7 +226,6 @@ class Supervisor:
         label = f"{name:<8} │ "
         return f"\x1b[{_COLOURS.get(name, 33)}m{label}\x1b[0m" if self._colour else label
 
-    # ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _ended(self, part: SupervisedProcess, now: float) -> None:
         self._drain(part)  # its children hear of its end from the kernel, and may finish what they have in hand
         if now - part.started_at > _STEADY_SECONDS:

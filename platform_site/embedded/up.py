@@ -149,7 +149,6 @@ class _Run:
             self._supervisor.stop([[self._web, self._worker], [self._valkey, self._postgres]])
         return code
 
-    # ── the start ────────────────────────────────────────────────────────────────────────────────────────────────────
     def _start(self) -> None:
         layout, supervisor = self._layout, self._supervisor
         layout.ensure_secrets()
@@ -203,7 +202,6 @@ class _Run:
             "PYTHONUNBUFFERED": "1",
         }
 
-    # ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────────
     def _python(self, arguments: list[str], output: IO[bytes], **more: Any) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(  # noqa: S603 - our own programs
             [*launch.launcher(signal.SIGTERM), sys.executable, *arguments],
@@ -234,7 +232,6 @@ class _Run:
             with contextlib.suppress(BrokenPipeError), process.stdin as line:
                 line.write(b"go\n")
 
-    # ── what the user sees ───────────────────────────────────────────────────────────────────────────────────────────
     def _tell(self) -> None:
         base = self._environment["BASE_URL"]
         seconds = time.monotonic() - self._begun

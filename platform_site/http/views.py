@@ -187,8 +187,6 @@ class ApiViewSet(ViewSet):
         found: Freshness | None = self.request._request.__dict__.get("freshness")
         return found
 
-    # ── What an action uses ──
-
     def read(self, serializer: type[BaseSerializer[Any]], **options: Any) -> dict[str, Any]:
         """The body, validated by `serializer` with `options` (`partial=True`, `context=…`). Raises InvalidRequest,
         UnsupportedMediaType, PayloadTooLarge, and ValidationFailed naming all invalid fields."""
@@ -209,8 +207,6 @@ class ApiViewSet(ViewSet):
         if not isinstance(data, dict):
             raise ValidationFailed.of(fields.WHOLE_BODY, "not_an_object", "The body must be a JSON object.")
         return data
-
-    # ── How a request becomes an answer ──
 
     @classmethod
     def as_view(  # type: ignore[override]

@@ -106,8 +106,6 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else redact(str(value))
 
 
-# ── One line per request ─────────────────────────────────────────────────────────────────────────────────────────────
-
 _access = logging.getLogger("platform.access")
 
 
@@ -224,8 +222,6 @@ class AccessHandler(logging.StreamHandler[TextIO]):
             self.stream.write(text)
             self.stream.flush()
 
-
-# ── The request id of a task ─────────────────────────────────────────────────────────────────────────────────────────
 
 _HEADER: Final = "platform_request_id"
 _open_tasks: Final[dict[str, Token[str | None]]] = {}

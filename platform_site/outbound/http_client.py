@@ -152,8 +152,6 @@ class Client:
             for one in connections:
                 one.connection.close()
 
-    # ── Connections ──
-
     def _connect(
         self, target: Target, owner: str, deadline: float, seconds: float, interruption: Interruption
     ) -> Bounded:
@@ -257,8 +255,6 @@ class Client:
                 del self._idle[key]
         self._kept -= len(expired)
         return expired
-
-    # ── Messages ──
 
     def _exchange(
         self,

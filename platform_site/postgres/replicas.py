@@ -235,9 +235,6 @@ def states() -> dict[str, dict[str, Any]]:
     return found
 
 
-# ── Marks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def mark_name(alias: str, environment_id: str) -> str | None:
     """Redis' key of an environment's mark; None without replicas."""
     return f"pos:{alias}:{environment_id}" if alias in settings.REPLICAS else None

@@ -65,7 +65,6 @@ class Application:
         self._has_replicas = False
         self._forwarding = Forwarding(())
 
-    # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────────
     def load(self) -> None:
         """Import Django and everything of a first request. Safe before a fork: opens no connection."""
         if hasattr(self, "_handler"):
@@ -140,7 +139,6 @@ class Application:
         for handler in logging.getLogger("platform.access").handlers:
             handler.flush()  # a process of multiprocessing ends without logging's own farewell
 
-    # ── on the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
     def check(self, message: Message, peer: Peer) -> errors.ApiError | None:
         """Complete META from the head; returns why to refuse, or None."""
         meta, path, headers = message.meta, message.path, message.headers
@@ -208,7 +206,6 @@ class Application:
         _send_error(exchange.message, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
         exchange.end()
 
-    # ── in a thread of the pool ───────────────────────────────────────────────────────────────────────────────────────
     def _work(self, exchange: Exchange) -> None:
         request = exchange.request
         request.__dict__[server_hints.REPEATABLE] = True

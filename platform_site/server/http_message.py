@@ -61,7 +61,6 @@ class Message:
         """Release the request, for a long response."""
         self.meta, self.headers, self.body = {}, [], b""
 
-    # ── the response: once, from any thread ──────────────────────────────────────────────────────────────────────────
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         connection = self.connection
         if not connection.take_turn(self):

@@ -90,7 +90,6 @@ class RequestParser(Connection, asyncio.Protocol):
             elif self._state == "drain" and self._size > DRAIN_BYTES:
                 self._refuse(errors.PayloadTooLarge())
 
-    # ── what the parser calls, in this order ─────────────────────────────────────────────────────────────────────────
     def on_message_begin(self) -> None:
         if len(self._waiting) >= MAX_PIPELINED:
             raise Refused(errors.InvalidRequest("Too many requests were sent before the first was answered."))

@@ -115,7 +115,6 @@ class HttpConnection(RequestParser):
     def is_leaving(self) -> bool:
         return self._server.leaving
 
-    # ── what the transport says ──────────────────────────────────────────────────────────────────────────────────────
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._descriptor = transport.get_extra_info("socket").fileno()
@@ -184,7 +183,6 @@ class HttpConnection(RequestParser):
         if self._in_hand is None:
             self.deadline = self._server.loop.time() + (DRAIN_SECONDS if self._state == "drain" else BODY_SECONDS)
 
-    # ── one request at a time ────────────────────────────────────────────────────────────────────────────────────────
     def _queue(self, message: Message) -> None:
         if self._in_hand is None and not self._waiting:
             self._begin(message, is_all_written=self._written_at != self._server.loop.time())
@@ -299,7 +297,6 @@ class HttpConnection(RequestParser):
     def abort(self) -> None:
         self._server.loop.call_soon_threadsafe(self._transport.abort)
 
-    # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def expire(self, now: float) -> None:
         left = self._transport.get_write_buffer_size()
         if left:

@@ -11,7 +11,6 @@ DATA_DIR = Path(env.text("DATA_DIR") or BASE_DIR / ".data").resolve()
 LAYOUT = Layout(DATA_DIR)
 _generated = LAYOUT.read_secrets()
 
-# ── Mode ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 PLATFORM_MODE = env.choice("PLATFORM_MODE", ("development", "production"), "development")
 PRODUCTION = PLATFORM_MODE == "production"
 DEBUG = False  # never: error pages with settings and sources have no place on a machine that holds others' data
@@ -32,7 +31,6 @@ SECRET_KEY_FALLBACKS = env.words("SECRET_KEY_FALLBACKS")
 ENCRYPTION_KEYS = [key for key in _secret("ENCRYPTION_KEYS", "encryption_key").split(",") if key]
 """64 hex digits each; the first encrypts, all decrypt."""
 
-# ── Addresses ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 PLATFORM_DOMAIN = env.text("PLATFORM_DOMAIN", "localhost") or "localhost"
 ALLOWED_HOSTS = env.words(
     "ALLOWED_HOSTS", ["localhost", ".localhost", "127.0.0.1", "[::1]", PLATFORM_DOMAIN, f".{PLATFORM_DOMAIN}"]
@@ -42,7 +40,6 @@ TRUSTED_PROXIES = env.words("TRUSTED_PROXIES")
 BASE_URL = env.origin("BASE_URL", f"https://{PLATFORM_DOMAIN}" if PRODUCTION else "http://127.0.0.1:8000")
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [BASE_URL])
 
-# ── Applications ──────────────────────────────────────────────────────────────────────────────────────────────────────
 INSTALLED_APPS = [
     "unfold",
     "django.contrib.admin",

@@ -5,7 +5,6 @@ from csp.constants import NONCE
 from platform_site import env
 from platform_site.settings.base import PRODUCTION
 
-# ── The server (platform_site.server) ─────────────────────────────────────────────────────────────────────────────────
 WEB_THREADS = env.integer("WEB_THREADS", 16, minimum=1, maximum=1000)
 """Per web process; usually one is active."""
 WEB_THREAD_STUCK = env.number("WEB_THREAD_STUCK_MS", 10, minimum=1, maximum=60_000) / 1000
@@ -15,7 +14,6 @@ WEB_THREADS_WAITING = env.integer("WEB_THREADS_WAITING", 8, minimum=0, maximum=1
 WEB_QUEUE_TIMEOUT = env.number("WEB_QUEUE_TIMEOUT_MS", 2000, minimum=50, maximum=600_000) / 1000
 """Seconds until a queued request gets 503."""
 
-# ── HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 MAX_BODY_BYTES = 1_048_576
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 SECURE_SSL_REDIRECT = env.boolean("SECURE_SSL_REDIRECT", PRODUCTION)

@@ -11,6 +11,5 @@ BRANCH_GIVE_UP_SECONDS = env.integer("BRANCH_GIVE_UP_SECONDS", 6 * 3600, minimum
 """After this time an unfilled branch is failed."""
 FAILPOINT = env.text("FAILPOINT", "")
 
-# ── Outgoing calls ────────────────────────────────────────────────────────────────────────────────────────────────────
 OUTBOUND_ALLOWED_NETWORKS = env.words("OUTBOUND_ALLOWED_NETWORKS")
 """Non-public networks that webhooks and functions may call, such as `127.0.0.0/8` for development."""

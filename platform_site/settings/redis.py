@@ -23,7 +23,6 @@ RATELIMIT_CACHE_PREFIX = "rl:"
 RATELIMIT_HASH_ALGORITHM = sha256
 RATELIMIT_FAIL_OPEN = True
 
-# ── Celery ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 # Kombu's words for a Unix socket and for the number of its database.
 CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)
 if CELERY_BROKER_URL.startswith("redis+socket://"):

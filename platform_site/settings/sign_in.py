@@ -36,7 +36,6 @@ SILENCED_SYSTEM_CHECKS = [
     "security.W003",  # `platform_site.http.middleware.csrf` is a subclass of Django's middleware
 ]
 
-# ── E-mail (`accounts.registration`) ──────────────────────────────────────────────────────────────────────────────────
 EMAIL_HOST = env.text("EMAIL_HOST", "")
 EMAIL_BACKEND = env.text("EMAIL_BACKEND") or (
     # Without a server, e-mails are shown by the process that sends them: under `up`, in its terminal. Never in

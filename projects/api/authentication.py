@@ -219,8 +219,6 @@ def _note_freshness(
     _mark_names[question.where] = name
 
 
-# ── Records ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 _memory: Final[dict[tuple[str, str | None, bytes, bytes | None], _Found]] = {}
 
 

@@ -96,9 +96,6 @@ class MemberChanges(Serializer):
     role = fields.ChoiceField(choices=Member.Role.values, required=False)
 
 
-# ── Answers: for the API description; the functions below write them ────────────────────────────────────────────────
-
-
 class EnvironmentName(Serializer):
     id = fields.CharField()
     name = fields.CharField()

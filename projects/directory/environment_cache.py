@@ -37,9 +37,6 @@ def name_for_account(account_id: str, environment_id: str | None) -> str:
     return f"where:{account_id}:{environment_id or ''}"
 
 
-# ── Statements ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def of_credential() -> ArraySubquery:
     return ArraySubquery(Environment.objects.reachable().filter(pk=OuterRef("environment_id")).places_as_json())
 
@@ -85,9 +82,6 @@ def _is_current_format(columns: dict[str, Any]) -> bool:
         and all(isinstance(origin, str) for origin in origins)
         and isinstance(columns.get("is_suspended", False), bool)
     )
-
-
-# ── Marks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def evict_account(account_id: str) -> None:

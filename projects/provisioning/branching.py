@@ -78,8 +78,6 @@ def require(target: EnvironmentRef) -> None:
         raise BranchDeleted
 
 
-# ── Users that are deleted meanwhile ────────────────────────────────────────────────────────────────────────────────
-#
 # Deleting a user changes the rows that name it in every environment of its pool (`user_deleted`). A branch that is
 # being created is not yet one of these, and its snapshot may still have such rows. So the deletion of a user holds the
 # pool's lock in share mode until its commit; making a branch visible takes it exclusively, and either copies after
@@ -96,9 +94,6 @@ def block_user_deletion(pool_id: str) -> None:
     """Prevent deletion of the pool's users until the control transaction ends."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         advisory_locks.lock(cursor, LockSpace.POOL, pool_id)
-
-
-# ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool = False) -> None:
@@ -177,9 +172,6 @@ def _reset_once(
         require_both(source, target)
         failpoints.reach("reset.before_region_commit")
     failpoints.reach("reset.after_region_commit")
-
-
-# ── Finishing one that was begun ────────────────────────────────────────────────────────────────────────────────────
 
 
 def unfinished(after: str) -> list[str]:

@@ -164,9 +164,6 @@ def alone(environment_id: str, cluster: str) -> Generator[None]:
                 advisory_locks.unlock_session(cursor, LockSpace.ORPHANED_SCHEMA, environment_id)
 
 
-# ── Orphans ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
     """Up to `limit` environment ids with a schema, in order, after the given one. One query."""
     with connections[cluster].cursor() as cursor:

@@ -131,9 +131,6 @@ def _reference(table: str, suffix: str) -> Json:
     return {"$ref": f"#/components/schemas/{table}_{suffix}"}
 
 
-# Components
-
-
 def _schemas(table: RoleTable, tables: Mapping[str, RoleTable]) -> Iterator[tuple[str, Json]]:
     row = _reference(table.name, "row")
     data = {"type": "array", "items": row}

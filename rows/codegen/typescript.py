@@ -161,9 +161,6 @@ def _boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
-# How far paths are listed
-
-
 def _depths(tables: Mapping[str, RoleTable]) -> dict[str, int]:
     """By table, the length of listed paths: MAX_DEPTH, or less to stay below MAX_PATHS."""
     cells = {name: len(table.columns) + len(table.relations) for name, table in tables.items()}

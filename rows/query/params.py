@@ -21,8 +21,6 @@ MAX_CHOSEN: Final = 100
 MAX_COLUMNS_TEXT: Final = 4_000
 _MAX_TEXT: Final = 1_000
 
-# Order
-
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
@@ -132,9 +130,6 @@ def _unknown_order(text: str) -> ValidationFailed:
     )
 
 
-# With
-
-
 @dataclass(frozen=True, slots=True)
 class With:
     hop: Hop
@@ -228,9 +223,6 @@ def _walk_with(withs: Withs) -> Iterator[With | WithUser]:
         yield one
         if isinstance(one, With):
             yield from _walk_with(one.inside)
-
-
-# Columns
 
 
 Hops = tuple[Hop, ...]

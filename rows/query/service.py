@@ -196,9 +196,6 @@ def _continued(asking: QueryContext, values: bytes) -> bytes:
     return b'],"%s_next":"%s"' % (relation.encode(), cursor.encode())
 
 
-# ── Cursors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
     try:
         return cursors.encode(_KIND, facts, [None if key is None else key.decode() for key in keys])
@@ -249,9 +246,6 @@ def _digest(where: Filter) -> str:
         shape = hashlib.sha256(repr(where.shape).encode()).digest()
         _digests.put(where.shape, shape)
     return hashlib.sha256(b"\0".join([shape, *where.wire])).hexdigest()
-
-
-# ── Counts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _count(asking: QueryContext, table: Table, where: Filter, how: Count) -> bytes:

@@ -197,9 +197,6 @@ def _search(leaf: Search, row: Row, facts: Facts) -> bool:
     return all(is_like(text, lower(pattern)) for pattern in patterns)
 
 
-# Text
-
-
 def lower(text: str) -> str:
     """PostgreSQL's `lower` under C.UTF-8, character by character."""
     # Only U+0130 has a lower case of two characters in full mapping; its simple one is "i". And Python writes a sigma
@@ -279,9 +276,6 @@ def _pieces(pattern: str) -> tuple[_Piece, ...]:
             pieces[-1].append(next(letters, "\\") if letter == "\\" else None if letter == "_" else letter)
     # An empty part between two `%` matches at once.
     return tuple(map(_Piece, pieces))
-
-
-# JSON
 
 
 def _number(value: float) -> Decimal:

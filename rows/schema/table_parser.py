@@ -74,8 +74,6 @@ class TableReader:
         )
         return DEFAULT_ID_PREFIX
 
-    # ── Columns ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _read_columns(self) -> None:
         reader, path = self.reader, self.path / "columns"
         if "columns" not in self.raw:
@@ -109,8 +107,6 @@ class TableReader:
             if target not in tables:
                 slip = identifiers.did_you_mean(target, tables)
                 self.reader.fail(path, "unknown", f"no table {json.dumps(target)[:60]}{slip}")
-
-    # ── Uniques, indexes, rules ─────────────────────────────────────────────────────────────────────────────────────
 
     def finish(self, relations: Mapping[str, Relation]) -> Table:
         return Table(

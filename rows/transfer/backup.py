@@ -39,7 +39,6 @@ class NotRestorable(Exception):
     pass
 
 
-# ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
 def backup(
     place: EnvironmentRef,
     path: Path,

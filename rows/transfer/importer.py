@@ -138,8 +138,6 @@ class _Import:
     def _names(self) -> sql.Composed:
         return sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
 
-    # ── Into the temporary table ────────────────────────────────────────────────────────────────────────────────────
-
     def _stage(self, source: Source) -> None:
         # Spelled out: made from the table itself, it would hold a lock on it while the file is read.
         columns = sql.SQL(", ").join(map(_staged, self.columns))
@@ -167,8 +165,6 @@ class _Import:
                     size = 0
             writing.write(b"".join(chunk))
         self._execute(sql.SQL("ANALYZE {}").format(_STAGE))
-
-    # ── What one row alone cannot tell ──────────────────────────────────────────────────────────────────────────────
 
     def _check(self) -> None:
         """Report lines that PostgreSQL or the API would refuse, and remove them with dependent ones."""
@@ -276,8 +272,6 @@ class _Import:
             literals = sql.SQL(", ").join(map(sql.Literal, unknown[at : at + _USERS_AT_ONCE]))
             bad = sql.SQL("SELECT _line FROM {} WHERE {} IN ({})").format(_STAGE, name, literals)
             self._complain(bad, [column.name], "is no user of the environment")
-
-    # ── Into the table ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hold_the_version(self) -> None:
         """Lock the schema version, if it is still the one that lines were read for."""

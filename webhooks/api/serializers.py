@@ -128,9 +128,6 @@ def _filter_errors(filter: dict[str, Any], patterns: list[str], tables: list[str
     return failures if must_all else failures[:1]
 
 
-# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 class ListedWebhook(Serializer):
     id = fields.CharField()
     url = fields.CharField()

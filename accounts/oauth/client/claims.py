@@ -72,9 +72,6 @@ def _exchanged(calls: Calls, known: Metadata, *, code: str, redirect_uri: str, c
     return token
 
 
-# ── OpenID Connect ──
-
-
 def _of_id_token(calls: Calls, known: Metadata, token: dict[str, Any], nonce: str) -> Profile:
     claims = id_token_claims(calls, known, token, nonce=nonce)
     if claims.get("email") is None and known.userinfo_endpoint is not None:
@@ -108,9 +105,6 @@ def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, non
     )
     claims.validate(leeway=LEEWAY)
     return dict(claims)
-
-
-# ── Plain OAuth 2 ──
 
 
 def _of_plain_profile(calls: Calls, known: Metadata, access_token: str) -> Profile:

@@ -99,8 +99,6 @@ class Command(CommandWithExamples):
         with _sentences():
             verb(place_named(options["environment"]), options)
 
-    # ── Verbs ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def show(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
         if options["number"] is None:
             state = schema_service.current(place)
@@ -160,8 +158,6 @@ class Command(CommandWithExamples):
             self.stdout.write(self.style.MIGRATE_HEADING(f"version {record.version}  {_when(record)}{back}"))
             for name in names or ["no operations"]:
                 self.stdout.write(f"    {name}")
-
-    # ── Changing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _change(
         self, place: EnvironmentRef, document: object, options: dict[str, Any], *, reverts_to: int | None = None
@@ -226,8 +222,6 @@ class Command(CommandWithExamples):
                 confirmed_by_name(operation.name, "> ", without_asking=f'--confirm "{operation.name}"')
                 confirmed.append(operation.name)
         return confirmed
-
-    # ── Showing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _show_operations(self, operations: Iterable[Operation]) -> None:
         found = list(operations)

@@ -76,8 +76,6 @@ class _Planning:
     def _new_name(self, old: str) -> str:
         return next(new for new, was in self.renamed.was_table.items() if was == old)
 
-    # ── Names ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _shown_table(self, name: str) -> str:
         """A temporary name is shown as the old name."""
         return name if name in self.new.tables else self.renamed.was_table[name]
@@ -137,8 +135,6 @@ class _Planning:
 
     def _spelled(self, at: str, spec: Any) -> str:
         return ", ".join(str(key).replace(key.column, self._was(at, key.column), 1) for key in spec.keys)
-
-    # ── What it costs ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _pairs(self) -> Iterator[tuple[Table, Table, Column, Column]]:
         for name, was in self.renamed.tables.items():

@@ -155,8 +155,6 @@ class _Renaming:
             },
         )
 
-    # ── What continues what ─────────────────────────────────────────────────────────────────────────────────────────
-
     def _tables(self) -> dict[str, str]:
         sources = {name: table.renamed_from for name, table in self.new.tables.items()}
         for name, source in sources.items():
@@ -202,8 +200,6 @@ class _Renaming:
 
     def _fail(self, field: str, message: str) -> None:
         self.errors.append(FieldError(field, "unknown", message))
-
-    # ── The old schema under the new names ──────────────────────────────────────────────────────────────────────────
 
     def _moved_table(self, old: Table, moved: Mapping[str, str]) -> Table:
         at = self.middle_names[old.name]
@@ -261,8 +257,6 @@ class _Renaming:
         if was.is_reference:
             return Column(was.name, becomes.key, "text", null=was.null)
         return replace(was, key=becomes.key, default=None)
-
-    # ── The statements ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _say(self, operation: str, table: str, text: sql.Composable) -> None:
         self.statements.append(Statement(operation, table, text.as_string(None)))

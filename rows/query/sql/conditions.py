@@ -184,8 +184,6 @@ class ConditionCompiler:
         found = Sql(Subquery(rows.annotate(_value=inner).values("_value")))
         return found if guard is None else Sql("(CASE WHEN ", guard, " THEN ", found, " END)")
 
-    # ── Leaves ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _leaf(self, leaf: Leaf, table: str, source: RowSource, depth: int) -> Expression:
         path = leaf.paths[0] if isinstance(leaf, Search) else leaf.path
         if path.hops:
@@ -230,8 +228,6 @@ class ConditionCompiler:
         if variable.type.endswith("[]"):
             return boolean("(cardinality(", cell, ") > 0)")  # null for null, which is as good as false
         return boolean("(", cell, " IS NOT NULL)")
-
-    # ── Hops ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _through(self, hop: Hop, table: str, source: RowSource, depth: int, node: Condition) -> Expression:
         rows, guard = self.linked(hop, table, source)

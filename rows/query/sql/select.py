@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rows.query.tables.managers import RowQuerySet
 
 
-# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class ReadShape:
     """A reading request without its values. `after`: None for a first page, else per order key whether its value was
