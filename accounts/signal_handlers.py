@@ -1,5 +1,4 @@
-"""Receivers of `projects`' signals about deleted environments: keys and sessions end with the same commit; users and
-providers are deleted later."""
+"""Receivers of `projects`' signals: keys and sessions end with the environment; its users are deleted later."""
 
 from typing import Any, Final
 

@@ -8,8 +8,7 @@ from platform_site.http.models import public_id
 
 
 class Function(models.Model):
-    """A function, its active version, schedule (`functions.triggers.schedules`) and event triggers
-    (`functions.triggers.event_subscriptions`)."""
+    """A function with its schedule (`functions.triggers.schedules`) and event triggers (`….event_subscriptions`)."""
 
     class Stopped(models.TextChoices):
         CALLER_GONE = "caller_gone"

@@ -36,8 +36,7 @@ CONTENT: Final = Path(__file__).with_name("tracker")
 
 
 def complete(layout: Layout, *, base_url: str) -> Facts:
-    """Run missing steps, and write the facts. Can be interrupted and repeated. An emptied control database gets the
-    whole demo again."""
+    """Run missing steps, and write the facts; repeatable. An emptied control database gets the demo again."""
     facts, done = _read(layout.demo_file), _read(layout.demo_steps_file).get("done", [])
     if done and not User.objects.filter(pk=facts.get("account", {}).get("id")).exists():
         facts, done = {}, []

@@ -13,8 +13,7 @@ def connect() -> None:
 
 
 def keep_owners(*, user_id: str, pool_id: str | None, **_: Any) -> None:
-    """Refuse to delete the only owner of a live project, in the transaction that deletes the account, and end its open
-    invitations. Raises LastOwner."""
+    """Refuse to delete a live project's only owner; ends open invitations. Raises LastOwner."""
     if pool_id is not None:
         return  # an app user is a member of nothing
     owned = Project.objects.live().filter(memberships__user_id=user_id, memberships__role=Member.Role.OWNER)

@@ -1,5 +1,4 @@
-"""Celery tasks and periodic jobs of `projects`. Notifications may be lost; the periodic jobs work from PostgreSQL
-alone."""
+"""Celery tasks and periodic jobs of `projects`, which work from PostgreSQL alone."""
 
 import logging
 import time

@@ -94,8 +94,7 @@ class PendingUserReferences(models.Model):
 
 
 class PendingUserDeletion(models.Model):
-    """The user's rows are deleted or detached, and the control database has not committed yet
-    (`rows.write.references.user_deletion`)."""
+    """The user's rows are gone, the control database has yet to commit (`rows.write.references.user_deletion`)."""
 
     user_id = models.CharField(primary_key=True, max_length=30)
     environment_id = models.CharField(max_length=30)
@@ -108,8 +107,7 @@ class PendingUserDeletion(models.Model):
 
 
 class AuditOutboxEntry(models.Model):
-    """An audit entry to be moved to the control database (`rows.outbox.audit`), with the columns of
-    `accounts.AuditEntry`."""
+    """Moved to the control database by `rows.outbox.audit`, with the columns of `accounts.AuditEntry`."""
 
     id = public_id("aud")
     at = models.DateTimeField(db_default=Now(), editable=False)

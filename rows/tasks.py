@@ -23,8 +23,7 @@ log = logging.getLogger("platform.rows")
 
 _HOPELESS_SECONDS: Final = 3600.0
 _hopeless: Final[dict[str, float]] = {}
-"""Until when an environment is skipped because a value is too long for its index: each attempt reads the whole
-table."""
+"""Until when to skip an environment whose index cannot hold a value: each attempt reads the whole table."""
 
 
 @shared_task
@@ -67,8 +66,7 @@ def settle() -> None:
 
 @periodic_job_per_region(every=settings.JOB_SECONDS)
 def clear_new_uniques(cluster: str) -> None:
-    """Drop leftover unique indexes, which PostgreSQL enforces. A separate job, since building indexes may take
-    hours."""
+    """Drop leftover unique indexes, in a job of its own: building indexes may take hours."""
     concurrent_unique_indexes.clear_all(cluster)
 
 

@@ -38,8 +38,7 @@ class Webhook(models.Model):
     sealed_previous_secret = models.BinaryField(null=True)
     previous_secret_until = models.DateTimeField(null=True)
     listens_until = models.DateTimeField(null=True)
-    """Set for a terminal's subscription (`webhooks.cli_listener`): only that terminal makes its attempts, and renews
-    it."""
+    """Set for a terminal's subscription (`webhooks.cli_listener`), which makes its attempts, and renews it."""
     drop_before = models.DateTimeField(null=True)
     """Waiting deliveries from before are to be dropped; nothing is sent until then (`webhooks.delivery.reconciler`)."""
     recover_from = models.DateTimeField(null=True)

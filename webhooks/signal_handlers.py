@@ -154,8 +154,7 @@ def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
 
 
 def delete_all(environment_id: str, cluster: str) -> None:
-    """The rest of `delete_environment`. If interrupted, `retention.remove_deleted` and
-    `projects.provisioning.orphaned_rows` continue."""
+    """If interrupted, `retention.remove_deleted` and `….orphaned_rows` continue."""
     while not delete_batch(environment_id, cluster):
         pass
 

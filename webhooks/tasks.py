@@ -1,5 +1,4 @@
-"""Celery tasks of `webhooks`. The periodic jobs need no Redis: if a notification cannot be sent or received, their
-worker does the work itself."""
+"""Celery tasks of `webhooks`. Without Redis, the periodic jobs do the work themselves."""
 
 import logging
 from datetime import timedelta

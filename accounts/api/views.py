@@ -68,8 +68,7 @@ _NO_ENVIRONMENT: Final = (
 
 
 class TokenViewSet(ApiViewSet):
-    """`POST /v1/auth/token`. Every client error is 400 `invalid_grant`, or 405, 413 or 429, or 403
-    `project_suspended`."""
+    """`POST /v1/auth/token`. Client errors are 400 `invalid_grant`, 403 `project_suspended`, 405, 413 or 429."""
 
     public = True
     client_errors_as: ClassVar[type[ApiError] | None] = InvalidGrant

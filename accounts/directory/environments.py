@@ -20,8 +20,7 @@ class Directory(Protocol):
         pass
 
     def lock_shared(self, environment_id: str) -> None:
-        """Prevent deletion of the environment until the control transaction ends. Raises a 404 error if it is
-        deleted."""
+        """Prevent deletion of the environment until the control transaction ends. Raises a 404 error."""
 
     def require_settled(self, environment_id: str) -> None:
         """Raise a 409 error while another process applies a configuration to the environment."""

@@ -1,5 +1,4 @@
-"""What a publishable key allows everyone to do, shown wherever one is created or listed. Higher layers register readers
-of what their rules grant to role `anonymous`."""
+"""What a publishable key allows everyone to do. Higher layers register what their rules grant to `anonymous`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

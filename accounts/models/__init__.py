@@ -104,8 +104,7 @@ class Session(models.Model):
     previous_hash = models.BinaryField(max_length=32, null=True)
     rotated_at = models.DateTimeField(null=True)
     sealed_successor = models.BinaryField(null=True)
-    """The current refresh token, sealed under a key derived from the previous one: for a lost response in the grace
-    period."""
+    """The current refresh token under a key of the previous one, for a lost response in the grace period."""
     expires_at = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True)
     revoked_reason = models.CharField(max_length=40, null=True)

@@ -1,5 +1,4 @@
-"""Errors that end a sign-in flow without a code: the `error` of RFC 6749 4.1.2.1, and the platform's code. Messages are
-for users; a provider's texts only go to the log."""
+"""Errors that end a sign-in flow without a code (RFC 6749 4.1.2.1). A provider's texts only go to the log."""
 
 from typing import ClassVar
 

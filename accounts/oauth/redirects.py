@@ -103,8 +103,7 @@ def _of(environment_id: str | None) -> "QuerySet[RedirectUri]":
 
 @transaction.atomic
 def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | Actor) -> list[str]:
-    """Replace the list, and return it sorted. Raises ValidationFailed naming each wrong entry as
-    `redirect_uris.<place>`."""
+    """Replace and return the list, sorted. Raises ValidationFailed naming `redirect_uris.<place>`."""
     hold(environment_id)
     wrong = []
     for place, uri in enumerate(uris):

@@ -1,5 +1,4 @@
-"""The two steps of a sign-in by a provider. Both make requests to the provider, and are independent of HTTP
-requests."""
+"""The two steps of a sign-in by a provider, which make requests to it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -58,8 +57,7 @@ def begin(
 
 
 def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *, plan: str | None) -> str:
-    """The code for the application, or the proof if the flow links. `answer` has the provider's redirect parameters;
-    `plan` limits the pool's users. Raises a FlowError."""
+    """The application's code, or the proof if the flow links. `plan` limits the pool. Raises a FlowError."""
     calls = Calls(provider)
     known = metadata.of(calls)
     code = _provider_code(known, answer)

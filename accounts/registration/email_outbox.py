@@ -155,8 +155,7 @@ def _of_suspended() -> Q:
 
 
 def _wait_for_room(email: AccountEmail) -> timedelta | None:
-    """How long an email to an account must wait for its limit; None for not at all. Other emails are limited at the
-    request."""
+    """How long an email to an account must wait for its limit; others are limited at the request."""
     if email.kind not in _TO_USERS:
         return None
     pool_id = email.environment_id
@@ -220,8 +219,7 @@ def send(email_id: str) -> None:
 
 
 def send_due(most: int = 1000) -> int:
-    """Send due emails, at most `most`, over one connection; returns how many. Stops if the mail server is
-    unavailable."""
+    """Send at most `most` due emails; returns how many. Stops if the mail server is unavailable."""
     sent = 0
     server = get_connection()
     try:

@@ -36,8 +36,7 @@ def invite(
     claims: dict[str, Any] | None = None,
     most: int | None = None,
 ) -> AccountEmail:
-    """Invite an email, replacing an earlier invitation. `most` limits the pool's users. Raises ValidationFailed,
-    QuotaExceeded."""
+    """Invite an email, replacing an earlier invitation. Raises ValidationFailed, QuotaExceeded."""
     recipient = emails.check(email)
     with transaction.atomic():
         if User.objects.with_email(pool_id, recipient).exists():

@@ -40,8 +40,7 @@ def bound_to(kind: str, user: User) -> bytes:
 
 
 def find(token: str, kind: Kind, *, pool_id: str | None | Unset = UNSET) -> AccountEmail:
-    """The link of this token, in one query. `pool_id` is the pool that the request names, if any. Raises InvalidGrant
-    for every link that is not valid."""
+    """The link of this token, in the request's pool, if any. Raises InvalidGrant. One query."""
     if not token_format.is_well_formed(PREFIX, _RANDOM, token):
         raise invalid_link()
     live = AccountEmail.objects.filter(token_hash=token_format.digest(token), kind=kind, expires_at__gt=Now())
@@ -53,8 +52,7 @@ def find(token: str, kind: Kind, *, pool_id: str | None | Unset = UNSET) -> Acco
 
 
 def use_up(found: AccountEmail) -> AccountEmail:
-    """Use up a link in the current transaction, with the user's row locked. Raises InvalidGrant for all but one of
-    concurrent uses."""
+    """Use up a link with the user's row locked. Raises InvalidGrant for all but one of concurrent uses."""
     if found.user_id is not None:
         User.objects.select_for_update().filter(pk=found.user_id).first()
     claimed: AccountEmail | None = (

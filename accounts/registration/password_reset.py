@@ -20,8 +20,8 @@ def request_reset(pool: Pool, *, email: str) -> None:
 
 
 def reset(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """Set the new password: all sessions end, and the email is verified. Raises InvalidGrant, ValidationFailed (weak
-    password: the link stays valid), RateLimited."""
+    """Set the new password and verify the email. Raises InvalidGrant, ValidationFailed (keeps the link),
+    RateLimited."""
     found = one_time_links.find(token, Kind.RESET_PASSWORD, pool_id=pool_id)
     if found.user is None:
         raise one_time_links.invalid_link()

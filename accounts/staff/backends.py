@@ -40,8 +40,7 @@ class PlatformAccountBackend(ModelBackend):
 
 
 class ConsoleSignInForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no annotations
-    """Attempts count together with those at the token endpoint, except in a known browser, so that other people's
-    guesses cannot lock out staff."""
+    """Attempts count as at the token endpoint, except in a known browser: others cannot lock out staff."""
 
     def clean(self) -> dict[str, Any]:
         email = str(self.cleaned_data.get("username") or "")

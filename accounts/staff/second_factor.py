@@ -1,5 +1,4 @@
-"""The optional second factor of a console sign-in: an authenticator's code, or one of ten recovery codes. The API has
-none."""
+"""The optional second factor of a console sign-in: an authenticator's code, or one of ten recovery codes."""
 
 import base64
 import hashlib
@@ -48,8 +47,7 @@ def enrolment_of(user: User) -> TotpDevice | None:
 
 
 def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
-    """Enable the second factor by its first code. Returns the device and its recovery codes. Raises NotFound,
-    ValidationFailed, RateLimited."""
+    """Enable the second factor; returns device and recovery codes. Raises NotFound, ValidationFailed, RateLimited."""
     with transaction.atomic():
         begun = enrolment_of(user)
         device = TotpDevice.objects.select_for_update().filter(pk=begun.pk, confirmed=False).first() if begun else None
@@ -67,8 +65,7 @@ def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
 
 
 def verify(user: User, code: str) -> TotpDevice:
-    """Check a code of six digits, or a recovery code. Raises ValidationFailed, RateLimited, NotFound (no second
-    factor)."""
+    """Check a code, or a recovery code. Raises ValidationFailed, RateLimited, NotFound (no second factor)."""
     plain = _plain(code)
     with transaction.atomic():
         device = TotpDevice.objects.select_for_update().filter(user=user, confirmed=True).first()

@@ -60,8 +60,7 @@ def bearer(header: str | None) -> str:
 
 
 def read(header: str | None) -> Credential:
-    """The credential of an `Authorization` header. Raises Unauthorized. Duplicate headers arrive joined by a comma, and
-    are refused."""
+    """The credential of an `Authorization` header. Raises Unauthorized, also for duplicate headers."""
     token = bearer(header)
     prefix = token[:3]  # every prefix has three characters
     if prefix in server_keys.PREFIXES:

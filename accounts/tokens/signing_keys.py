@@ -91,8 +91,7 @@ def current() -> Keys:
 
 
 def verifying(kid: str) -> ec.EllipticCurvePublicKey | None:
-    """The public key with this id, or None. An unknown id reads the table again, at most ten times a second per
-    process."""
+    """The public key with this id, or None. An unknown id reloads the table, at most ten times a second."""
     key = current().verifying.get(kid)
     if key is None:
         key = _reload(_RELOAD_SPACING if _keys.verifying else 0).verifying.get(kid)

@@ -58,8 +58,7 @@ def issue(user: User, *, environment_id: str | None, redirect_uri: str, code_cha
 def exchange(
     text: str, *, environment_id: str | None, redirect_uri: str | None, code_verifier: str | None, device: Device
 ) -> Grant:
-    """Start the session of a code. `redirect_uri` None: not sent. Raises InvalidGrant, and ProjectSuspended (the code
-    stays valid)."""
+    """Start the session of a code. Raises InvalidGrant, and ProjectSuspended (the code stays valid)."""
     if not token_format.is_well_formed(PREFIX, _LENGTH, text):
         raise InvalidGrant(_REFUSED)
     code = AuthorizationCode.objects.select_related("user").filter(pk=token_format.digest(text)).first()

@@ -103,8 +103,7 @@ def _dummy_hash() -> str:
 
 
 def is_right(password: str, encoded: str | None) -> bool:
-    """Whether `password` matches `encoded`, in constant time even if that is None. Raises RateLimited. Hold no
-    transaction and no lock while calling it."""
+    """Whether it matches, in constant time even for None. Raises RateLimited. Hold no transaction or lock."""
     if len(password) > LONGEST_OFFERED:
         return False
 
@@ -123,8 +122,7 @@ def hashed(password: str) -> str:
 
 
 def is_outdated(encoded: str, password: str) -> bool:
-    """Whether `encoded` has other parameters than the current ones, or was made without normalisation. Raises
-    RateLimited."""
+    """Whether the hash has old parameters or is of an unnormalised password. Raises RateLimited."""
     if identify_hasher(encoded).must_update(encoded):
         return True
     if read(password) == password:

@@ -316,8 +316,7 @@ def issue_key(
 
 
 def check_scopes(wanted: list[str], authority: KeyAuthority, *, is_publishable: bool = False) -> None:
-    """Raise ValidationFailed naming `scopes` if the key may not have them or its maker not grant them, or
-    `publishable`."""
+    """Raise ValidationFailed naming `scopes` or `publishable` if the key may not have them."""
     if is_publishable and authority.environment_id is None:
         message = "A publishable key belongs to an environment: name it."
         raise ValidationFailed.of("publishable", "not_for_this_key", message)

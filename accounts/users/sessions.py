@@ -73,8 +73,7 @@ def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, pass
 
 
 def authenticate(*, pool_id: str | None, environment_id: str | None, email: str, password: str) -> User:
-    """The user with this email and password. Raises InvalidGrant, after the same work for an unknown, a disabled and a
-    password-less user, and RateLimited."""
+    """Raises InvalidGrant, after the same work for unknown, disabled and password-less users, and RateLimited."""
     user = User.objects.with_email(pool_id, email).first()
     is_right = passwords.is_right(password, user.password if user and user.disabled_at is None else None)
     if user is None or not is_right:

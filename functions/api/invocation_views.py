@@ -202,8 +202,7 @@ class InvocationViewSet(NamedViewSet):
 
 @contextmanager
 def _together_with_its_record(using: str) -> Generator[None]:
-    """A transaction for a run and its Idempotency-Key. Raises NoSuchFunction if the function was deleted: its foreign
-    key is deferred."""
+    """A transaction for a run and its key. Raises NoSuchFunction: the foreign key is deferred."""
     try:
         with transaction.atomic(using=using):
             yield

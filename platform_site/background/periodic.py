@@ -107,8 +107,7 @@ def log_failures(what: str, *expected: type[Exception], using: str | None = None
 def after_commit(
     what: str, do: Callable[..., object], *args: Any, using: str, committed: str = DEFAULT_DB_ALIAS
 ) -> None:
-    """Call `do(*args)`, which uses `using`, after the commit of `committed`. Its errors are logged: Django's robust
-    hooks fail for a `partial`."""
+    """Call `do(*args)` after the commit of `committed`, logging errors: Django's robust hooks fail for a `partial`."""
 
     def hook() -> None:
         with log_failures(what, using=using):
@@ -241,8 +240,7 @@ SELECT EXISTS (
 
 @contextmanager
 def _run_exclusively(name: str, using: str, timeout: float) -> Iterator[bool]:
-    """Whether this process may run the job in the block: no other does, except sessions silent for `timeout`
-    seconds."""
+    """Whether this process may run the job in the block: no session active for `timeout` seconds does."""
     key = f"sweep:{name}"
     with session(using) as connection:
         with connection.cursor() as cursor:

@@ -1,5 +1,4 @@
-"""A skip scan: SQL that jumps from webhook to webhook in a partial index, so that a large backlog of one is not
-scanned."""
+"""A skip scan: SQL that jumps from webhook to webhook in a partial index, past large backlogs."""
 
 from typing import Literal
 

@@ -98,8 +98,7 @@ class FairSemaphore:
             self.give_back(hold)
 
     def take(self, owner: str, *, wait: float, give_way: Callable[[], None] | None = None) -> Hold | None:
-        """A slot for `owner`; None after `wait` seconds. `give_way` ends the operation from any thread, without
-        blocking or taking slots."""
+        """A slot; None after `wait` seconds. `give_way` ends the operation, without blocking or taking slots."""
         until = self._clock() + wait
         me = _Waiter(owner, give_way)
         with self._changed:

@@ -52,8 +52,7 @@ def current() -> LoopRequest | None:
 
 
 def must_not_wait() -> None:
-    """Called before blocking. Raises Parked on the loop: the request is repeated in a thread, unless it has written;
-    then it blocks the loop."""
+    """Before blocking: raises Parked on the loop, to repeat the request in a thread, unless it has written."""
     found = _getcurrent()
     if type(found) is LoopRequest:
         if found.has_written:
@@ -80,8 +79,7 @@ def sleep(seconds: float) -> None:
 
 
 class Readiness:
-    """Tells a request when a socket can be read. Watches a duplicate of the descriptor, because libpq may close its own
-    at any time."""
+    """Tells when a socket can be read, by a duplicate of the descriptor: libpq may close its own."""
 
     __slots__ = ("_descriptor", "_loop", "_request")
 

@@ -1,5 +1,4 @@
-"""Charts as SVG, without scripts. Colours come from `console.css`. Values are in tooltips and in a table for screen
-readers."""
+"""Charts as SVG, without scripts; values are in tooltips and in a table for screen readers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

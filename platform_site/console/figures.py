@@ -7,8 +7,7 @@ from platform_site.observability import metrics
 
 
 def quantile(share: float, buckets: Sequence[int]) -> float | None:
-    """A quantile of a histogram in seconds, with Prometheus' linear interpolation. None without data; at most the last
-    bound."""
+    """A quantile in seconds, with Prometheus' linear interpolation; at most the last bound."""
     rank, below, low = share * sum(buckets), 0, 0.0
     if not rank:
         return None

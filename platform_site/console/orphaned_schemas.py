@@ -1,5 +1,4 @@
-"""The page of orphaned schemas. Operators can drop one by typing its id
-(`projects.provisioning.orphaned_schemas.drop`)."""
+"""The page of orphaned schemas, where operators can drop one by typing its id."""
 
 from itertools import islice
 from typing import Any, Final

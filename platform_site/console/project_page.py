@@ -1,5 +1,4 @@
-"""The overview on a project's page. A dozen bounded queries; without its region's data if that is unavailable. Row
-counts are estimates."""
+"""The overview on a project's page: bounded queries and estimated row counts."""
 
 from collections import defaultdict
 from dataclasses import dataclass, fields

@@ -1,5 +1,4 @@
-"""What the command palette (Ctrl K) finds besides pages: objects by name, email, URL or id, at most EACH of a kind,
-each within TIMEOUT_MS."""
+"""What the command palette (Ctrl K) finds besides pages, at most EACH of a kind within TIMEOUT_MS."""
 
 import unicodedata
 from collections.abc import Callable, Iterator

@@ -228,8 +228,7 @@ def _resource(gathered: _Gathered, using: str, kind: str, text: str) -> None:
 
 
 def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
-    """An inbound endpoint, and the runs it started: their inputs have its id, whose quotes no header or body can
-    imitate."""
+    """An inbound endpoint and its runs: their inputs have its id, whose quotes no header can imitate."""
     functions = gathered.own("run", Function.objects.using(using).all())
     known = InboundEndpoint.objects.using(using).select_related("function").filter(pk=address_id)
     address = known.filter(function__in=functions).first()

@@ -22,8 +22,7 @@ _PASSWORD = "Sign in with a password instead: platform login --email EMAIL"  # n
 
 
 class _Listener(TCPServer):
-    """Waits for one request with the right state; `received` are its parameters. Not an HTTPServer, which resolves the
-    computer's name."""
+    """Waits for the request with the right state. Not an HTTPServer, which resolves the computer's name."""
 
     def __init__(self, state: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

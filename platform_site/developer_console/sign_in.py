@@ -1,5 +1,4 @@
-"""Console sign-in with password and second factor, and sign-out. Attempts count together with those at `POST
-/v1/auth/token`."""
+"""Console sign-in and sign-out. Attempts count together with those at `POST /v1/auth/token`."""
 
 import logging
 from typing import Final

@@ -1,5 +1,4 @@
-"""How many processors this process may use: a container's share is a quota of its control group, which `os.cpu_count`
-and the affinity ignore."""
+"""How many processors this process may use, by its control group, which `os.cpu_count` ignores."""
 
 import math
 import os

@@ -1,5 +1,4 @@
-"""Paths and URLs of the embedded services in the data directory. Settings and commands read them; `manage.py up`
-creates the files."""
+"""Paths and URLs of the embedded services in the data directory, created by `manage.py up`."""
 
 import contextlib
 import hashlib
@@ -61,8 +60,7 @@ class Layout:
 
     @property
     def sockets(self) -> Path:
-        """The directory of Unix sockets: a short path without commas (libpq separates hosts by them), if need be in the
-        temporary directory."""
+        """The directory of Unix sockets: short, without commas, if need be in the temporary directory."""
         inside = self.data_dir / "run"
         if len(os.fsencode(inside / ".s.PGSQL.5432.lock")) <= _SOCKET_PATH_LIMIT and "," not in str(inside):
             return inside
@@ -104,8 +102,8 @@ class Layout:
         return f"unix://platform:{password}@{quote(str(self.valkey_socket))}"
 
     def make_sockets(self, owner: int) -> Path:
-        """The directory of sockets: mode 0700, owned by `owner`. Raises PermissionError if it belongs to another user,
-        who could listen there."""
+        """The directory of sockets, mode 0700. Raises PermissionError if it is not `owner`'s, who could listen
+        there."""
         directory = self.sockets
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)

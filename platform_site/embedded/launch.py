@@ -46,8 +46,7 @@ def become(user: str, keep_access: bool) -> None:
 
 
 def die_with_parent(parent: int, death_signal: int) -> None:
-    """Have the kernel send `death_signal` when the starting thread ends (Linux). `parent` is the original parent, which
-    may be gone already."""
+    """Have the kernel send `death_signal` when the starting thread of `parent` ends (Linux)."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)

@@ -1,5 +1,4 @@
-"""One `manage.py up` per data directory, by `flock`. The file names the holder and its children, so that the next `up`
-ends what a killed one left."""
+"""One `manage.py up` per data directory, by `flock`; ends the children that a killed one left."""
 
 import contextlib
 import fcntl
@@ -74,8 +73,7 @@ def _started_at(pid: int) -> float | None:
 
 
 def _end_leftovers(children: list[tuple[int, float]]) -> None:
-    """End the children of a killed `up`, identified by process id and start time. PostgreSQL gets time for a clean
-    shutdown; others are killed."""
+    """End the children of a killed `up`; PostgreSQL gets time for a clean shutdown."""
     import psutil
 
     alive = [pid for pid, started in children if _started_at(pid) == started]

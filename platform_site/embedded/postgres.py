@@ -163,8 +163,7 @@ def _quoted(directory: Path) -> str:
 
 
 def _remove_stale_locks(layout: Layout) -> None:
-    """Remove a killed server's lock files: the server refuses to start while any process has its old id. The caller
-    holds the data directory's lock."""
+    """Remove a killed server's lock files: the server refuses to start while any process has its old id."""
     for path in (layout.postgres / "postmaster.pid", layout.sockets / ".s.PGSQL.5432.lock"):
         try:
             pid = int(path.read_text().split("\n", 1)[0])

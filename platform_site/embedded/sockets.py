@@ -10,8 +10,7 @@ BACKLOG: Final = 1024
 
 
 def listen(host: str, port: int, count: int) -> list[socket.socket]:
-    """`count` sockets among which the kernel distributes connections; port 0 finds a free one. Raises OSError:
-    EADDRINUSE."""
+    """`count` sockets that share connections; port 0 finds a free one. Raises OSError: EADDRINUSE."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Sockets that share a port would share it with every other process of this user that asks for it so. The first is
     # bound without asking, which fails if the port has any listener.
@@ -27,6 +26,5 @@ MOST_BY_DEFAULT: Final = 32
 
 
 def default_workers() -> int:
-    """Two per core: one runs while another waits. Set it explicitly beyond 16 cores: each process has its own
-    connections and warm functions."""
+    """Two per core, since one waits; set it explicitly beyond 16 cores: processes have their own connections."""
     return min(2 * cores(), MOST_BY_DEFAULT)

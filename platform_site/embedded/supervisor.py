@@ -1,5 +1,4 @@
-"""Supervisor of child processes: output, restarts, and ordered shutdown, in one thread. Each child has its own session,
-so Ctrl-C only reaches the supervisor."""
+"""Supervisor of child processes in sessions of their own: output, restarts, and ordered shutdown."""
 
 import contextlib
 import os

@@ -8,8 +8,7 @@ from django.db.models import QuerySet
 
 
 class Compiled:
-    """`Compiled(lambda pk: Thing.objects.filter(pk=pk).values_list("name"))`: parameters are text and may only be
-    compared."""
+    """`Compiled(lambda pk: Thing.objects.filter(pk=pk).values_list("name"))`: parameters are compared texts."""
 
     def __init__(self, make: "Callable[..., QuerySet[Any, Any]]") -> None:
         self._make = make

@@ -28,8 +28,7 @@ def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
 
 @contextmanager
 def without_timeouts(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """A direct connection for a statement of hours with a session lock: without timeouts, but the server ends it when
-    its client dies."""
+    """A direct connection for a statement of hours with a session lock; ends when its client dies."""
     with own_connection(alias) as own:
         own.execute_wrappers.remove(bounded)
         with own.cursor() as cursor:

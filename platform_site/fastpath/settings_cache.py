@@ -1,5 +1,4 @@
-"""Settings of every request as plain attributes: Django's `LazyObject` costs a microsecond each. `override_settings`
-clears it."""
+"""Settings of every request as plain attributes: Django's `LazyObject` costs a microsecond each."""
 
 from typing import Any, Final
 

@@ -41,8 +41,7 @@ _exact: Final = json.JSONDecoder(object_pairs_hook=object_of)
 
 
 def read(body: bytes) -> Any:
-    """The JSON value of `body`. Raises InvalidRequest unless it is one well-formed value without duplicate names, NUL
-    characters or more than MAX_DEPTH levels."""
+    """Raises InvalidRequest for ill-formed JSON, duplicate names, NUL, or more than MAX_DEPTH levels."""
     if not body or body.isspace():
         raise InvalidRequest("The body is empty; a JSON value is needed.")
     try:

@@ -30,6 +30,5 @@ def network_of(request: HttpRequest, bits: int = 64) -> str:
 
 
 def site_of(request: HttpRequest) -> str:
-    """The unit of anonymous callers' shares: an IPv4 address or an IPv6 /48, since a client often has all /64s of
-    one."""
+    """The unit of anonymous callers' shares: IPv4, or IPv6 /48, since a client often has all /64s of one."""
     return network_of(request, 48)

@@ -83,8 +83,7 @@ def encode(kind: str, facts: Sequence[Fact], values: Sequence[Value]) -> str:
 
 
 def decode(kind: str, facts: Sequence[Fact], text: str) -> list[Value]:
-    """The values in `text`. Raises ValidationFailed on `cursor` for anything but a cursor of this `kind` and `facts`
-    under SECRET_KEY or SECRET_KEY_FALLBACKS."""
+    """Raises ValidationFailed on `cursor` unless it is of this `kind` and `facts`, under a current key."""
     values = decode_if_of(kind, facts, text)
     if values is None:
         message = "This is not a next_cursor of this list, order and filter."

@@ -1,5 +1,4 @@
-"""The API's errors: one class per code, and the JSON envelope. Apps' own errors are mapped by
-`platform_site.http.exception_handler`. Contract section 7."""
+"""The API's errors: one class per code, and the JSON envelope. Contract section 7."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ class FieldError:
 
 
 class ApiError(Exception):
-    """Base class. `headers` are the response's; `extra` is merged into the error (`run_id`, `hint`); `fields` only for
-    `validation_failed` and `invalid_grant`."""
+    """`headers` are the response's; `extra` is merged into the error; `fields` are for invalid input."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"

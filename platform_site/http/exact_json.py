@@ -1,5 +1,4 @@
-"""JSON with exact integers of any size, for rows: orjson reads those beyond 64 bits as floats. Without such integers it
-costs orjson's time and a search for long digits."""
+"""JSON with exact integers of any size, for rows: orjson reads those beyond 64 bits as floats."""
 
 import json
 import re

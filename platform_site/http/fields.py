@@ -1,5 +1,4 @@
-"""Serializer fields without DRF's coercion: `"5"` is no integer, `true` is no string. They keep DRF's names, for
-drf-spectacular. Error codes are stable."""
+"""Serializer fields without DRF's coercion (`"5"` is no integer), with DRF's names. Error codes are stable."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

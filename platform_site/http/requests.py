@@ -29,8 +29,7 @@ def current_request_id() -> str | None:
 
 
 def open_request(offered: str | None = None) -> Token[str | None]:
-    """Begin a request or task, with the id `offered` if valid (1-64 of `A-Za-z0-9._:-`, first alphanumeric), else a new
-    `req_…`. Returns the token for `close_request`."""
+    """Begin a request or task, with the id `offered` if valid, else a new `req_…`; returns a token."""
     return _current.set(offered if offered is not None and _ID.fullmatch(offered) else ids.new("req"))
 
 

@@ -96,8 +96,7 @@ def never_stored(response: HttpResponse) -> HttpResponse:
 
 
 class ApiRequest(Request):
-    """DRF's request with `data` read by `platform_site.http.bodies`, made without parsers, negotiation and
-    authentication."""
+    """DRF's request with `data` of `platform_site.http.bodies`, without negotiation and authentication."""
 
     def __init__(self, request: HttpRequest, view: "ApiViewSet") -> None:
         self._request = request

@@ -1,5 +1,4 @@
-"""Writes request counts by endpoint from the counters of `/metrics` to the control database; a killed process loses ten
-seconds."""
+"""Writes request counts from the counters of `/metrics` to the control database."""
 
 import contextlib
 import logging

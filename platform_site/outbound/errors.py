@@ -1,5 +1,4 @@
-"""Errors of outbound requests, by what to do next. `reason` is for the URL's owner, without IP addresses or text of the
-other side."""
+"""Errors of outbound requests. `reason` is for the URL's owner, without IPs or the other side's text."""
 
 
 class OutboundError(Exception):

@@ -29,8 +29,7 @@ class NotResolved(Exception):
 
 
 def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
-    """The IP addresses of `host`, in order, unique. `deadline` is by `time.monotonic()`. Raises NotResolved, or
-    TimeoutError."""
+    """The unique IPs of `host`, in order, by `time.monotonic()`. Raises NotResolved, or TimeoutError."""
     try:
         return [ipaddress.ip_address(host)]
     except ValueError:

@@ -23,8 +23,7 @@ logger = logging.getLogger("platform.databases")
 PROBE_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 0.5
 MIN_WAIT_SECONDS: Final = 0.05
-"""Normal seconds without progress: the pool adds a thread every 10 ms (`WEB_THREAD_STUCK_MS`), so six of eight wait
-after 60."""
+"""Normal seconds without progress: at 60 ms the pool has added six of eight threads (`WEB_THREAD_STUCK_MS`)."""
 USUAL_LATENCY_FACTOR: Final = 8
 """Multiple of the usual duration that is still normal."""
 

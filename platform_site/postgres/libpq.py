@@ -266,8 +266,7 @@ def _send(libpq: Any, name: bytes | None, sql: bytes, values: Sequence[bytes | N
 def _receive(
     libpq: Any, prepared: _Prepared, syncs: int, is_silent: Callable[[], bool] | None = None
 ) -> list[list[pq.abc.PGresult]]:
-    """The results between `syncs`. Waits without the interpreter lock; raises psycopg's OperationalError if the
-    connection is lost or the server `is_silent`."""
+    """The results between `syncs`. Raises OperationalError if the connection is lost or the server `is_silent`."""
     readable, both = select.poll(), select.poll()
     readable.register(libpq.socket, select.POLLIN)
     both.register(libpq.socket, select.POLLIN | select.POLLOUT)

@@ -1,5 +1,4 @@
-"""Connections of requests on the event loop, from a pool of the process: `django.db.connections` finds them in the
-request instead of a thread local."""
+"""Connections of loop requests, from a pool: `django.db.connections` finds them in the request."""
 
 import asyncio
 import threading

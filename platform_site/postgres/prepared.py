@@ -29,8 +29,7 @@ Result = TypeVar("Result")
 
 
 def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """Every row of `sql` on the database `alias`, in the transaction of an enclosing `atomic()`, if any. Raises
-    Django's database errors."""
+    """Every row of `sql`, in the transaction of an enclosing `atomic()`, if any. Raises Django's errors."""
     return run_on(connections[alias], sql, values)
 
 

@@ -1,5 +1,4 @@
-"""Maps SQLSTATEs to API errors: PostgreSQL's messages, which name constraints and other tenants' values, only go to the
-log. Reliability section 3, "SQLSTATE map"."""
+"""Maps SQLSTATEs to API errors: PostgreSQL's messages only go to the log. Reliability section 3."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -43,8 +43,7 @@ class Connection:
         self.is_new = True
 
     def exchange(self, packed: bytes, expected: int, deadline: float) -> list[Any]:
-        """Send, and read `expected` replies (or hiredis.ReplyErrors). Raises OSError, or ReadOnlyError; then the
-        connection is useless."""
+        """Read `expected` replies (or ReplyErrors). Raises OSError, or ReadOnlyError: it is then useless."""
         line, reader = self._socket, self._reader
         replies: list[Any] = []
         try:

@@ -35,8 +35,7 @@ class LoopConnection(asyncio.Protocol):
         self.is_closed = False
 
     def exchange(self, request: LoopRequest, packed: bytes, expected: int, deadline: float) -> list[Any]:
-        """Send, and return `expected` replies (or hiredis.ReplyErrors). Raises OSError, or ReadOnlyError; then the
-        connection is useless."""
+        """Returns `expected` replies (or ReplyErrors). Raises OSError, or ReadOnlyError: it is then useless."""
         if self.is_closed:
             raise ConnectionResetError("Redis closed the connection")
         if not self._unsent:
@@ -80,8 +79,7 @@ class LoopConnection(asyncio.Protocol):
             self._transport.write(packed)
 
     def _look(self, missed: _Asked | None = None) -> None:
-        """One timer, for the first deadline. `missed` was late before: its replies may be unread because the loop was
-        late."""
+        """One timer, for the first deadline. `missed` was late before: its replies may be unread."""
         self._timer = None
         if not self._asked:
             return

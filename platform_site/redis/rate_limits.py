@@ -207,8 +207,7 @@ def _network(request: HttpRequest, about: str) -> str:
 
 
 def count_token_request(request: HttpRequest, *, pool_id: str | None = None, email: str | None = None) -> None:
-    """Count an attempt at the token endpoint, for the client's IP and (pool, email), if any. In this process if Redis
-    is unavailable. Raises RateLimited."""
+    """Count an attempt at the token endpoint, for client IP and (pool, email). Raises RateLimited."""
     address = client_ip.network_of(request)
     if email is None:
         _count_alone(request, "refresh", address, IP_ADDRESS_LIMITS.refreshes_per_minute)
@@ -245,8 +244,7 @@ def count_email_request(
 
 
 def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) -> None:
-    """Count an email to an entered address, by hour for the pool; after all other checks. In this process if Redis is
-    unavailable. Raises RateLimited."""
+    """Count an email to an entered address, for the pool; after all other checks. Raises RateLimited."""
     message = "As many e-mails as the plan allows in an hour have been asked for here."
     quota = plan_limits(plan).emails_per_hour
     _count_alone(request, "emails-pool", pool_id or "", quota, period=HOUR, message=message)
@@ -276,14 +274,12 @@ def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
 
 
 def count_member_request(request: HttpRequest, account_id: str) -> None:
-    """Count an account's request that reveals whether an email has an account, as a sign-in attempt. In this process if
-    Redis is unavailable. Raises RateLimited."""
+    """Count a request that reveals whether an email has an account, as a sign-in. Raises RateLimited."""
     _count_alone(request, "members", account_id, plan_limits("free").token_requests_per_minute)
 
 
 def count_known_browser(request: HttpRequest, browser: str) -> None:
-    """Count a sign-in attempt from a known browser, for it alone. In this process if Redis is unavailable. Raises
-    RateLimited."""
+    """Count a sign-in attempt from a known browser, for it alone. Raises RateLimited."""
     _count_alone(request, "sign-in-browser", browser, IP_ADDRESS_LIMITS.known_browser_requests_per_minute)
 
 

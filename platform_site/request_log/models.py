@@ -9,8 +9,7 @@ ERROR: Final = 400
 
 
 class LogEntry(models.Model):
-    """One request, partitioned by `keep_days` and day (`request_log.partitions`). No texts that a client chose
-    freely."""
+    """One request, partitioned (`request_log.partitions`). No texts that a client chose freely."""
 
     at = models.DateTimeField()
     """The start, by the web process's clock."""

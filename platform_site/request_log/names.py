@@ -1,5 +1,4 @@
-"""Existing names of tables and functions: after an error, an entry only has a name that exists, since a path may hold
-anything, such as a key."""
+"""After an error, an entry only has an existing table or function: a path may hold anything, such as a key."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final

@@ -129,8 +129,7 @@ def _derived(secret: bytes, salt: bytes, purpose: str) -> AESGCM:
 
 
 def seal_under(secret: bytes, plaintext: bytes, *, purpose: str) -> bytes:
-    """Encrypt under a key derived from `secret` (HKDF-SHA256, salted), without the platform's keys. HKDF does not slow
-    guessing down."""
+    """Encrypt under a key of `secret` (HKDF-SHA256, salted). HKDF does not slow guessing down."""
     salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
     header = _SEALED_UNDER + salt
     return header + nonce + _derived(secret, salt, purpose).encrypt(nonce, plaintext, header)

@@ -175,8 +175,7 @@ class Application:
             self._pool.submit(exchange)
 
     def _needs_thread(self, message: Message) -> bool:
-        """Whether a request for rows needs a transaction, and so a thread: upserts, several rows, most deletions,
-        idempotency keys, and marks for replicas."""
+        """Whether a request for rows needs a transaction, and so a thread."""
         meta, method = message.meta, message.meta["REQUEST_METHOD"]
         if method in {"GET", "HEAD"}:
             return False

@@ -1,5 +1,4 @@
-"""Sends Server-Sent Events on the event loop, without threads or tasks. Messages of slow clients wait in a bounded
-queue."""
+"""Sends Server-Sent Events on the event loop, without threads or tasks; queues are bounded."""
 
 import asyncio
 import contextlib

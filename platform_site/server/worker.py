@@ -1,5 +1,4 @@
-"""A worker process: an event loop that serves HTTP. Replaces Granian's worker function; uses its internals, so
-pyproject.toml pins the minor version."""
+"""A worker process: an event loop that serves HTTP in place of Granian's (whose minor version is pinned)."""
 
 import asyncio
 import logging

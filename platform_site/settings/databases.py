@@ -10,8 +10,7 @@ LOCK_TIMEOUT_MS = env.integer("LOCK_TIMEOUT_MS", 2000, minimum=50)
 IDLE_IN_TRANSACTION_TIMEOUT_MS = env.integer("IDLE_IN_TRANSACTION_TIMEOUT_MS", 10_000, minimum=1000)
 """Ends silent transactions, and their locks."""
 DATABASE_SILENCE_SECONDS = env.integer("DATABASE_SILENCE_SECONDS", 4, minimum=1, maximum=120)
-"""Closes connections without acknowledgement: the host is gone (a slow query's is not). Linux sends at most 127
-probes."""
+"""Closes connections whose host does not acknowledge (a slow query's does). Linux sends at most 127 probes."""
 SCHEMA_LOCK_TIMEOUT_MS = env.integer("SCHEMA_LOCK_TIMEOUT_MS", 200, minimum=10, maximum=600_000)
 """How long a schema change waits for locks before retrying, which blocks readers."""
 SCHEMA_LOCK_ATTEMPTS = env.integer("SCHEMA_LOCK_ATTEMPTS", 10, minimum=1, maximum=1000)

@@ -46,8 +46,7 @@ CONSOLE_CONTENT_SECURITY_POLICY = {
     "style-src": ["'self'", NONCE],
     "style-src-attr": ["'unsafe-inline'"],
 }
-"""For the console's toolkit: Alpine's attributes, menus' style attributes, and the theme's style element, with a
-nonce."""
+"""For the console's toolkit: Alpine's attributes, style attributes, and the theme's style element."""
 PLATFORM_ORIGINS = env.words("PLATFORM_ORIGINS")
 """Origins for platform accounts' tokens; environments have their own."""
 CORS_URLS_REGEX = r"^/(?:v1|\.well-known)/"

@@ -19,6 +19,5 @@ def moment(text: str | None) -> SafeString | str:
 
 @register.filter
 def isolated(text: object) -> str:
-    """Tenants' text within a sentence that has no markup, such as a question: it cannot change the direction of the
-    sentence."""
+    """Tenants' text in a sentence without markup: it cannot change the direction of the sentence."""
     return f"{_FIRST_STRONG_ISOLATE}{str(text).translate(_CONTROLS)}{_POP_ISOLATE}"

@@ -29,8 +29,7 @@ _BY_PLACE: Final = Caller(
 
 
 def page(caller: Caller, limit: int, cursor: str | None) -> dict[str, Any]:
-    """Up to `limit` projects that `caller` may see, newest first, and the next cursor. One query. Raises
-    ValidationFailed."""
+    """Up to `limit` visible projects, newest first, and the next cursor. Raises ValidationFailed. One query."""
     bound = [list(ORDER)]
     since, after = cursors.decode(KIND, bound, cursor) if cursor is not None else (None, None)
     who = caller.account_id or (caller.place.project_id if caller.place else "")

@@ -1,5 +1,4 @@
-"""Console pages of projects, environments and members. All changes use the services of the API, with staff as the
-actor."""
+"""Console pages of projects, environments and members, which use the services of the API."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""Checks access to a project: 404 if the caller may not see it, 403 if its role does not allow the action. Scopes are
-checked by the view."""
+"""Checks access to a project: 404 if it is invisible, 403 if the role does not suffice."""
 
 from django.db.models import F
 
@@ -34,8 +33,7 @@ def project_for(
 
 
 def may_branch(caller: Caller, source: Environment) -> None:
-    """Raise RoleNeeded unless `caller`, who passed `project_for`, may branch from `source`: a key only from its own
-    environment."""
+    """Raise RoleNeeded unless `caller` may branch from `source`: a key only from its own environment."""
     if caller.kind == "key" and caller.place is not None and caller.place.environment_id != source.pk:
         raise RoleNeeded("developer")
 

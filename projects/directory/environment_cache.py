@@ -42,8 +42,7 @@ def of_credential() -> ArraySubquery:
 
 
 def of_account(column: str, environment_id: str | None) -> ArraySubquery:
-    """The place of an account (`column` in the outer statement), as JSON with its role; two if it named none and has
-    several projects."""
+    """An account's place (`column` of the outer statement) as JSON with its role; two if it is ambiguous."""
     reachable = Environment.objects.reachable().of_account(OuterRef(column))
     if environment_id is not None:
         return ArraySubquery(reachable.filter(pk=environment_id).places_as_json())

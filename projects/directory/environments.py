@@ -1,5 +1,4 @@
-"""The directory of environments, for `accounts` and `rows`. Schema versions are in the regions; `rows` registers a
-reader."""
+"""The directory of environments; `rows` registers a reader of schema versions, which are in the regions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -33,8 +32,7 @@ def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, i
 
 
 def allowed_origins(environment_id: str) -> Sequence[str] | None:
-    """The web origins that may read the environment's responses, for endpoints without a caller; None if it does not
-    exist. One query."""
+    """The origins that may read responses of endpoints without a caller; None: no such environment."""
     if not ids.matches("env", environment_id):
         return None
     return Environment.objects.live().filter(pk=environment_id).values_list("allowed_origins", flat=True).first()

@@ -39,8 +39,7 @@ def are_taken() -> bool:
 
 
 def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> AccountEmail:
-    """Write the email, in the current transaction, replacing an earlier one. Raises ValidationFailed on the field
-    `email`."""
+    """Write the email, replacing an earlier one. Raises ValidationFailed on the field `email`."""
     recipient = emails.check(email)
     made = email_outbox.write(
         KIND,
@@ -57,8 +56,7 @@ def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Act
 
 
 def find(token: str) -> AccountEmail:
-    """What this token opens. Raises InvalidGrant if the link, its sender or project is not valid, and
-    ProjectSuspended."""
+    """Raises InvalidGrant if the link, its sender or project is not valid, and ProjectSuspended."""
     found = one_time_links.find(token, KIND, pool_id=None)
     project: Project | None = Project.objects.live().filter(pk=found.project_id).first()
     if project is None or not may_invite(project.pk, found.details["invited_by"]):

@@ -1,5 +1,4 @@
-"""Web origins of an environment's CORS list (RFC 6454): `https://app.example.com`, or `*` alone; on localhost `*` may
-replace the port. Pure."""
+"""Web origins of a CORS list (RFC 6454), or `*` alone; on localhost `*` may replace the port. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,8 +17,7 @@ class NotAnOrigin(ValueError):
 
 
 def normalised(origins: Sequence[str]) -> list[str]:
-    """The origins as browsers send them (lower case, no default port or trailing slash), unique, in order. Raises
-    NotAnOrigin."""
+    """As browsers send them (lower case, no default port or slash), unique. Raises NotAnOrigin."""
     found = list(dict.fromkeys(_normalised(origin) for origin in origins))
     if EVERY in found and len(found) > 1:
         raise NotAnOrigin("* stands for every origin and cannot be combined with others.")

@@ -1,5 +1,4 @@
-"""Scopes by role and kind of caller. Pure. Roles in a project that the path names are checked by
-`projects.directory.access`."""
+"""Scopes by role and kind of caller. Pure. Projects in a path: `projects.directory.access`."""
 
 from typing import Final
 

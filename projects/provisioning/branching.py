@@ -110,8 +110,7 @@ def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient:
 
 @contextmanager
 def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
-    """A transaction of the region, without time limits, that creates and claims the schema. Raises SchemaBusy,
-    DatabaseError."""
+    """A transaction without time limits that creates and claims the schema. Raises SchemaBusy, DatabaseError."""
     with transaction.atomic(using=cluster):
         with connections[cluster].cursor() as cursor:
             transaction_settings.lift_limits(cursor)

@@ -38,8 +38,7 @@ def _is_small(project_id: str) -> bool:
 
 
 def finish(project_id: str) -> bool:
-    """Drop the schemas of a marked project, then its records. False if it is not marked. Raises DatabaseError,
-    SchemaBusy."""
+    """Drop schemas and records of a marked project; False if unmarked. Raises DatabaseError, SchemaBusy."""
     project = Project.objects.filter(pk=project_id, deleted_at__isnull=False).first()
     if project is None:
         return False

@@ -31,8 +31,7 @@ SELECT environment_id FROM reached WHERE environment_id IS NOT NULL LIMIT %(limi
 
 
 def register(*tables: type[models.Model], only: LiteralString = _EVERY_ROW) -> None:
-    """Register tables of the regions at start. Each is small, or has an index that begins with `environment_id`, over
-    the rows of `only` (SQL)."""
+    """Register tables of the regions: small, or indexed by `environment_id` over the rows of `only` (SQL)."""
     _in_regions.update(dict.fromkeys(tables, only))
 
 

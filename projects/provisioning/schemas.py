@@ -130,8 +130,7 @@ def _prepare_drop(cursor: Any, environment_id: str) -> None:
 
 
 def create_schema(cursor: Any, environment_id: str) -> None:
-    """Create an empty schema in the region's transaction, marked until the control transaction has committed its row,
-    if there is one."""
+    """Create an empty schema, marked until the control transaction has committed its row, if there is one."""
     cursor.execute(_quoted("CREATE SCHEMA {}", environment_id))
     cursor.execute(_quoted(f"COMMENT ON SCHEMA {{}} IS '{BEING_CREATED}'", environment_id))
     # After a failure the next periodic run continues.
@@ -245,8 +244,7 @@ def compare(cluster: str) -> tuple[list[str], list[str]]:
 
 
 def is_gone(environment_id: str) -> bool:
-    """Whether an unknown environment will never exist: it is older than `settings.ORPHAN_GRACE_SECONDS`, and no
-    transaction is making or has made it. Raises DatabaseError."""
+    """Whether an unknown environment is too old, and no transaction has made or makes it. Raises DatabaseError."""
     grace = timedelta(seconds=settings.ORPHAN_GRACE_SECONDS)
     if ids.created_at(environment_id) >= datetime.now(UTC) - grace:
         return False

@@ -69,8 +69,7 @@ def evict(cluster: str) -> None:
 
 
 def not_suspended(cluster: str, time_to_act: timedelta) -> list[str]:
-    """Ids of environments in which nothing may expire: suspended, or resumed less than `time_to_act` ago. Raises
-    OperationalError."""
+    """Ids of environments that are suspended or were resumed less than `time_to_act` ago."""
     lately = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
     return _asked_aside(_ids(Environment.objects.suspended() | lately, cluster))
 

@@ -96,8 +96,7 @@ def begin_branch(
     pk: str | None = None,
     expires_at: datetime | None = None,
 ) -> Environment:
-    """The record of a new branch, in the current transaction with the project locked. Raises NameTaken,
-    BranchesQuotaReached."""
+    """The record of a new branch, with the project locked. Raises NameTaken, BranchesQuotaReached."""
     if project.environments.live().filter(name=name).exists():
         raise NameTaken
     limit = plan_limits(project.plan).preview_branches_per_project
@@ -161,8 +160,7 @@ def is_ready(environment_id: str) -> bool:
 
 
 def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:
-    """Delete a preview branch with schema, keys and sessions; unreachable when this returns. Raises NoSuchProject,
-    NoSuchEnvironment, NotABranch."""
+    """Delete a preview branch with all it has. Raises NoSuchProject, NoSuchEnvironment, NotABranch."""
     with transaction.atomic():
         project = locked(project_id)
         environment: Environment | None = (

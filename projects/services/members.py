@@ -12,8 +12,7 @@ from projects.services.locking import locked
 
 
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
-    """Give the account with this email a role; ends its open invitation. Raises NoSuchProject, NoSuchAccount,
-    AlreadyMember, MembersQuotaReached."""
+    """Also ends an open invitation. Raises NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached."""
     with transaction.atomic():
         project = locked(project_id)
         user = User.objects.with_email(None, email).filter(disabled_at=None).first()

@@ -146,8 +146,7 @@ def _etag(version: int) -> dict[str, str]:
 
 
 def _expected(request: HttpRequest) -> int | None:
-    """The version in `If-Match`; None without it or with `*`. Raises PreconditionFailed for a tag of no version,
-    ValidationFailed for an `If-None-Match`."""
+    """The version in `If-Match`, or None. Raises PreconditionFailed, ValidationFailed (`If-None-Match`)."""
     etags.refuse(request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
     header = request.headers.get("If-Match")
     if header is None or header.strip() == "*":

@@ -46,8 +46,7 @@ class RoleTables:
 
 
 def role_tables(place: EnvironmentRef, principal: Principal, role: str | None = None) -> RoleTables:
-    """The current tables as `role` sees them, or `principal` without one. One query. Raises ValidationFailed on the
-    field `role`."""
+    """The current tables as `role` or `principal` sees them. Raises ValidationFailed on `role`. One query."""
     known = schema_cache.current(place)
     rules = known.rules
     role_key = rules.role_key(principal) if role is None else _key_of(rules, role)

@@ -1,5 +1,4 @@
-"""Event payloads: what role `server` may read by the current rules, only the columns of the subscription, and nothing
-if its filter rejects the event."""
+"""Event payloads: the subscription's columns that role `server` may read now, if its filter accepts the event."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -184,8 +183,7 @@ class Payloads:
     def _related(
         self, environment: schema_cache.CompiledSchema, hop: Hop, row: Mapping[str, Any], named: Mapping[str, set[str]]
     ) -> _Rows:
-        """The rows of a relation in a rule, visible or not, queried once per event. Raises _TooManyRelated,
-        TooCostly."""
+        """The rows of a relation in a rule, queried once per event. Raises _TooManyRelated, TooCostly."""
         key = row.get("id") if hop.many else row.get(hop.column)
         if key is None:
             return []
@@ -253,8 +251,7 @@ def _name_hop(hop: Hop, table: str, named: dict[str, set[str]]) -> str:
 def _read(
     environment: schema_cache.CompiledSchema, hop: Hop, key: Any, named: set[str], effort: Effort
 ) -> _Rows | None:
-    """The used columns of related rows; None for too many rows. Their size is charged before they are read. Raises
-    TooCostly."""
+    """The used columns of related rows, charged before reading; None: too many. Raises TooCostly."""
     effort.spend(_QUERY)
     rows = environment.models[hop.table].unruled.using(environment.alias)
     rows = rows.filter((hop.column if hop.many else "id", key))

@@ -69,8 +69,7 @@ _MISFITS: Final = {
 
 @contextmanager
 def inside(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True) -> Generator[None]:
-    """Unqualified names mean tables of `schema` in the block, in a transaction. `limited`: with the time limits of
-    schema changes."""
+    """In the block, unqualified names mean tables of `schema`. `limited`: with limits of schema changes."""
     before = (
         "SELECT current_setting('search_path'), current_setting('lock_timeout'), current_setting('statement_timeout')"
     )
@@ -154,8 +153,7 @@ def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -
 
 
 def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
-    """What `apply` would do, on an empty copy that is rolled back; existing rows are checked without locks. Raises
-    InvalidDocument and TookTooLong."""
+    """What `apply` would do, on an empty copy. Raises InvalidDocument (existing rows) and TookTooLong."""
     connection = connections[alias]
     with transaction.atomic(using=alias):
         with inside(connection, schema):
@@ -189,8 +187,7 @@ def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], No
 
 
 def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: str, new: Schema) -> None:
-    """Replace the tables of `schema` by those of the PostgreSQL schema `beside`, in the current transaction. Raises
-    LockNotWon; then roll back."""
+    """Replace the tables of `schema` by those of `beside`. Raises LockNotWon; then roll back."""
     with connection.cursor() as cursor, locks_or_not():
         if old.tables:
             tables = sql.SQL(", ").join(sql.Identifier(schema, name) for name in sorted(old.tables))
@@ -276,16 +273,14 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
 
 
 def _together(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """Groups consecutive steps that create tables: Django rebuilds the models of related tables at each step, which
-    takes seconds for a hundred tables."""
+    """Groups steps that create tables: Django rebuilds all related models at each, which takes seconds."""
     for makes_tables, group in groupby(steps, lambda step: isinstance(step.django, migrations.CreateModel)):
         found = list(group)
         yield from [found] if makes_tables else [[step] for step in found]
 
 
 def meaning(step: Step, error: DatabaseError) -> Exception | None:
-    """A failed statement's error about the document, without PostgreSQL's text, which has values; None if there is
-    none."""
+    """A failed statement's error about the document, without PostgreSQL's text, which has values, or None."""
     state = sqlstates.sqlstate(error)
     if state in sqlstates.INTERFERED:
         return LockNotWon()

@@ -63,8 +63,7 @@ def made(
 
 
 def clear(cluster: str, environment_id: str) -> None:
-    """Drop leftover indexes of an environment, unless a build is running. Raises DatabaseError after two seconds of
-    waiting."""
+    """Drop an environment's leftover indexes, unless a build is running. Raises DatabaseError after two seconds."""
     with suppress(_Occupied), _in_charge(cluster, environment_id) as cursor:
         _clear(cursor)
 

@@ -1,5 +1,4 @@
-"""Lint: warnings about a valid document that its author probably did not intend. Pure. docs/reference/schema.md has the
-list."""
+"""Lint: warnings about a valid document that its author probably did not intend (docs/reference/schema.md)."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice

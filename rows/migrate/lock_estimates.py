@@ -1,5 +1,4 @@
-"""Estimates, from PostgreSQL's statistics, which locks a schema change takes and for how long: all from its start to
-its commit, for the sum of all work under locks."""
+"""Estimates, by statistics, of a schema change's locks: from start to commit, for all work under locks."""
 
 import re
 from collections.abc import Iterable

@@ -33,8 +33,7 @@ class OldNames:
                 yield from ((table, column) for column in columns if column in found)
 
     def in_source(self, source: str, patterns: list[str]) -> Iterator[tuple[str, str | None]]:
-        """The old tables (with None) and columns that are words of the source; a column only where its table is one, or
-        sends its events."""
+        """The old tables (with None) and columns that are words of the source."""
         named = {pattern.partition(".")[0] for pattern in patterns}
         words = set(re.findall(r"\w+", source))
         yield from ((table, None) for table in self.tables if table in words)

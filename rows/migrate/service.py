@@ -143,8 +143,7 @@ def _misfits(place: EnvironmentRef, schema: Schema) -> list[FieldError]:
 def rehearse(
     place: EnvironmentRef, raw: object, *, actor: Caller | Actor | None = None, expected: int | None = None
 ) -> Outcome:
-    """What `change` would do, without locks on live tables. `actor` limits the warnings (None: all). Raises as
-    `change`, except Unconfirmed."""
+    """What `change` would do, without locks. `actor` limits the warnings. Raises as `change`, except Unconfirmed."""
     state, plan, warnings, is_same = _planned(place, raw, expected)
     if is_same:
         return Outcome(state.version, (), changed=False, warnings=warnings)
@@ -247,8 +246,7 @@ def _planned(
 
 
 def _is_same(state: State, raw: object, schema: Schema, plan: Plan) -> bool:
-    """Whether nothing changes. The last applied text is the same even with `renamed_from`: a repeated deployment must
-    not swap names back."""
+    """Whether nothing changes. The last applied text is the same: a repetition must not swap names back."""
     if state.record is not None and _source_digest(raw) == state.record.source_digest:
         return True
     return plan.is_empty and schema.digest == state.schema.digest
@@ -324,8 +322,7 @@ def _change_once(
 
 
 def locked_version(place: EnvironmentRef) -> CurrentVersion:
-    """The environment's row, locked until the transaction ends; created for a first change. Raises LockNotWon,
-    NoSuchEnvironment, SchemaLost."""
+    """The environment's locked row, created if new. Raises LockNotWon, NoSuchEnvironment, SchemaLost."""
     found = CurrentVersion.objects.using(place.cluster)
     with connections[place.cluster].cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(settings.SCHEMA_LOCK_TIMEOUT_MS)])

@@ -1,5 +1,4 @@
-"""Finds values that PostgreSQL stores and the API does not allow, after a type change, copy or restore (in
-`rows.migrate.apply.inside`)."""
+"""Finds values that PostgreSQL stores and the API does not allow, in `rows.migrate.apply.inside`."""
 
 import sys
 from collections.abc import Iterable
@@ -69,8 +68,7 @@ def refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
 
 
 def refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
-    """Raise InvalidDocument if text that became JSON makes a row too large: PostgreSQL writes JSON numbers without
-    exponents."""
+    """Raise InvalidDocument if text that became JSON makes a row too large (numbers lose exponents)."""
     for step in plan.steps:
         if not isinstance(step.django, migrations.AlterField) or step.column is None or step.column.type != "json":
             continue

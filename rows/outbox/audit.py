@@ -67,8 +67,7 @@ def _hand_over(using: str, entry: AuditOutboxEntry) -> None:
 
 
 def flush_oldest(using: str) -> int:
-    """Move the region's oldest entries, at most BATCH. Returns how many. Raises DatabaseError, with no entry lost. Call
-    it outside transactions."""
+    """Move at most BATCH entries; returns how many. Raises DatabaseError. Call it outside transactions."""
     found = list(AuditOutboxEntry.objects.using(using).order_by("pk")[:BATCH])
     if found:
         _flush(found)

@@ -1,5 +1,4 @@
-"""The event types, the patterns that match them, and the content of a delivery. Pure computation. Contract section
-6."""
+"""The event types, their patterns, and the content of a delivery. Pure. Contract section 6."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,8 +39,7 @@ def problem_with(pattern: str) -> str | None:
 
 
 def matches(patterns: Iterable[str], event_type: str) -> bool:
-    """Whether one of `patterns` covers an event of this type. `*` covers all but `webhook.test`; other wildcards only
-    cover events of rows."""
+    """`*` covers all but `webhook.test`; other wildcards only cover events of rows."""
     table, _, action = event_type.rpartition(".")
     is_row = event_type not in SYSTEM_EVENTS
     for pattern in patterns:

@@ -31,8 +31,7 @@ class OutboxEvent(models.Model):
     """One committed event; only `relayed_at` changes."""
 
     sequence = models.BigAutoField(primary_key=True)
-    """In writing order; for one row in commit order. Across rows a lower number may commit later, so relays claim by
-    `relayed_at`."""
+    """In commit order for one row; across rows a lower number may commit later, so relays use `relayed_at`."""
     event_id = models.CharField(max_length=30)
     environment_id = models.CharField(max_length=30)
     type = models.CharField(max_length=120)
@@ -84,8 +83,7 @@ class EventInterest(models.Model):
     table_name = models.CharField(max_length=48)
     action = models.CharField(max_length=10)
     is_for_relay = models.BooleanField(db_default=True)
-    """For a webhook or event trigger. Otherwise only live changes want them: inserted as relayed, without
-    notification."""
+    """For a webhook or event trigger. Events for live changes only are inserted as relayed."""
 
     class Meta:
         constraints: ClassVar = [

@@ -47,8 +47,7 @@ def interests_of_consumers(environment_ids: Collection[str], using: str) -> list
 
 
 def refresh(environment_id: str, using: str) -> None:
-    """Update the event interests, in the current transaction, which holds the `lock` unless the environment is being
-    created."""
+    """Update the event interests, with the `lock` held unless the environment is being created."""
     wanted: dict[tuple[str, str], bool] = {}
     for patterns_of, is_for_relay in _sources:
         for patterns in patterns_of(environment_id, using):

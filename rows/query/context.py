@@ -81,8 +81,7 @@ class QueryContext:
         return table, access
 
     def _no_table(self, name: str) -> NotFound:
-        """The same error for a missing and a forbidden table. Names the environment, since the table is usually in
-        another one."""
+        """The same error for a missing and a forbidden table, with the environment, often the wrong one."""
         rules = self.environment.rules
         accesses = {known: rules.access(known, self.role_key) for known in self.environment.schema.tables}
         open_ones = [known for known, access in accesses.items() if access.read or access.insert]

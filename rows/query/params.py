@@ -66,8 +66,7 @@ def _worded(
 
 
 def parse_order(order: Any, table: str, resolver: NameResolver) -> tuple[OrderKey, ...]:
-    """A caller's `order`, by default of ids: at most MAX_ORDER keys, made total by `id`. Raises ValidationFailed on
-    `order`."""
+    """A caller's `order`, at most MAX_ORDER keys, made total by `id`. Raises ValidationFailed on `order`."""
     if order is None:
         return DEFAULT_ORDER
     return _worded("order", order, table, resolver, _orders, _read_order)

@@ -26,8 +26,7 @@ MAX_COLUMNS: Final = 200_000
 
 
 class CompiledSchema:
-    """One environment at one version, shared by threads. Free of reference cycles: garbage collection of those takes as
-    long as several requests."""
+    """One environment at one version, shared by threads. Without reference cycles, which are slow to collect."""
 
     def __init__(
         self, environment_id: str, alias: str, version: int, schema: Schema, interests: set[tuple[str, str]]

@@ -159,8 +159,7 @@ def _list(asking: QueryContext, name: str, query: ListQuery) -> Page:
 
 
 def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
-    """Raise ValidationFailed naming `parameter` beyond the maximum response, where PostgreSQL leaves out cells. A
-    single row is never refused."""
+    """Raise ValidationFailed naming `parameter` for too large a response; never for a single row."""
     cells = [cell for row in rows for cell in row[:made]]
     if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
         message = (

@@ -1,5 +1,4 @@
-"""A caller's `where`, bounded (8 KB in a query parameter, 64 KB in a body), parsed by `rows.rules.grammar`, and
-cached."""
+"""A caller's `where`: bounded (8 KB in a query parameter, 64 KB in a body), parsed, and cached."""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""Checks of a table: named conditions on a row's own cells, enforced by CHECK constraints
-(`rows.query.tables.table_checks`)."""
+"""Checks of a table: named conditions on a row's own cells, enforced by CHECK constraints."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -25,8 +25,7 @@ nulls like ilike         c LIKE v, c ILIKE v             v is a complete, escape
 json"""
 
 Form = Literal["plain", "one", "like", "exact", "contains", "starts_with", "ends_with", "words"]
-"""How a value becomes its operand: as it is, as a list of one, as a pattern, escaped into a pattern, or split into
-words."""
+"""How a value becomes its operand: unchanged, as a list of one, as a pattern, escaped, or split into words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal of the schema document, bound as `wire`. `value` is its Python form for `evaluate`, ignored in
-    equality."""
+    """A literal of the schema document, bound as `wire`; `value` is its Python form, ignored in equality."""
 
     wire: bytes
     type: Type

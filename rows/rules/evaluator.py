@@ -297,8 +297,7 @@ def is_same_json(left: Any, right: Any) -> bool:
 
 
 def encloses(left: Any, right: Any, spend: Callable[[int], None] = lambda steps: None) -> bool:
-    """`left @> right` as jsonb: at the top an array also contains a scalar. Calls `spend` with the number of
-    comparisons."""
+    """`left @> right` as jsonb: at the top an array contains a scalar. `spend` gets the comparisons."""
     if isinstance(left, list) and not isinstance(right, list | Mapping):
         spend(len(left))
         return any(is_same_json(item, right) for item in left)

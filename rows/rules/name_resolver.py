@@ -1,5 +1,4 @@
-"""The names that a filter or rule may use. Every name goes through a `NameResolver`, and unknown and hidden names give
-the same error."""
+"""The names that a filter or rule may use: unknown and hidden names give the same error."""
 
 from collections.abc import Iterable, Mapping
 from itertools import count

@@ -14,8 +14,7 @@ MAX_LIST: Final = 1_000
 
 
 class OperandReader:
-    """A filter's values become slots, and `$` has no meaning in them; others bind literals as constants and know
-    variables."""
+    """A filter's values become slots, without variables; others bind literals as constants."""
 
     __slots__ = ("base", "resolver", "table", "use", "values", "wires")
 

@@ -1,5 +1,4 @@
-"""The operators of each column type, and the form of their operands. docs/reference/filters.md has the table for
-users."""
+"""The operators of each column type, and their operands (docs/reference/filters.md)."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -75,8 +74,7 @@ def escape_pattern(text: str) -> str:
 
 
 def shape_operand(form: Form, value: Any) -> Any:
-    """The operand of a checked text or list. Raises InvalidValue: a pattern that ends in a backslash would be
-    PostgreSQL's error 22025."""
+    """Raises InvalidValue for a pattern that ends in a backslash: PostgreSQL's error 22025."""
     match form:
         case "plain":
             return value

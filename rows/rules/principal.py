@@ -15,12 +15,10 @@ USER: Final = "user"
 MEMBER: Final = "member"
 SERVER: Final = "server"
 ANONYMOUS: Final = "anonymous"
-"""The role of callers with a publishable key. Users with that role get `user:anonymous`
-(`accounts.users.service.RESERVED_ROLES`)."""
+"""The role of callers with a publishable key. Users cannot have it (`….service.RESERVED_ROLES`)."""
 
 RoleKey = str
-"""`all`, `server`, `member`, `viewer`, `anonymous`, `user`, or `user:<role>` if a table names that role: few per
-version, for cache keys."""
+"""`all`, `server`, `member`, `viewer`, `anonymous`, `user`, or `user:<role>` if a table names that role."""
 
 ALL: Final[RoleKey] = "all"
 VIEWER: Final[RoleKey] = "viewer"

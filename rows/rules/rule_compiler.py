@@ -17,8 +17,7 @@ from rows.schema.values import InvalidValue, wire
 
 
 class RuleCompiler:
-    """Raises InvalidCondition with a path inside the role's rules, or collects errors with whole paths in a given
-    list."""
+    """Raises InvalidCondition with a path inside the role's rules, or collects errors in a given list."""
 
     def __init__(self, author: "AuthorNames", table: Table, role: str, errors: Errors | None = None):
         self.author = author

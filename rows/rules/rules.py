@@ -63,8 +63,7 @@ class Ruleset:
 
 
 class _Rights:
-    """Access by role_key and table, compiled at first use. Has no reference to name resolvers, to avoid cycles
-    (`rows.query.schema_cache`)."""
+    """Access by role_key and table. Has no name resolvers, to avoid cycles (`rows.query.schema_cache`)."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema

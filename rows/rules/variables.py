@@ -14,8 +14,7 @@ _CLAIM: Final = re.compile(r"user\.claims(\.[A-Za-z0-9_-]{1,64}){1,5}", re.ASCII
 
 
 def read_literal(value: Any, path: str) -> Any:
-    """A rule's literal, with `$$` for a leading `$` at any depth. Raises InvalidCondition for a single `$`: variables
-    are not allowed there."""
+    """A literal, with `$$` for a leading `$`. Raises InvalidCondition for a variable."""
     if isinstance(value, str) and value.startswith("$"):
         if not value.startswith("$$"):
             message = 'a variable cannot stand inside of a value; write "$$" for a text that begins with "$".'

@@ -57,8 +57,7 @@ def read_operand(column: Column, value: Any) -> Any:
 
 
 def read_cell(column: Column, value: Any) -> Any:
-    """The Python value of a cell, None for null. Raises InvalidValue. Does not check that a referenced row or user
-    exists."""
+    """A cell's Python value, None for null; references are not checked. Raises InvalidValue."""
     cell = read_unbounded(column, value)
     if cell is not None and (column.min is not None or column.max is not None):
         _check_range(column, cell)

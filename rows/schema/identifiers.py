@@ -15,8 +15,7 @@ SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "
 _COMPARED: Final = 60
 
 Kind = Literal["pk", "uq", "nu", "ix", "fk", "ck", "tc"]
-"""`nu`: an index to become a unique (`rows.migrate.concurrent_unique_indexes`); `ck`: a column's check; `tc`: a
-table's."""
+"""`nu`: an index to become a unique; `ck`: a column's check; `tc`: a table's."""
 
 
 def problem(name: object) -> str | None:

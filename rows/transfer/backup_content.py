@@ -24,12 +24,10 @@ class Part(Protocol):
     """A higher app's data of an environment in the region, as JSON objects. Called in the region's transaction."""
 
     def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
-        """By member name, records that begin with an identifier; no secrets. A record is read as one piece, so large
-        lists need a member of their own."""
+        """By member, records that begin with an identifier; no secrets. Large lists need their own member."""
 
     def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
-        """Create them in an environment that has none. Returns how many. Raises QuotaExceeded, and any error for
-        invalid records."""
+        """Create them; returns how many. Raises QuotaExceeded, and any error for invalid records."""
 
     def is_empty(self, place: EnvironmentRef) -> bool:
         pass

@@ -105,8 +105,7 @@ class Writer:
 
 
 class Archive:
-    """A backup opened for reading, as a context manager. Trust the members after `verify`. Raises Damaged,
-    UnsupportedFormat, OSError."""
+    """A backup opened for reading; trust it after `verify`. Raises Damaged, UnsupportedFormat, OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -26,8 +26,7 @@ _MODEL_COLUMNS: Final = [
 def follow_branch(
     *, source: EnvironmentRef, target: EnvironmentRef, data: branching.Data, using: str, **_: Any
 ) -> None:
-    """Receiver of `environment_branched`: builds the tables, with rows for `data="full"`, and copies the versions.
-    Raises SourceGone or BranchDeleted."""
+    """Receiver of `environment_branched`: copies tables and versions. Raises SourceGone or BranchDeleted."""
     connection = connections[using]
     version = hold_version(connection, source.environment_id)
     if not version:
@@ -45,8 +44,7 @@ def follow_branch(
 
 
 def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
-    """Lock the schema version until the transaction ends; 0 if there is none. Raises SQLSTATE 40001 if the snapshot is
-    outdated: start again."""
+    """Lock the schema version (0: none). Raises SQLSTATE 40001 if the snapshot is outdated: start again."""
     with connection.cursor() as cursor:
         cursor.execute(_HOLD, [environment_id])
         held = cursor.fetchone()

@@ -1,5 +1,4 @@
-"""CSV (RFC 4180) that distinguishes an empty cell (None) from an empty text, unlike Python's reader. Gives each
-record's line number. Pure."""
+"""CSV (RFC 4180) that distinguishes an empty cell (None) from an empty text, with line numbers. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator

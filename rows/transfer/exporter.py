@@ -50,8 +50,7 @@ def estimates(place: EnvironmentRef) -> dict[str, int]:
 def export_rows(
     place: EnvironmentRef, table: Table, form: Format, columns: Collection[str] | None = None
 ) -> Iterator[tuple[bytes, int]]:
-    """The file in pieces, each with its number of rows, by id. `columns`: names or keys, None all. Raises
-    NoSuchColumn."""
+    """The file in pieces, with their numbers of rows. `columns`: names or keys. Raises NoSuchColumn."""
     chosen = list(table.all_columns.values()) if columns is None else [_column(table, name) for name in columns]
     select = _csv(chosen) if form == "csv" else _ndjson(chosen)
     copy = sql.SQL("COPY (SELECT {} FROM {} r ORDER BY r.id) TO STDOUT {}").format(

@@ -1,5 +1,4 @@
-"""Restores a backup into a new preview branch, or into an environment, in one transaction. No rules are applied and no
-events recorded."""
+"""Restores a backup in one transaction. No rules are applied and no events recorded."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -123,8 +122,7 @@ def _restore_into(
 def _build(
     connection: BaseDatabaseWrapper, into: str, content: Content, progress: Progress
 ) -> tuple[dict[str, int], bool]:
-    """Build tables, rows and indexes in the empty schema `into`. Returns rows by table, and whether an index could not
-    be made."""
+    """Build the backup in the empty schema `into`; returns rows by table, and whether an index is missing."""
     counted: dict[str, int] = {}
 
     def fill() -> None:

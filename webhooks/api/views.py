@@ -27,8 +27,7 @@ Action = TypeVar("Action", bound=Callable[..., HttpResponseBase])
 
 
 def _resolved_before(action: Action) -> Action:
-    """Resolves the body's `url` before the transaction of an idempotent action begins. The action reports malformed
-    ones."""
+    """Resolves the body's `url` before the transaction of an idempotent action begins."""
 
     @wraps(action)
     def checked(view: ApiViewSet, *args: Any, **kwargs: Any) -> HttpResponseBase:

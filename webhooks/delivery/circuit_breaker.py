@@ -12,8 +12,7 @@ MAX_CONCURRENCY: Final = 20
 PREFETCH_FACTOR: Final = 4
 """A receiver with MAX_CONCURRENCY may have this multiple of it claimed, so that senders need not wait for recording."""
 MAX_IN_FLIGHT_UNPROVEN: Final = 64
-"""Maximum attempts in flight over all receivers without earned concurrency; a quarter of the threads is left to
-others."""
+"""Over all receivers without earned concurrency; a quarter of the threads is left to others."""
 PREFETCH_SECONDS: Final = 0.2
 """Slower receivers get no prefetched deliveries, which would start too late (`queue.START_WITHIN`)."""
 FAST_SECONDS: Final = 1.0

@@ -35,8 +35,7 @@ SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SE
 
 
 def repair_future_times(using: str, *, lease: timedelta = LEASE) -> int:
-    """Make retries due now and let leases last for `lease`. Returns how many. Scans everything pending, a page at a
-    time."""
+    """Make retries due now, and leases last for `lease`. Returns how many. Scans everything pending."""
     with connections[using].cursor() as cursor:
         cursor.execute(_WAITING)
         waiting = [webhook_id for (webhook_id,) in cursor.fetchall()]

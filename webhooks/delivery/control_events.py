@@ -30,8 +30,7 @@ SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id
 
 
 def move_to_region(using: str) -> int:
-    """Move the events due for the region `using`. Returns how many were examined, at most BATCH. Raises
-    DatabaseError."""
+    """Move due events to the region `using`; returns how many, at most BATCH. Raises DatabaseError."""
     with transaction.atomic(using=DEFAULT_DB_ALIAS):
         # A range of one in the order of both, which one index alone offers, and no sorting: whatever the statistics of
         # a moment say, what waits for others is not read.

@@ -1,5 +1,4 @@
-"""One dispatcher thread per region in each worker process. It sleeps until notified and keeps its database connection.
-`webhooks.tasks` calls `wake` and `stop`."""
+"""One dispatcher thread per region in each worker process, with its own database connection."""
 
 import logging
 import threading

@@ -47,8 +47,7 @@ class Step:
 
 
 def settle(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
-    """Update the deliveries of changed webhooks, a batch of each in turn, until done or out of time. Returns how
-    many."""
+    """Update deliveries of changed webhooks in batches, until done or out of time. Returns how many."""
     with connections[using].cursor() as cursor:
         cursor.execute(NOT_QUEUED)
         waiting = deque(webhook_id for (webhook_id,) in cursor.fetchall())

@@ -170,8 +170,7 @@ class _Range:
 
 
 def _between(costly: Collection[str], last: str | None) -> Iterator[_Range]:
-    """All environments except the expensive ones, starting after `last`, so that a large backlog does not always come
-    first."""
+    """All but the expensive environments, starting after `last`, so that no backlog always comes first."""
     begin = last or next(iter(costly))
     borders = sorted({*costly, begin})
     first = borders.index(begin)

@@ -1,5 +1,4 @@
-"""Deletes expired data in batches: held events after 7 days, deliveries and relayed events. Times of suspended projects
-do not count."""
+"""Deletes expired data in batches. Times of suspended projects do not count."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final

@@ -1,5 +1,4 @@
-"""Signatures after the Standard Webhooks specification (https://www.standardwebhooks.com). Pure; checked with the
-reference library in `tests/webhooks/test_signing.py`."""
+"""Signatures after the Standard Webhooks specification (https://www.standardwebhooks.com). Pure."""
 
 import base64
 import binascii

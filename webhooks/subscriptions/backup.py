@@ -1,5 +1,4 @@
-"""The webhooks' part of a backup (`rows.transfer.backup`): subscriptions without secrets. Restored ones are disabled
-and get a new secret."""
+"""The webhooks' part of a backup, without secrets. Restored ones are disabled and get a new secret."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final

@@ -50,8 +50,7 @@ class Recovery:
 
 
 def create_webhook(place: EnvironmentRef, values: Mapping[str, Any], *, actor: Caller | Actor) -> tuple[Webhook, str]:
-    """Subscribe with valid `values` (`webhooks.api.serializers`). Returns the webhook and its signing secret. Raises
-    WebhooksQuotaReached, NameTaken."""
+    """Subscribe; returns webhook and signing secret. Raises WebhooksQuotaReached, NameTaken."""
     using = place.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
@@ -70,8 +69,7 @@ def create_webhook(place: EnvironmentRef, values: Mapping[str, Any], *, actor: C
 
 
 def check_webhook_quota(place: EnvironmentRef, count: int) -> None:
-    """Serialize subscribing until the transaction ends. Raises WebhooksQuotaReached for `count` more webhooks,
-    NoSuchEnvironment."""
+    """Serialize subscribing. Raises WebhooksQuotaReached for `count` more webhooks, NoSuchEnvironment."""
     environment_locks.lock_shared_in_region(place.environment_id, place.cluster)
     subscriptions.lock(place.environment_id, place.cluster)
     limit = plan_limits(place.plan).webhooks_per_environment
@@ -86,8 +84,7 @@ def count_webhooks(place: EnvironmentRef) -> int:
 def change_webhook(
     place: EnvironmentRef, webhook_id: str, values: Mapping[str, Any], *, held: str = "release", actor: Caller | Actor
 ) -> Webhook:
-    """Change `values`. Enabling releases held events, or drops them with `held="drop"`. Raises NoSuchWebhook,
-    NameTaken."""
+    """Enabling releases held events, or drops them with `held="drop"`. Raises NoSuchWebhook, NameTaken."""
     using = place.cluster
     with transaction.atomic(using=using):
         subscriptions.lock(place.environment_id, using)
@@ -185,8 +182,7 @@ def send_test(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) 
 
 
 def redeliver(place: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
-    """Send one delivery again now, with its id and body and a new schedule. Raises NoSuchWebhook, NoSuchDelivery,
-    NothingToRedeliver."""
+    """Resend one delivery with its id and body. Raises NoSuchWebhook, NoSuchDelivery, NothingToRedeliver."""
     using, depth = place.cluster, call_depth.depth_here(place.environment_id)
     if depth >= call_depth.MAX_DEPTH:
         raise NothingToRedeliver(f"A chain of {depth} functions and webhooks asks for it; it was cut.")

@@ -42,8 +42,7 @@ class Profile:
 def of_person(
     calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str, nonce: str
 ) -> Profile:
-    """Exchange the provider's code and read whose it is. Raises ProviderRefused, ProviderUnreachable,
-    ProviderAnswerInvalid."""
+    """Exchange the provider's code. Raises ProviderRefused, ProviderUnreachable, ProviderAnswerInvalid."""
     try:
         token = _exchanged(calls, known, code=code, redirect_uri=redirect_uri, code_verifier=code_verifier)
         if calls.provider.kind == IdentityProvider.Kind.OIDC:

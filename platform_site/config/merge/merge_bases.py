@@ -25,8 +25,7 @@ class Base:
 
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
-    """In the transaction that copies or resets. The copies are the base: some differ on purpose, such as disabled
-    webhooks."""
+    """In the copying transaction. The copies are the base: some differ on purpose, such as disabled webhooks."""
     MergeBase.objects.using(using).update_or_create(
         environment_id=target.environment_id,
         other_id=source.environment_id,

@@ -1,5 +1,4 @@
-"""A function's source as escaped, highlighted HTML. Plain beyond MAX_COLOURED or MAX_SECONDS: unterminated strings or
-comments make a lexer slow."""
+"""A function's source as highlighted HTML; plain beyond MAX_COLOURED or MAX_SECONDS: lexers can be slow."""
 
 import time
 from typing import Final

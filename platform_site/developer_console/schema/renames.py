@@ -1,5 +1,4 @@
-"""Renames in a draft: `renamed_from`, and uses of the old name. Conditions of other tables are left: the plan names
-them."""
+"""Renames in a draft: `renamed_from`, and uses of the old name in the same table."""
 
 from collections.abc import Mapping
 from typing import Any

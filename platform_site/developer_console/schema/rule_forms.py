@@ -1,5 +1,4 @@
-"""The form of one rule: role, action, and rows by common conditions or as JSON. Unchanged rules are saved as they
-were."""
+"""The form of one rule: role, action, and rows by common conditions or as JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple

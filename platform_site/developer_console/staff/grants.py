@@ -28,8 +28,7 @@ def grant_for(signed_in: SignedIn, environment_id: str) -> StaffGrant | None:
 
 
 def may_stop(client: ApiClient) -> bool:
-    """Whether the grant writes: then operators can stop things, by services, because the API's scopes for that would
-    allow changing code and URLs."""
+    """Whether the grant writes: operators then stop things by services; API scopes would allow changing code."""
     return client.staff_grant is not None and client.staff_grant.may_write
 
 

@@ -1,5 +1,4 @@
-"""Downloads and uploads rows as CSV or NDJSON, by the rules of the API. Scripts send a file in parts, without them it
-is one part."""
+"""Downloads and uploads rows as CSV or NDJSON, by the rules of the API, in parts."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field

@@ -1,5 +1,4 @@
-"""Labels for ids in cells: the first readable text of the referenced row, or a user's email. One API call per
-referenced table, and one for users."""
+"""Labels for ids in cells: the referenced row's first readable text, or a user's email."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -163,8 +163,7 @@ setting_changed.connect(_clear_hosts)
 
 
 def _security_headers() -> dict[str, tuple[str, str]]:
-    """The headers of SecurityMiddleware, XFrameOptionsMiddleware and django-csp for JSON, as ResponseHeaders stores
-    them."""
+    """The headers of Django's and django-csp's middleware for JSON, as ResponseHeaders stores them."""
     headers = ResponseHeaders(
         {
             "X-Content-Type-Options": "nosniff",

@@ -27,8 +27,7 @@ _lookup: OriginsLookup | None = None
 
 
 def set_origins_lookup(lookup: OriginsLookup) -> None:
-    """`lookup` returns an environment's allowed origins (None: no such environment); for public endpoints and
-    preflights to an environment's host."""
+    """`lookup` returns an environment's allowed origins (None: no such environment)."""
     global _lookup
     _lookup = lookup
 

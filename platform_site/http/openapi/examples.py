@@ -1,5 +1,4 @@
-"""Examples for the API description. `examples.json` has them by operation, in an order that works on the demo
-(tests/docs/test_examples.py)."""
+"""Examples for the API description (`examples.json`), in an order that works on the demo."""
 
 import json
 from functools import cache

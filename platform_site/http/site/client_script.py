@@ -1,5 +1,4 @@
-"""The JavaScript client: `/client.js`, `/client.d.ts`, and the immutable `/client@0.1.0.js`, made by `manage.py
-build_client`."""
+"""The JavaScript client: `/client.js`, `/client.d.ts`, and the immutable `/client@0.1.0.js`."""
 
 import re
 from functools import cache

@@ -1,5 +1,4 @@
-"""Pages for people: error pages (`handler400` … in `platform_site.urls`), the API reference, and their content security
-policy."""
+"""Pages for people: errors, the API reference, and their content security policy."""
 
 import sys
 from functools import cache

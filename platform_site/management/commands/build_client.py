@@ -1,5 +1,4 @@
-"""`manage.py build_client`: builds `platform_site/client/dist` from `*.ts` with Deno. `--check` fails if the files in
-`dist` are outdated."""
+"""`manage.py build_client`: builds `platform_site/client/dist` with Deno; `--check` fails if it is outdated."""
 
 import os
 import re

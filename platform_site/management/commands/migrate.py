@@ -1,5 +1,4 @@
-"""`manage.py migrate`: the control database and every region, unless `--database` names one. Concurrent hosts wait for
-the first (an advisory lock per database)."""
+"""`manage.py migrate`: control database and regions, unless `--database` names one; one host at a time."""
 
 import gc
 import time

@@ -25,8 +25,7 @@ from platform_site.server.serve import serve
 logger = logging.getLogger("platform.start")
 
 FULL_COLLECTIONS: Final = 100
-"""Young collections per full one, which blocks for 20 ms with 200 environments. Python's default is 10: every hundredth
-request."""
+"""Young collections per full one (20 ms with 200 environments). Python's 10: every hundredth request."""
 
 
 class Command(BaseCommand):

@@ -31,8 +31,7 @@ class _Questioner(MigrationQuestioner):
 
 
 class _Detector(MigrationAutodetector):
-    """Django's autodetector with linear cost: it sorts in quadratic and optimizes in cubic time, so new tables are
-    presented as existing (`_created`)."""
+    """Linear cost: Django sorts in quadratic and optimizes in cubic time, so new tables seem to exist."""
 
     generated_operations: dict[str, list[Any]]
 

@@ -32,8 +32,7 @@ class HavingValue:
 
 @dataclass(frozen=True, slots=True)
 class AggregateShape:
-    """A request without its values. `after`: None for a first page, else for each order key whether its value was
-    null."""
+    """A request without its values. `after`: None for a first page, else per order key whether it was null."""
 
     table: str
     outputs: tuple[Output, ...]

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 MAX_EMBEDDED: Final = 100
 MAX_ANSWER_BYTES: Final = 16 * 2**20
-"""Per response. PostgreSQL leaves out the rest: unbounded texts or nested relations could exhaust its memory or
-ours."""
+"""Per response: unbounded texts or nested relations could exhaust PostgreSQL's memory or ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +163,7 @@ CONTINUATION: Final = re.compile(rb",\t(\[[^\t]*\])\t\]")
 
 
 def needed_columns(table: Table, row: TrackedRow, chosen: Collection[str] | None) -> list[str]:
-    """The columns of the innermost select, known once everything above is written: all, or those that `row`
-    recorded."""
+    """The innermost select's columns, known once all above is written: all, or those that `row` recorded."""
     return [name for name in table.all_columns if chosen is None or name in row.asked]
 
 

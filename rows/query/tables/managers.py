@@ -56,8 +56,7 @@ class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[mis
         raise PrincipalRequired("read rows through visible_to(principal)")
 
     def visible_to(self, principal: "Principal | RoleView") -> RowQuerySet:
-        """The rows that `principal` may read. No query. They still have unreadable cells, which `rows.query.sql`
-        masks."""
+        """No query. The rows still have unreadable cells, which `rows.query.sql` masks."""
         role_view = self._role_view(principal)
         return self._rows(role_view).filter(role_view.may_read(self.model.TABLE.name))
 

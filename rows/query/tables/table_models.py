@@ -131,8 +131,7 @@ _TEXTS_OF_A_PAGE: Final = 4
 
 
 def too_long_together(table: Table, index: str | None) -> tuple[str, ...]:
-    """The columns whose values are too long together for this index (error 54000); without a name, those of every such
-    index. Empty for other errors."""
+    """Columns whose values are too long for this index, or for any (error 54000); empty for other errors."""
     found: dict[str, None] = {}
     held = {index_name(table.name, spec): [key.column for key in spec.keys] for spec in table.indexes}
     held |= {unique_name(table.name, unique): list(unique) for unique in table.unique}
