@@ -23,11 +23,8 @@ _HINTS: Final = {
 
 @register(Tags.security)
 def check_runtime(**_: Any) -> list[CheckMessage]:
-    """Check that Deno is installed, and which sandbox layers functions would have on this host.
-
-    A missing layer is an error if FUNCTION_REQUIRED_SANDBOX_LAYERS names it (functions then do not run at all),
-    otherwise a notice: not every development machine can provide all of them.
-    """
+    """Check Deno and the sandbox layers of this host. A missing layer is an error if FUNCTION_REQUIRED_SANDBOX_LAYERS
+    names it, otherwise a notice."""
     required = set(settings.FUNCTION_REQUIRED_SANDBOX_LAYERS)
     if unknown := required - set(sandbox.SANDBOX_LAYERS):
         known = ", ".join(sandbox.SANDBOX_LAYERS)

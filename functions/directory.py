@@ -12,7 +12,7 @@ NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
 
 
 def function_of(place: EnvironmentRef, name: str, *, lock: bool = False) -> Function:
-    """The environment's function of that name. Raises NoSuchFunction."""
+    """Raises NoSuchFunction."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
     found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name)
@@ -23,7 +23,7 @@ def function_of(place: EnvironmentRef, name: str, *, lock: bool = False) -> Func
 
 
 def run_of(place: EnvironmentRef, function: Function, run_id: str) -> Run:
-    """One run of the function. Raises NoSuchRun."""
+    """Raises NoSuchRun."""
     run = (
         Run.objects.using(place.cluster).filter(function=function, pk=run_id).first()
         if ids.matches("run", run_id)
@@ -35,11 +35,10 @@ def run_of(place: EnvironmentRef, function: Function, run_id: str) -> Run:
 
 
 def count_functions(place: EnvironmentRef) -> int:
-    """How many the environment has. One query."""
     return Function.objects.using(place.cluster).filter(environment_id=place.environment_id).count()
 
 
 def public_functions(place: EnvironmentRef) -> list[str]:
-    """The names of the functions that callers with a publishable key may invoke. One query."""
+    """Functions that callers with a publishable key may invoke. One query."""
     found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, invoke="public")
     return [*found.values_list("name", flat=True)]

@@ -1,7 +1,4 @@
-"""Notifications after a commit: a worker for queued runs, the webhooks' dispatcher for a run's event.
-
-`webhooks` is a sibling of this app and not imported: the signal `run_finished` announces the event.
-"""
+"""Notifications after a commit: a worker for queued runs, and the signal `run_finished` for webhooks."""
 
 from functools import partial
 from typing import Final
@@ -14,5 +11,4 @@ after_commit: Final = Debouncer("function-wakeups", partial(dispatch.send_now, "
 
 
 def notify(using: str) -> None:
-    """Announce that a run's event is in the outbox."""
     run_finished.send(sender=None, using=using)

@@ -24,12 +24,10 @@ def connect() -> None:
 
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
-    """Functions come along with all their versions; their secrets by name, unset."""
     branch_copy.copy_functions(source, target)
 
 
 def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
-    """The functions of the branch are deleted, then its source's come along."""
     service.lock_functions(target)
     function_deletion.start_all(using, target.environment_id)
     branch_copy.copy_functions(source, target)
@@ -37,10 +35,8 @@ def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, 
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Its functions go for good, and their runs as far as `functions.deploy.deletion` goes at once. It may run twice.
-
-    What a relay hears at this very moment is left behind, and found by `projects.provisioning.orphaned_rows`.
-    """
+    """Delete functions and a first part of their runs; idempotent. `projects.provisioning.orphaned_rows` finds what a
+    relay adds meanwhile."""
     function_deletion.start_all(cluster, environment_id)
     event_triggers.forget_environment(environment_id, cluster)
 

@@ -1,5 +1,3 @@
 """Services of functions: deploy, activate, configure, delete, back up.
-
 Depends on: execution, triggers, runs, quotas.
-Used from outside: service.
-"""
+Used from outside: service."""

@@ -1,5 +1,5 @@
-"""The functions' part of a backup (`rows.transfer.backup`): all versions, secrets by name, whose values stay behind,
-and schedules and events, which come back stopped."""
+"""The functions' part of a backup (`rows.transfer.backup`): all versions, names of secrets, and stopped schedules and
+events."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -18,13 +18,11 @@ _VERSION_FIELDS: Final = ("number", "source_hash", "author_kind", "author_id", "
 
 
 class Functions:
-    """Implements `rows.transfer.backup_content.Part`."""
-
     def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
         return {"functions": self._functions(place), "function_versions": self._versions(place)}
 
     def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
-        """Settings that the plan does not allow are cut down to it."""
+        """Settings are cut down to the plan."""
         using = place.cluster
         made: dict[str, Function] = {}
         for record in records("functions"):
@@ -77,7 +75,7 @@ class Functions:
 
 
 def _patterns(named: list[str] | None) -> list[str] | None:
-    """The events of a function. Raises ValueError for what no deployment would take."""
+    """Raises ValueError for invalid patterns."""
     for pattern in named or ():
         if (problem := event_types.problem_with(pattern)) is not None:
             raise ValueError(problem)

@@ -6,8 +6,8 @@ from platform_site.identity.callers import EnvironmentRef
 
 
 def copy_functions(source: EnvironmentRef, target: EnvironmentRef) -> None:
-    """Functions come along to a preview branch with all their versions; their secrets by name, unset; their schedules
-    and events stopped, so that nothing is done twice."""
+    """Copy functions with all versions, unset secrets, and stopped schedules and events, so that nothing is done
+    twice."""
     using = target.cluster
     for function in Function.objects.using(source.cluster).filter(environment_id=source.environment_id):
         names = list(Secret.objects.using(source.cluster).filter(function=function).values_list("name", flat=True))

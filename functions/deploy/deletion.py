@@ -1,11 +1,6 @@
-"""Deletes a function: it is unreachable at once, and its rows are removed in pages.
-
-A function may have millions of runs, which one statement cannot delete. The request deletes the versions, secrets,
-inbound endpoints and one page of the newest runs, including all that wait or execute; if that was everything, also the
-function. Otherwise the function belongs to no environment from then on: it cannot be found, its name is free, nothing
-of it starts, and its executing runs are ended (`leases.renew`). A worker and a periodic job delete the remaining runs
-page by page, and at last the function. The deletion of an environment works in the same way.
-"""
+"""Deletes a function with perhaps millions of runs: the request deletes versions, secrets, endpoints and one page of
+the newest runs, and detaches the function from its environment, so that nothing of it starts. A worker and a periodic
+job delete the rest page by page. Environments' functions are deleted in the same way."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -39,7 +34,7 @@ Position = tuple[datetime, str]
 
 
 def start(using: str, function_id: str) -> None:
-    """Delete a function in the current transaction, which holds its lock. A worker is notified to remove the rest."""
+    """Delete a function in the current transaction, which holds its lock; a worker removes the rest."""
     with connections[using].cursor() as cursor:
         for statement in _CLOSE:
             cursor.execute(statement, [function_id])
@@ -52,7 +47,7 @@ def start(using: str, function_id: str) -> None:
 
 
 def start_all(using: str, environment_id: str) -> None:
-    """The same for all functions of an environment, each in a transaction of its own."""
+    """Delete all functions of an environment, each in a transaction."""
     found = Function.objects.using(using).filter(environment_id=environment_id)
     for function_id in list(found.values_list("pk", flat=True)):
         with transaction.atomic(using=using):
@@ -61,16 +56,14 @@ def start_all(using: str, environment_id: str) -> None:
 
 
 def unfinished(using: str) -> Iterator[str]:
-    """The ids of deleted functions that have left something."""
+    """Ids of deleted functions with remaining rows."""
     deleted = Function.objects.using(using).filter(environment_id=None).order_by("pk")
     yield from deleted.values_list("pk", flat=True)
 
 
 def finish(using: str, function_id: str) -> None:
-    """Remove what a deleted function has left, each page in a transaction of its own. May run twice at once.
-
-    Raises IntegrityError where a run that began in the moment of the deletion is committed only now.
-    """
+    """Remove a deleted function's rows, a transaction per page; idempotent. Raises IntegrityError for a run that is
+    committed only now."""
     after: Position | None = None
     is_done = False
     while not is_done:
@@ -81,8 +74,7 @@ def finish(using: str, function_id: str) -> None:
 
 
 def _remove_page(cursor: Any, function_id: str, after: Position | None) -> Position | None:
-    """Delete the newest runs behind `after`, at most BATCH, in the transaction at hand. Returns where the page ended,
-    None if it was the last one."""
+    """Delete at most BATCH runs after `after`, newest first. Returns the page's end, None for the last one."""
     facts: dict[str, Any] = {"function_id": function_id, "batch": BATCH}
     if after is not None:
         facts |= {"at": after[0], "id": after[1]}

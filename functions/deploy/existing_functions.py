@@ -6,7 +6,7 @@ from functions.models import Function
 
 
 def existing_functions(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Of pairs of an environment id and a name, those that are functions. One query."""
+    """The existing functions among pairs of environment id and name. One query."""
     found = Function.objects.using(using).filter(
         environment_id__in={environment_id for environment_id, _ in pairs}, name__in={name for _, name in pairs}
     )

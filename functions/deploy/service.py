@@ -1,4 +1,4 @@
-"""Service of functions: deploy, configure, activate, stop, delete. For the API, the console and commands."""
+"""Service of functions, for the API, the console and commands."""
 
 import hashlib
 from collections.abc import Mapping
@@ -36,16 +36,12 @@ def deploy(
     warm: bool = True,
     tried: bool = False,
 ) -> tuple[Function, bool]:
-    """Deploy a version of `name` and make it the active one; True if the function is new. A source equal to that of the
-    newest version does not create a version.
-
-    `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on, `secrets`
-    (name to value, null removes one) or `secret_names` (all that there are to be, new ones without a value). Omitted
-    values stay as they are. Triggered runs execute as `runs_as`, by default the actor (`functions.triggers.schedules`).
-    The module is loaded once in the sandbox: a source that does not load is refused with line and column (`tried`:
-    `trial.try_out` was called before this transaction). Then this process prepares one for the first call (`warm`).
-    Raises ValidationFailed, Forbidden, FunctionsQuotaReached, SchedulesQuotaReached, SubscriptionsQuotaReached.
-    """
+    """Deploy a version of `name` and activate it; True if the function is new. The newest version's source creates
+    none. `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on,
+    `secrets` (name to value, null removes) or `secret_names` (all of them). Omitted values stay. Triggered runs execute
+    as `runs_as`, by default the actor. The module is loaded in the sandbox first (unless `tried`); `warm` prepares a
+    process. Raises ValidationFailed, Forbidden, FunctionsQuotaReached, SchedulesQuotaReached,
+    SubscriptionsQuotaReached."""
     using = place.cluster
     if not tried:
         trial.try_out(place, name, values)
@@ -71,7 +67,7 @@ def deploy(
 
 
 def _new_function(place: EnvironmentRef, name: str) -> Function:
-    """A function without versions, not saved. Raises FunctionsQuotaReached."""
+    """Unsaved, without versions. Raises FunctionsQuotaReached."""
     _check_function_quota(place, 1)
     return Function(
         environment_id=place.environment_id,
@@ -111,11 +107,8 @@ def configure(
     runs_as: Caller | None = None,
     tried: bool = False,
 ) -> Function:
-    """Change the settings of the function without creating a version.
-
-    `values` as in `deploy`, without the source. The actor becomes the run-as identity of its schedule, events and
-    inbound endpoints, as in a deployment. Raises NoSuchFunction and the errors of `deploy`.
-    """
+    """Change settings without a new version; `values` as in `deploy` without the source. The actor becomes the run-as
+    identity of all triggers. Raises NoSuchFunction and the errors of `deploy`."""
     using = place.cluster
     if not tried:
         trial.try_out_configuration(place, name, values)
@@ -134,7 +127,6 @@ def configure(
 
 
 def _set_up(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
-    """The fields of a function that has the environment's lock; it is saved afterwards."""
     for setting in SETTINGS:
         if setting in values:
             setattr(function, setting, values[setting])
@@ -146,7 +138,7 @@ def _set_up(function: Function, place: EnvironmentRef, values: Mapping[str, Any]
 
 
 def _check_run_as(function: Function, using: str, by: Caller | None) -> None:
-    """Raises Forbidden unless `by` may stand behind all that runs the function by itself, as it does from now on."""
+    """Raises Forbidden unless `by` may be the run-as identity of the triggers."""
     ways = (
         schedules.trigger_kind(function),
         event_subscriptions.trigger_kind(function),
@@ -156,7 +148,6 @@ def _check_run_as(function: Function, using: str, by: Caller | None) -> None:
 
 
 def _store_related(function: Function, place: EnvironmentRef, values: Mapping[str, Any]) -> None:
-    """What is kept beside a function that was just saved."""
     secrets.set_values(function, values.get("secrets") or {}, place.cluster)
     if "secret_names" in values:
         secrets.set_names(function, values["secret_names"], place.cluster)
@@ -166,8 +157,7 @@ def _store_related(function: Function, place: EnvironmentRef, values: Mapping[st
 
 
 def check_function_quota(place: EnvironmentRef, count: int) -> None:
-    """Serialise deployments in the environment until the current transaction ends. Raises FunctionsQuotaReached unless
-    its plan allows `count` more functions."""
+    """Serialize deployments in the environment. Raises FunctionsQuotaReached for `count` more functions."""
     _lock(place.environment_id, place.cluster)
     _check_function_quota(place, count)
 
@@ -179,8 +169,7 @@ def _check_function_quota(place: EnvironmentRef, count: int) -> None:
 
 
 def activate(place: EnvironmentRef, name: str, version: int, *, actor: Caller | Actor) -> Function:
-    """Make another version the active one. Raises NoSuchFunction, NoSuchVersion, and Forbidden if the run-as identity
-    of its triggers lacks a permission."""
+    """Raises NoSuchFunction, NoSuchVersion, and Forbidden if the run-as identity lacks a permission."""
     using = place.cluster
     with transaction.atomic(using=using):
         function = function_of(place, name, lock=True)
@@ -201,8 +190,7 @@ def activate(place: EnvironmentRef, name: str, version: int, *, actor: Caller | 
 
 
 def stop_schedule(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
-    """Stop the function's schedule until it is set again, as operators may. No effect without a schedule. Raises
-    NoSuchFunction."""
+    """Stop the schedule until it is set again. Raises NoSuchFunction."""
     using = place.cluster
     with transaction.atomic(using=using):
         function = function_of(place, name, lock=True)
@@ -217,8 +205,7 @@ def stop_schedule(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
 
 
 def stop_events(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
-    """Stop the function's event triggers until its events are set again, as operators may. No effect without events.
-    Raises NoSuchFunction."""
+    """Stop the event triggers until they are set again. Raises NoSuchFunction."""
     using = place.cluster
     with transaction.atomic(using=using):
         function = function_of(place, name, lock=True)
@@ -234,8 +221,7 @@ def stop_events(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
 
 
 def delete_function(place: EnvironmentRef, name: str, *, actor: Caller | Actor) -> None:
-    """The function, its versions and secrets go for good, and its runs: none can be found from now on, however long it
-    takes to remove them all (`functions.deploy.deletion`). Raises NoSuchFunction."""
+    """Delete a function; its runs are invisible from now on (`functions.deploy.deletion`). Raises NoSuchFunction."""
     with transaction.atomic(using=place.cluster):
         function = function_of(place, name, lock=True)  # no run of it is begun from here on
         function_deletion.start(place.cluster, function.pk)
@@ -245,24 +231,21 @@ def delete_function(place: EnvironmentRef, name: str, *, actor: Caller | Actor) 
 
 
 def lock_functions(place: EnvironmentRef) -> None:
-    """Let no function of the environment change until the transaction at hand ends. Raises NoSuchEnvironment."""
+    """Lock the environment's functions until the transaction ends. Raises NoSuchEnvironment."""
     _lock(place.environment_id, place.cluster)
     functions = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
     list(functions.select_for_update().order_by("pk").values_list("pk", flat=True))
 
 
 def _lock(environment_id: str, using: str) -> None:
-    """One deployment of an environment at a time, until the transaction ends: for the quota and the version count.
-
-    Raises NoSuchEnvironment if the environment went meanwhile (`projects.directory.locks`).
-    """
+    """Lock for quota and version count. Raises NoSuchEnvironment."""
     environment_locks.lock_shared_in_region(environment_id, using)
     with connections[using].cursor() as cursor:
         advisory_locks.lock(cursor, LockSpace.NAMED, f"functions:{environment_id}")
 
 
 def _describe_triggers(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
-    """For the audit log, if the schedule or the events were set."""
+    """For the audit log, if they were set."""
     said: dict[str, Any] = {}
     if "schedule" in values:
         said |= {"schedule": function.schedule, "scheduled_as": function.scheduled_id}

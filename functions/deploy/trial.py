@@ -18,7 +18,7 @@ DEFAULT_MEMORY_MB: Final = 128
 
 
 def try_out(place: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
-    """Load the module of a deployment as a call would, and change nothing. Raises ValidationFailed."""
+    """Load a deployment's module. Raises ValidationFailed."""
     check_ceilings(place, values)
     known = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name).first()
     memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
@@ -26,7 +26,7 @@ def try_out(place: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None
 
 
 def try_out_configuration(place: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
-    """Load the active version with its new memory, if this changes. Raises ValidationFailed, NoSuchFunction."""
+    """Load the active version with a new memory limit. Raises ValidationFailed, NoSuchFunction."""
     check_ceilings(place, values)
     if "memory_mb" in values:
         function = function_of(place, name)
@@ -35,7 +35,7 @@ def try_out_configuration(place: EnvironmentRef, name: str, values: Mapping[str,
 
 
 def _try_to_load(place: EnvironmentRef, source: str, memory_mb: int, *, field: str = "source") -> None:
-    """Load the module as a call would. Raises ValidationFailed on `field` with the code's own words."""
+    """Raises ValidationFailed on `field` with the code's error."""
     key = f"deployment:{hashlib.sha256(source.encode()).hexdigest()}:{memory_mb}"
     program = Program(key, place.environment_id, source.encode(), memory_mb)
     try:
@@ -47,7 +47,7 @@ def _try_to_load(place: EnvironmentRef, source: str, memory_mb: int, *, field: s
 
 
 def warm(place: EnvironmentRef, function: Function, source_hash: str, source: str) -> None:
-    """Start a process for the first call, in the background; a full pool or a failure costs that call its start."""
+    """Start a process for the first call, in the background; failures only cost that call its start."""
     key = start.program_key(function.pk, function.active_version, source_hash, function.memory_mb)
     executor.warm(Program(key, place.environment_id, source.encode(), function.memory_mb))
 
