@@ -251,9 +251,7 @@ class PendingEvent(models.Model):
     """The event's: runs are made in this order, not by `id`, whose index spans all environments."""
 
     class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["event_id", "function_id"], name="heard_once"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["event_id", "function_id"], name="heard_once")]
         indexes: ClassVar = [models.Index(fields=["environment_id", "sequence"], name="heard_in_order")]
 
     def __str__(self) -> str:

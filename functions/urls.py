@@ -25,9 +25,7 @@ urlpatterns = [
         name="inbound-address",
     ),
     path(
-        "v1/inbound/<str:token>",
-        InboundViewSet.as_view({"get": "get", "post": "post", "head": "head"}),
-        name="inbound",
+        "v1/inbound/<str:token>", InboundViewSet.as_view({"get": "get", "post": "post", "head": "head"}), name="inbound"
     ),
     path("v1/functions/<str:name>/runs", RunViewSet.as_view({"get": "list"}), name="runs"),
     path("v1/functions/<str:name>/runs/<str:run_id>", RunViewSet.as_view({"get": "retrieve"}), name="run"),

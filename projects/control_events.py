@@ -36,7 +36,7 @@ class ControlEvent(models.Model):
                 fields=["cluster", "sequence"],
                 condition=models.Q(relayed_at__isnull=True),
                 name="control_event_waiting",
-            ),
+            )
         ]
 
     def __str__(self) -> str:

@@ -194,7 +194,7 @@ class StaffGrant(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.CheckConstraint(condition=models.Q(reason__regex=r"\S"), name="staff_grant_has_reason"),
+            models.CheckConstraint(condition=models.Q(reason__regex=r"\S"), name="staff_grant_has_reason")
         ]
 
     def __str__(self) -> str:

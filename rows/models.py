@@ -34,9 +34,7 @@ class CurrentVersion(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(
-                fields=["environment_id"],
-                name="current_version_indexes_due",
-                condition=models.Q(indexes_due=True),
+                fields=["environment_id"], name="current_version_indexes_due", condition=models.Q(indexes_due=True)
             )
         ]
 

@@ -14,9 +14,7 @@ from django.utils.html import format_html_join
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 from unfold.forms import BaseDialogForm
-from unfold.widgets import (
-    UnfoldAdminSelectWidget,
-)
+from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.audit import Actor
 from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link

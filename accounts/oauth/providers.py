@@ -124,11 +124,7 @@ def _problems(
             has_key=private_key is not None or (secret_follows and provider.client_auth != "none"),
         ),
         *client_secrets.problems(
-            provider.team_id,
-            provider.key_id,
-            private_key,
-            issuer=provider.issuer,
-            has_secret=client_secret is not None,
+            provider.team_id, provider.key_id, private_key, issuer=provider.issuer, has_secret=client_secret is not None
         ),
     ]
 

@@ -32,13 +32,7 @@ LEASE: Final = timedelta(minutes=2)
 _WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
 """Delays before the second, third, … attempt; the last one repeats until the email expires."""
 _NOTICES: Final = frozenset(
-    {
-        Kind.EMAIL_CHANGED,
-        Kind.PASSWORD_CHANGED,
-        Kind.IDENTITY_LINKED,
-        Kind.PROJECT_SUSPENDED,
-        Kind.PROJECT_RESUMED,
-    }
+    {Kind.EMAIL_CHANGED, Kind.PASSWORD_CHANGED, Kind.IDENTITY_LINKED, Kind.PROJECT_SUSPENDED, Kind.PROJECT_RESUMED}
 )
 _ANONYMOUS_REQUESTS: Final = frozenset({Kind.SIGN_UP, Kind.RESET_PASSWORD})
 """Several can be open for one email: an anonymous request must not invalidate an earlier link."""

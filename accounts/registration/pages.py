@@ -64,10 +64,7 @@ class NewPasswordForm(forms.Form):
 
 class AcceptForm(NewPasswordForm):
     name = forms.CharField(
-        label="Name",
-        required=False,
-        max_length=LONGEST_NAME,
-        widget=forms.TextInput(attrs={"autocomplete": "name"}),
+        label="Name", required=False, max_length=LONGEST_NAME, widget=forms.TextInput(attrs={"autocomplete": "name"})
     )
     field_order = ["name", "password", "again"]
 

@@ -31,11 +31,7 @@ def request_sign_up(
         user_service.check_room(pool.id, pool.most_users)
     admit()
     email_outbox.write(
-        Kind.SIGN_UP,
-        pool_id=pool.id,
-        recipient=recipient,
-        name=name,
-        password_hash=passwords.hashed(password),
+        Kind.SIGN_UP, pool_id=pool.id, recipient=recipient, name=name, password_hash=passwords.hashed(password)
     )
 
 

@@ -122,9 +122,7 @@ def refresh(text: str, *, device: Device) -> Grant:
         session = (
             Session.objects.select_for_update(of=("self",))
             .select_related("user")
-            .annotate(
-                is_live=Q(revoked_at__isnull=True, expires_at__gt=Now(), user__disabled_at__isnull=True),
-            )
+            .annotate(is_live=Q(revoked_at__isnull=True, expires_at__gt=Now(), user__disabled_at__isnull=True))
             .filter(family_hash=offered.family_hash)
             .first()
         )

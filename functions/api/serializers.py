@@ -18,8 +18,7 @@ from platform_site.identity.plans import most_of
 from rows.outbox.fields import EventsField
 
 _HOST: Final = re.compile(
-    r"(?=.{1,253}(:|$))[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*(:\d{1,5})?",
-    re.ASCII,
+    r"(?=.{1,253}(:|$))[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*(:\d{1,5})?", re.ASCII
 )
 _SECRET: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 MAX_SOURCE_BYTES: Final = 512 * 1024

@@ -149,11 +149,7 @@ class FunctionViewSet(NamedViewSet):
 
 
 class RunViewSet(NamedViewSet):
-    required_scopes = {
-        "list": "functions:read",
-        "retrieve": "functions:read",
-        "cancel": "functions:invoke",
-    }
+    required_scopes = {"list": "functions:read", "retrieve": "functions:read", "cancel": "functions:invoke"}
     query_parameters = {"list": frozenset({"status", "trigger", "limit"})}
     also_raises = {"cancel": (RunEnded,)}
 

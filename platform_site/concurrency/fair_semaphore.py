@@ -71,13 +71,7 @@ class FairSemaphore:
     At most `line` operations wait. Thread-safe."""
 
     def __init__(
-        self,
-        most: int,
-        *,
-        each: int,
-        firm: float,
-        line: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, most: int, *, each: int, firm: float, line: int | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.most, self.firm = most, firm
         self._each, self._most_waiting, self._clock = each, line, clock

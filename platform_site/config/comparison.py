@@ -80,18 +80,12 @@ def plan(place: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:
 def _check_limits(place: EnvironmentRef, now: Configuration, parts: Item) -> None:
     """The plan's limits, which existing items may exceed. The schema checks its own."""
     limits = plan_limits(place.plan)
-    for part, most in (
-        ("functions", limits.functions_per_environment),
-        ("webhooks", limits.webhooks_per_environment),
-    ):
+    for part, most in (("functions", limits.functions_per_environment), ("webhooks", limits.webhooks_per_environment)):
         if part in parts and len(parts[part]) > max(most, len(now.parts[part])):
             raise QuotaExceeded(f"The plan allows {most} {part} in an environment.")
     over = [
         FieldError(f"{ROOT}.functions.{name}.{setting}", "over_plan", f"The plan allows at most {most}.")
-        for setting, most in (
-            ("timeout_ms", limits.function_timeout_ms),
-            ("memory_mb", limits.function_memory_mb),
-        )
+        for setting, most in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb))
         for name, item in parts.get("functions", {}).items()
         if item.get(setting, 0) > max(most, now.parts["functions"].get(name, {}).get(setting, 0))
     ]
@@ -165,11 +159,7 @@ def _compare_auth(now: Item, wanted: Item, found: Plan) -> None:
 
 
 def _items(
-    part: str,
-    now: Mapping[str, Item],
-    wanted: Mapping[str, Item],
-    trust: frozenset[str],
-    defaults: Item | None = None,
+    part: str, now: Mapping[str, Item], wanted: Mapping[str, Item], trust: frozenset[str], defaults: Item | None = None
 ) -> Iterator[Change]:
     for name in sorted(now.keys() | wanted.keys()):
         path = f"{part}.{name}"

@@ -70,12 +70,7 @@ def _source(
 
 
 def apply(
-    place: EnvironmentRef,
-    plan_id: str,
-    *,
-    confirm: Collection[str],
-    resolve: Mapping[str, Any] | None,
-    caller: Caller,
+    place: EnvironmentRef, plan_id: str, *, confirm: Collection[str], resolve: Mapping[str, Any] | None, caller: Caller
 ) -> tuple[StoredPlan, Outcome]:
     stored = plans.find(place, plan_id)
     current.require_scopes(caller, write_scopes(stored.parts, stored.document))

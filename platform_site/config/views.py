@@ -166,11 +166,7 @@ class ConfigViewSet(ApiViewSet):
         if "version" in values:
             return service.plan_version(self.place, values["version"], self.caller)
         return service.plan_merge(
-            self.place,
-            values["from"],
-            include=values["include"],
-            resolve=values.get("resolve", {}),
-            caller=self.caller,
+            self.place, values["from"], include=values["include"], resolve=values.get("resolve", {}), caller=self.caller
         )
 
     def _impact(self, planned: Planned) -> list[dict[str, Any]]:

@@ -25,8 +25,7 @@ def use_json(value: bool) -> bool:
 
 
 Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON value, also for errors.", callback=use_json, is_eager=True),
+    bool, typer.Option("--json", help="Print one JSON value, also for errors.", callback=use_json, is_eager=True)
 ]
 
 

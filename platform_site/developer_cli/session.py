@@ -10,8 +10,7 @@ from platform_site.developer_cli.failures import Exit, Failure
 
 LOCAL_URL = "http://127.0.0.1:8000"
 Environment = Annotated[
-    str | None,
-    typer.Option("--environment", "-e", help="Name or id of an environment, instead of the linked one."),
+    str | None, typer.Option("--environment", "-e", help="Name or id of an environment, instead of the linked one.")
 ]
 
 

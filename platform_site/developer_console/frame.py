@@ -180,10 +180,7 @@ def _refused(request: HttpRequest, refusal: Refused) -> HttpResponse:
         shown = json.dumps({"console:refused": text})  # ASCII, as headers are
         return HttpResponse(status=refusal.status, headers={"HX-Reswap": "none", "HX-Trigger": shown})
     return render(
-        request,
-        "console/refused.html",
-        {"refusal": refusal, "request_id": current_request_id()},
-        status=refusal.status,
+        request, "console/refused.html", {"refusal": refusal, "request_id": current_request_id()}, status=refusal.status
     )
 
 

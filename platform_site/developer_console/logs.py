@@ -15,10 +15,7 @@ from platform_site.http import exact_json
 from platform_site.identity import ids
 from projects.directory.environments import place_of
 
-_PERIOD: Final = (
-    Field("since", "Since (UTC)", "datetime-local"),
-    Field("until", "Until (UTC)", "datetime-local"),
-)
+_PERIOD: Final = (Field("since", "Since (UTC)", "datetime-local"), Field("until", "Until (UTC)", "datetime-local"))
 _REQUESTS: Final = (
     Field("status", "Status", placeholder="4xx or 404"),
     Field(
@@ -42,11 +39,7 @@ _AUDIT: Final = (
     Field("environment", "Environment id", placeholder="env_…"),
     *_PERIOD,
 )
-_SEEN_WITH: Final = {
-    "logs:read": {"request"},
-    "webhooks:read": {"event", "delivery"},
-    "functions:read": {"run"},
-}
+_SEEN_WITH: Final = {"logs:read": {"request"}, "webhooks:read": {"event", "delivery"}, "functions:read": {"run"}}
 _MOMENTS: Final = ("since", "until")
 
 

@@ -63,10 +63,7 @@ def run(options: argparse.Namespace) -> int:
     layout = Layout(options.data_dir.expanduser().resolve())
     try:
         layout.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (
-            DataDirLock(layout.lock_file) as lock,
-            contextlib.ExitStack() as stack,
-        ):
+        with DataDirLock(layout.lock_file) as lock, contextlib.ExitStack() as stack:
             listeners = _listen(options.host, options.port, options.workers)
             for listener in listeners:
                 stack.enter_context(listener)

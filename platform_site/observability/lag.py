@@ -79,11 +79,7 @@ class Lag(Collector):
             GaugeMetricFamily(
                 f"platform_oldest_{what}_seconds", f"How long the oldest {that} waits.", labels=["region"]
             )
-            for what, that in (
-                ("event", "event not yet relayed"),
-                ("delivery", "delivery due"),
-                ("run", "queued run"),
-            )
+            for what, that in (("event", "event not yet relayed"), ("delivery", "delivery due"), ("run", "queued run"))
         ]
         attempts = GaugeMetricFamily(
             "platform_recent_delivery_attempts",

@@ -33,9 +33,7 @@ class LogEntry(models.Model):
             models.Index(fields=["environment_id", "-at", "-id"], name="log_of_environment"),
             models.Index(fields=["request_id", "-at", "-id"], name="log_of_request"),
             models.Index(
-                fields=["environment_id", "-at", "-id"],
-                condition=models.Q(status__gte=ERROR),
-                name="log_of_errors",
+                fields=["environment_id", "-at", "-id"], condition=models.Q(status__gte=ERROR), name="log_of_errors"
             ),
         ]
 

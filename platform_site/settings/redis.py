@@ -47,12 +47,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_keepalive": True,
     "socket_keepalive_options": {
         getattr(socket, name): value
-        for name, value in {
-            "TCP_KEEPIDLE": 5,
-            "TCP_KEEPINTVL": 2,
-            "TCP_KEEPCNT": 3,
-            "TCP_USER_TIMEOUT": 10_000,
-        }.items()
+        for name, value in {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}.items()
         if hasattr(socket, name)
     },
 }

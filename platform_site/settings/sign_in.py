@@ -10,10 +10,7 @@ PASSWORD_HASHERS = ["accounts.users.passwords.Argon2idHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "accounts.staff.password_validators.NotBlank"},
     {"NAME": "accounts.staff.password_validators.NotTooLong"},
-    {
-        "NAME": "accounts.staff.password_validators.NotLikeTheUser",
-        "OPTIONS": {"user_attributes": ("email", "name")},
-    },
+    {"NAME": "accounts.staff.password_validators.NotLikeTheUser", "OPTIONS": {"user_attributes": ("email", "name")}},
     {"NAME": "accounts.staff.password_validators.LongEnough", "OPTIONS": {"min_length": 8}},
     {"NAME": "accounts.staff.password_validators.NotCommon"},
     {"NAME": "accounts.staff.password_validators.ChangeEndsSessions"},

@@ -231,8 +231,7 @@ class MemberViewSet(ApiViewSet):
 
     @idempotent()
     @extend_schema(
-        request=serializers.NewMember,
-        responses={201: serializers.MemberDetail, 202: serializers.MemberInvitation},
+        request=serializers.NewMember, responses={201: serializers.MemberDetail, 202: serializers.MemberInvitation}
     )
     def create(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Give the account with this e-mail a role in the project. Owners only.

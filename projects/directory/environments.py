@@ -100,7 +100,5 @@ def may_invite(project_id: str | None, account_id: str | None) -> bool:
     if account_id is None:
         return live.exists()
     return live.filter(
-        memberships__role=Member.Role.OWNER,
-        memberships__user_id=account_id,
-        memberships__user__disabled_at=None,
+        memberships__role=Member.Role.OWNER, memberships__user_id=account_id, memberships__user__disabled_at=None
     ).exists()

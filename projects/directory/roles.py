@@ -11,14 +11,7 @@ BY_ROLE: Final[dict[ProjectRole, frozenset[str]]] = {
     # Members and the keys of others are no scopes: the services of those two ask for the role itself.
     "developer": EVERYTHING - {"projects:delete"},
     "viewer": frozenset(
-        {
-            "projects:read",
-            "environments:read",
-            "schema:read",
-            "rows:read",
-            "webhooks:read",
-            "functions:read",
-        }
+        {"projects:read", "environments:read", "schema:read", "rows:read", "webhooks:read", "functions:read"}
     ),
 }
 """An account's scopes in an environment. `rows:bypass_rules` is only there to be granted to keys."""

@@ -18,12 +18,7 @@ from projects.services.members import check_quota, create_membership
 
 
 def invite_member(
-    project_id: str,
-    *,
-    email: str,
-    role: ProjectRole,
-    actor: Caller | Actor,
-    admit: Callable[[], None] = lambda: None,
+    project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor, admit: Callable[[], None] = lambda: None
 ) -> AccountEmail:
     """Invite an email without an account, replacing an earlier invitation. `admit` runs when all else is valid, and may
     raise (a rate limit). Raises NoSuchProject, NoSuchAccount, ValidationFailed, MembersQuotaReached."""

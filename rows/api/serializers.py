@@ -112,10 +112,7 @@ class Operation(Described):
         "properties": {
             "op": {"type": "string", "enum": ["insert", "update", "upsert", "delete"]},
             "table": {"type": "string"},
-            "id": {
-                "oneOf": [{"type": "string"}, _REFERENCE],
-                "description": "The row to update or delete.",
-            },
+            "id": {"oneOf": [{"type": "string"}, _REFERENCE], "description": "The row to update or delete."},
             "values": _CELLS,
             "on_conflict": {"type": "string", "description": "Only upsert: `id` or the columns of a unique."},
             "if_match": {"type": "string", "description": "Only update and delete: the row's ETag."},

@@ -116,13 +116,7 @@ class Payloads:
         shown_new, shown_old = trimmed(readable_new, columns), trimmed(readable_old, columns)
         shown = {*(shown_new or {}), *(shown_old or {})}
         changed = [name for name in data.get("changed") or [] if name in shown]
-        return {
-            "table": table,
-            "id": data["id"],
-            "record": shown_new,
-            "old_record": shown_old,
-            "changed": changed,
-        }
+        return {"table": table, "id": data["id"], "record": shown_new, "old_record": shown_old, "changed": changed}
 
     def visible_cells(
         self, environment: schema_cache.CompiledSchema, table: str, record: Mapping[str, Any]

@@ -26,8 +26,7 @@ _TOO_LONG: Final = "A step of the change took too long. Nothing was changed; mak
 
 def _invalid(error: InvalidDocument) -> ApiError:
     return errors.ValidationFailed(
-        "The schema document is not valid.",
-        fields=[of_document(found) for found in error.errors],
+        "The schema document is not valid.", fields=[of_document(found) for found in error.errors]
     )
 
 

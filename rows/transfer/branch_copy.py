@@ -68,10 +68,7 @@ def copy_rows(
             names = columns_of(table)
             cursor.execute(
                 sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(
-                    sql.Identifier(into, table.name),
-                    names,
-                    names,
-                    sql.Identifier(source.environment_id, table.name),
+                    sql.Identifier(into, table.name), names, names, sql.Identifier(source.environment_id, table.name)
                 )
             )
             failpoints.reach("branch.between_tables")

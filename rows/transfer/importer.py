@@ -328,7 +328,5 @@ def _staged(column: Column) -> sql.Composed:
     type_ = SQL_TYPES[column.type]
     collation = sql.SQL(" COLLATE {}").format(sql.Identifier(table_models.COLLATION))
     return sql.SQL("{} {}{}").format(
-        sql.Identifier(column.name),
-        sql.SQL(type_),
-        collation if type_ in ("text", "text[]") else sql.SQL(""),
+        sql.Identifier(column.name), sql.SQL(type_), collation if type_ in ("text", "text[]") else sql.SQL("")
     )

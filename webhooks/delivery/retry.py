@@ -11,11 +11,7 @@ JITTER: Final = 0.2
 
 
 def delay_after(
-    attempts: int,
-    *,
-    draw: float,
-    retry_after: timedelta | None = None,
-    schedule: tuple[timedelta, ...] = SCHEDULE,
+    attempts: int, *, draw: float, retry_after: timedelta | None = None, schedule: tuple[timedelta, ...] = SCHEDULE
 ) -> timedelta | None:
     """The wait after the `attempts`th failed attempt (from 1); None if exhausted. `draw`, uniform in [0, 1), spreads it
     by ±20 %. `retry_after` is honoured within [d, 2d] of the scheduled d."""

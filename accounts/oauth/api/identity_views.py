@@ -31,9 +31,7 @@ class IdentityViewSet(ApiViewSet):
 
     @idempotent()
     @extend_schema(
-        operation_id="linkIdentity",
-        request=serializers.LinkIdentityInput,
-        responses={201: serializers.IdentityDetail},
+        operation_id="linkIdentity", request=serializers.LinkIdentityInput, responses={201: serializers.IdentityDetail}
     )
     def create(self, request: Any) -> HttpResponse:
         """Link another identity provider to the caller's account. The owner is notified by email.

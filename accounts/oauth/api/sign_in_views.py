@@ -232,8 +232,7 @@ def _set_cookie(response: HttpResponse, request: HttpRequest, flow: Flow, state:
 
 def _logged(application: _Application, error: errors.FlowError, environment_id: str | None) -> HttpResponse:
     log.info(
-        "sign-in by a provider refused",
-        extra={"code": error.code, "why": error.why, "environment_id": environment_id},
+        "sign-in by a provider refused", extra={"code": error.code, "why": error.why, "environment_id": environment_id}
     )
     return application.told_error(error)
 

@@ -98,10 +98,7 @@ def _change_limits(console: Console, name: str) -> dict[str, Any]:
     body: dict[str, Any] = {
         key: forms.integer_of(asked.get(key, "")) for key in ("timeout_ms", "memory_mb", "attempts")
     }
-    body |= {
-        "invoke": asked.get("invoke") or None,
-        "allowed_hosts": forms.lines_of(asked.get("allowed_hosts", "")),
-    }
+    body |= {"invoke": asked.get("invoke") or None, "allowed_hosts": forms.lines_of(asked.get("allowed_hosts", ""))}
     forms.refuse_stale(
         console, asked.get("seen"), forms.fingerprint(_limits_of(console.api("GET", path_of(name)).data))
     )

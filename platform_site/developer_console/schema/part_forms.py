@@ -34,10 +34,7 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 def fields_of(document: Any, part: Part) -> list[Field]:
     if part.kind == "table":
-        return [
-            Field("part_name", "Table name"),
-            Field("part_id_prefix", "Prefix of ids", placeholder="row_"),
-        ]
+        return [Field("part_name", "Table name"), Field("part_id_prefix", "Prefix of ids", placeholder="row_")]
     if part.kind == "column":
         return _column_fields(document)
     if part.kind == "unique":

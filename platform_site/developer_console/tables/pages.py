@@ -125,11 +125,7 @@ def _with_user_id(console: Console, name: str) -> str:
 
 
 def _shown(
-    console: Console,
-    row: dict[str, Any],
-    columns: list[Column],
-    labels: Labels,
-    seen: dict[str, Any] | None,
+    console: Console, row: dict[str, Any], columns: list[Column], labels: Labels, seen: dict[str, Any] | None
 ) -> dict[str, Any]:
     values = row["values"]
     as_seen = values if seen is None else seen.get(values["id"])

@@ -7,7 +7,7 @@ from rows.schema.model import Column, ColumnType
 
 _FRAGMENTS: Final[dict[ColumnType, tuple[str, str]]] = {
     # PostgreSQL trims the fraction and follows the session's zone; these are always UTC, Z and six digits.
-    "timestamp": ("to_char(", " AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"),
+    "timestamp": ("to_char(", " AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')")
 }
 
 
