@@ -8,7 +8,7 @@ from platform_site.http.models import public_id
 
 
 class Function(models.Model):
-    """A function with its schedule (`functions.triggers.schedules`) and event triggers (`….event_subscriptions`)."""
+    """A function with its schedule and event triggers (`functions.triggers`)."""
 
     class Stopped(models.TextChoices):
         CALLER_GONE = "caller_gone"

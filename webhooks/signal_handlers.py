@@ -154,7 +154,7 @@ def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
 
 
 def delete_all(environment_id: str, cluster: str) -> None:
-    """If interrupted, `retention.remove_deleted` and `….orphaned_rows` continue."""
+    """If interrupted, `retention.remove_deleted` continues, and events are found as orphaned rows."""
     while not delete_batch(environment_id, cluster):
         pass
 

@@ -15,7 +15,7 @@ USER: Final = "user"
 MEMBER: Final = "member"
 SERVER: Final = "server"
 ANONYMOUS: Final = "anonymous"
-"""The role of callers with a publishable key. Users cannot have it (`….service.RESERVED_ROLES`)."""
+"""The role of callers with a publishable key. Users cannot have it."""
 
 RoleKey = str
 """`all`, `server`, `member`, `viewer`, `anonymous`, `user`, or `user:<role>` if a table names that role."""

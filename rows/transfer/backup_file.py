@@ -105,7 +105,7 @@ class Writer:
 
 
 class Archive:
-    """A backup opened for reading; trust it after `verify`. Raises Damaged, UnsupportedFormat, OSError."""
+    """A backup opened for reading; trust it after `verify`. Raises DamagedArchive, UnsupportedFormat, OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -158,7 +158,7 @@ class Archive:
                 pass
 
     def read(self, name: str, progress: Progress = lambda count: None) -> Iterator[bytes]:
-        """A member in pieces. Raises Damaged, at the latest after the last one."""
+        """A member in pieces. Raises DamagedArchive, at the latest after the last one."""
         expected = self.members.get(name)
         if expected is None:
             raise DamagedArchive(f"it has no {name}")

@@ -43,7 +43,7 @@ def restore_as_branch(
     content: Content, project_id: str, name: str, *, actor: Caller | Actor, progress: Progress = lambda count: None
 ) -> tuple[EnvironmentRef, Summary]:
     """A new preview branch of production with the backup. References to deleted users are resolved if possible. Raises
-    Damaged, TablesQuotaReached, QuotaExceeded, and what `projects.filled_branch` raises."""
+    DamagedArchive, TablesQuotaReached, QuotaExceeded, and what `projects.services.filled_branch` raises."""
     origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
     with projects.filled_branch(project_id, name=name, actor=actor, **origin) as place:
         schema_service.hold_to_plan(place, EMPTY, content.schema)
@@ -69,7 +69,7 @@ def restore_into(
 ) -> Summary:
     """Make the backup the environment's next schema version: loaded beside the live tables, then exchanged. Resolves
     references to deleted users if possible; restores webhooks and functions only if there are none. Raises NotEmpty
-    unless `replace`, Damaged, TablesQuotaReached, QuotaExceeded, LockNotWon, DatabaseError."""
+    unless `replace`, DamagedArchive, TablesQuotaReached, QuotaExceeded, LockNotWon, DatabaseError."""
     try:
         summary, due = _restore_into(content, place, replace, actor, progress)
     except BaseException:

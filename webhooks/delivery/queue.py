@@ -123,7 +123,7 @@ _CLAIMS_OF_THE_FIRST: Final = _SQL["claims_of_the_first"]
 
 def wait_for_claims(using: str, *webhook_ids: str) -> None:
     """Return when no attempt of these webhooks that was claimed before can start: once nothing is claimed (if that can
-    be checked), else after START_WITHIN and UNDER_WAY. Call it after the commit that disabled them. Raises
+    be checked), else after START_WITHIN and CLAIM_LATENCY_ALLOWANCE. Call it after their commit. Raises
     DatabaseError if that takes as long."""
     server_hints.will_block()
     end = time.monotonic() + (START_WITHIN + CLAIM_LATENCY_ALLOWANCE).total_seconds()
