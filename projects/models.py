@@ -33,6 +33,7 @@ class Project(models.Model):
     name = models.CharField(max_length=64)
     region = models.CharField(max_length=20, choices=Region.choices, default=Region.US_EAST_1)
     cluster = models.CharField(max_length=40)
+    """The database alias that holds the project."""
     plan = models.CharField(max_length=10, choices=Plan.choices, default=Plan.FREE)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.ForeignKey(

@@ -42,7 +42,9 @@ class Webhook(models.Model):
     drop_before = models.DateTimeField(null=True)
     """Waiting deliveries from before are to be dropped; nothing is sent until then (`webhooks.delivery.reconciler`)."""
     recover_from = models.DateTimeField(null=True)
+    """Failed deliveries since then are to be resent; advances meanwhile."""
     recover_until = models.DateTimeField(null=True)
+    """… if their last attempt was before this time."""
     deleted_at = models.DateTimeField(null=True)
     """No attempt starts any more; a periodic job removes it."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)

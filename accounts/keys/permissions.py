@@ -26,8 +26,10 @@ class KeyAuthority:
     account_id: str | None
     """The owner of account keys; None for an environment's."""
     made_by: str | None
+    """Only keys that this account made; None for all."""
     grantable: frozenset[str]
     most: int
+    """Maximum number of keys, expired ones included."""
     until: datetime | None = None
 
     @property

@@ -40,6 +40,7 @@ class Flow:
     nonce: str
     code_verifier: str
     expires_at: int
+    """Unix seconds."""
     links: bool = False
     """Link an identity to an account, instead of signing in (`accounts.oauth.proofs`)."""
 

@@ -27,6 +27,7 @@ class Proof:
     environment_id: str | None
     code_challenge: str
     expires_at: int
+    """Unix seconds."""
     issuer: str | None = None
 
 

@@ -23,6 +23,7 @@ class Identity:
     kind: CallerKind
     id: str
     expires_at: float | None
+    """Unix seconds; None for a key without expiry."""
     session_id: str | None = None
     account_id: str | None = None
     """None for app users and environment keys."""

@@ -44,6 +44,7 @@ Status = Literal["applied", "completing"]
 class Outcome:
     status: Status
     version: str | None
+    """Of the plan's parts; None while completing."""
 
 
 def apply(

@@ -45,6 +45,7 @@ class Configuration:
 
     parts: dict[str, Any]
     secrets: frozenset[str] = field(default_factory=frozenset)
+    """`function.NAME` of each secret with a value."""
 
     @property
     def version(self) -> str:

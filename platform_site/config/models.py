@@ -61,6 +61,7 @@ class MergeBase(models.Model):
     """The last common state of a branch and another environment."""
 
     environment_id = models.CharField(max_length=30)
+    """The branch."""
     other_id = models.CharField(max_length=30, db_index=True)
     parts = models.JSONField()
     names = models.JSONField()

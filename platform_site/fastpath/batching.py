@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 Thing = TypeVar("Thing")
 
 PAUSE: Final = 0.05
+"""Seconds to gather items."""
 
 
 class Batch(Generic[Thing]):

@@ -15,7 +15,9 @@ _Head = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class _Route:
     literals: tuple[tuple[int, str], ...]
+    """Words at these places, after the first two."""
     variables: tuple[tuple[int, str], ...]
+    """Places of variables, and their names."""
     match: dict[str, Any]
 
     def resolve(self, words: list[str]) -> ResolverMatch | None:

@@ -56,6 +56,7 @@ class EnvironmentRef:
     cluster: str
     plan: str
     pool_id: str
+    """The environment whose users sign in here: itself, or a branch's source."""
     role: ProjectRole | None = None
     allowed_origins: tuple[str, ...] = ()
     """`("*",)` for all, else exact origins."""

@@ -43,6 +43,7 @@ class AvailabilityWatch:
         """By waiting thread or loop request, since when (monotonic) and its connection (None: connecting)."""
         self._progress_at = 0.0
         self._usual = 0.0
+        """Moving average of a statement's seconds."""
         self._is_asked = False
         self.is_away = False
 

@@ -35,6 +35,7 @@ _LOOK_AT_REPLICA: Final = f"SELECT ({_IDENTITY}), ({REACHED})"
 _LOOK_AT_PRIMARY: Final = f"SELECT ({_IDENTITY}), ({_WRITTEN})"
 _LOOKS_IN_A_LIMIT: Final = 4
 _REMEMBERED: Final = 60.0
+"""Seconds of samples."""
 _MARK_SECONDS: Final = 3600
 
 State = Literal["ok", "lagging", "down", "primary", "foreign"]

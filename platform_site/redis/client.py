@@ -43,10 +43,12 @@ class Store:
         """Also after a fork, without the parent's connections and threads."""
         self._idle: SimpleQueue[Connection | NoConnection] = SimpleQueue()
         self._lines = 0
+        """Idle, used or being made."""
         self._lock = threading.Lock()
         self._open_until = 0.0
         """The circuit breaker is open until then; 0 if closed."""
         self._pending: dict[str, tuple[float, bytes]] = {}
+        """By key, commands of unwritten marks, with their expiry."""
         self._writer: threading.Thread | None = None
         self._in_vain_until = 0.0
         self._of_loop: LoopConnection | None = None

@@ -27,6 +27,7 @@ _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Peer = tuple[str, str, int]
+"""The client's IP, and the local IP and port."""
 
 
 class RequestTimeout(errors.ApiError):

@@ -22,6 +22,7 @@ class OrphanedSchema:
     made_at: datetime
     tables: int
     size: int
+    """Bytes of its tables without indexes."""
 
 
 def describe(environment_id: str, cluster: str) -> OrphanedSchema:

@@ -32,7 +32,9 @@ MOST_EFFORT: Final = 3_000_000
 _QUERY: Final = 3_000
 """Steps per query for a relation: about a millisecond."""
 _KNOWN: Final = 2
+"""Steps for a cached relation."""
 _ROW: Final = 30
+"""Steps per related row."""
 _BYTES: Final = 4
 """Bytes of related rows' long cells per step: 12 MB per event."""
 _SIZE: Final = "_size"

@@ -20,6 +20,7 @@ class OldNames:
 
     tables: Mapping[str, str | None]
     columns: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    """By old table, without those of dropped tables."""
 
     def in_pattern(self, pattern: str) -> str | None:
         table = pattern.partition(".")[0]

@@ -42,6 +42,7 @@ class WriteRule:
     set: Mapping[str, Operand | None] = field(default_factory=dict, hash=False)
     columns: frozenset[str] = frozenset()
     where_clauses: tuple[Clause, ...] = ()
+    """Of the rule's `where`, without the read rule."""
     check_clauses: tuple[Clause, ...] = ()
 
 

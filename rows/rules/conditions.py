@@ -68,6 +68,8 @@ class Path(_Hashed):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
+    """Value `index` of the filter, bound as `type`."""
+
     index: int
     type: Type
 

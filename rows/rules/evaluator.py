@@ -36,7 +36,9 @@ Row = Mapping[str, Any]
 
 _SEPARATOR: Final = "\x1f"
 _NODE: Final = 3
+"""Steps per node of a condition."""
 _AT_ONCE: Final = 2
+"""List items compared in one step."""
 
 
 def _no_variable(variable: Variable) -> Any:
@@ -232,8 +234,10 @@ class _Piece:
         self.length = len(letters)
         self.is_plain = None not in letters
         self._words: list[tuple[int, str]] = []
+        """Runs of letters with their offsets."""
         self._any = sum(1 << at for at, letter in enumerate(letters) if letter is None)
         self._masks: dict[str, int] = {}
+        """By letter, the bits of its positions."""
         for at, letter in enumerate(letters):
             if letter is None:
                 continue

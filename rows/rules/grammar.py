@@ -62,8 +62,10 @@ class _Reader(OperandReader):
     def __init__(self, resolver: NameResolver, table: str, use: Use) -> None:
         super().__init__(resolver, table, use)
         self.expanding: list[str] = []
+        """The enclosing named conditions, outermost first."""
         self.nodes = 0
         self.is_loose = False
+        """A condition became TRUE or FALSE, so values may be unused."""
 
     def condition(self, table: str, document: Any, path: str, depth: int) -> Condition:
         if not isinstance(document, Mapping):

@@ -165,6 +165,7 @@ class RuleSpec:
 
 
 Rules = Mapping[str, Mapping[Action, tuple[RuleSpec, ...]]]
+"""Role → action → rules; only `read` may have several."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ class TableReader:
         self.columns: dict[str, Column] = {}
         self._column_reader = ColumnReader(reader)
         self.spelled: dict[str, str] = {column.name: column.name for column in IMPLICIT}
+        """Every spelling of a column, also of unreadable ones, to its name."""
         self.id_prefix = self._id_prefix()
         self.renamed_from = reader.renamed_from(path, self.raw, "table")
         self._read_columns()

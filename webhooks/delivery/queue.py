@@ -18,6 +18,7 @@ from platform_site.postgres import sql_files
 from projects.provisioning.suspension import suspended_in
 
 LEASE: Final = timedelta(seconds=30)
+"""Twice the longest attempt."""
 START_WITHIN: Final = timedelta(seconds=1)
 """A claim that has not started by then is released."""
 CLAIM_LATENCY_ALLOWANCE: Final = timedelta(seconds=0.25)
@@ -26,6 +27,7 @@ POLL_INTERVAL: Final = 0.05
 CANDIDATE_LIMIT: Final = 500
 """The longest-due deliveries that a claim examines."""
 ORDERED_CANDIDATE_LIMIT: Final = 2000
+"""Due deliveries of a webhook with `ordering: "row"` that a claim examines, to find other rows behind those of one."""
 
 MAX_CLAIM_BYTES: Final = 8 * 2**20
 """Bytes of bodies of one claim, which are in memory until delivered; the last one may exceed it."""
@@ -49,6 +51,7 @@ class ClaimedDelivery:
     sealed_previous_secret: bytes | None
     previous_secret_until: datetime | None
     claimed_at: datetime
+    """In the database's time."""
     stopwatch: float
 
     def age(self) -> timedelta:

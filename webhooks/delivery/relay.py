@@ -49,6 +49,7 @@ class RelayResult:
 
 _expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
 _last: Final[dict[str, str]] = {}
+"""By region, the environment of the last event."""
 
 
 def relay_batch(using: str, *, batch: int = BATCH) -> RelayResult:

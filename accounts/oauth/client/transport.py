@@ -60,6 +60,7 @@ class _Cooldowns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: LRUCache[str, tuple[int, float]] = LRUCache(_MAX_COOLDOWNS)
+        """The number of failures in a row, and the end of the cooldown."""
 
     def check(self, provider_id: str) -> None:
         with self._lock:

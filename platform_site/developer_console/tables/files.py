@@ -63,6 +63,7 @@ def _ndjson(rows: list[dict[str, Any]]) -> str:
 class Report:
     inserted: int = 0
     rejected: list[tuple[int, str]] = field(default_factory=list)
+    """Line numbers and reasons."""
     stopped: str | None = None
     skipped: list[str] = field(default_factory=list)
 

@@ -21,8 +21,10 @@ from platform_site.observability.metrics import reads_only
 from platform_site.postgres import replicas
 
 LIMIT: Final = 2.0
+"""Seconds per dependency."""
 WORKERS: Final = "workers"
 FRESH: Final = 1.0
+"""Seconds that a result is cached."""
 
 Check = Callable[[], None]
 

@@ -31,8 +31,11 @@ class NewUnique:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
+    """A column that existing rows may have no value for."""
+
     table: str
     column: str | None
+    """None for a new column: then no row may exist."""
     path: str
 
 
@@ -59,7 +62,9 @@ class Plan:
     new_uniques: tuple[NewUnique, ...]
     """Those over existing columns (`rows.migrate.concurrent_unique_indexes`)."""
     exclusive: frozenset[str]
+    """Altered tables, by old name."""
     guarded: frozenset[str]
+    """Targets of new foreign keys, by old name."""
 
     @property
     def is_empty(self) -> bool:

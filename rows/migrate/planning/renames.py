@@ -42,6 +42,7 @@ _CONVERSIONS: Final[Mapping[tuple[ColumnType, ColumnType], Conversion]] = {
 class Statement:
     operation: str
     table: str
+    """By its old name."""
     text: str
 
 
