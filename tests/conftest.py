@@ -1,9 +1,10 @@
 """The cast and the fixtures every test may use."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import hypothesis
 import pytest
@@ -44,18 +45,37 @@ END $$
 """
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Faults, and what drives the whole service, are exhaustive. They come first: their files are long, and a long file
-    at the end would occupy one process while the others have nothing left to do."""
+_FILES_OF_SERVED: Final[set[Path]] = set()
+"""Files with a test that uses `served`."""
+
+
+@pytest.hookimpl(wrapper=True)  # marks before pytest selects by markers, and sorts after pytest-django does
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> Generator[None]:
+    """Faults, and what drives the whole service, are exhaustive. Their files come first, for they are long, and a long file
+    at the end would occupy one process while the others have nothing left to do. Those that share one service are the
+    very first, so that it can end after them."""
+    exhaustive = set()
     for item in items:
+        if "served" in item.fixturenames:
+            _FILES_OF_SERVED.add(item.path)
         if (
             item.path.parent.name in _EXHAUSTIVE_FOLDERS
             or item.get_closest_marker("served")
             or ("served" in item.fixturenames)
         ):
             item.add_marker("exhaustive")
-    items.sort(key=lambda item: item.get_closest_marker("exhaustive") is None)
+            exhaustive.add(item.path)
+    yield
+    items.sort(key=lambda item: (item.path not in _FILES_OF_SERVED, item.path not in exhaustive))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Function | None) -> Generator[None]:
+    """`served` ends before the first file that does without it: an idle service takes a tenth of a core."""
+    yield
+    if nextitem is not None and nextitem.path not in _FILES_OF_SERVED and item.path in _FILES_OF_SERVED:
+        for fixture in item.session._fixturemanager.getfixturedefs("served", item) or ():
+            fixture.finish(item._request)  # starts again for whoever asks
 
 
 @pytest.fixture(scope="session")
