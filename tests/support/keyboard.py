@@ -4,13 +4,17 @@ from playwright.sync_api import Locator, Page, expect
 
 FARTHEST = 120
 """Tabs from one control to any other of a page."""
-_FOCUS = """() => {
+_FOCUS = """(isRemembered) => {
     const one = document.activeElement;
     if (!one || one === document.body) return null;
+    const isAgain = one.dataset.reached !== undefined;
+    if (isRemembered) one.dataset.reached = "";
     const box = one.getBoundingClientRect();
     const style = getComputedStyle(one);
     return {
         name: one.outerHTML.slice(0, 200),
+        isAgain: isAgain && !/^date/.test(one.type),  // a date has several stops
+        takesTabs: one.matches("textarea[data-editor]"),
         isMarked: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0,
         isInView: box.width > 0 && box.bottom > 0 && box.right > 0 && box.top < innerHeight && box.left < innerWidth,
     };
@@ -36,32 +40,32 @@ class Keyboard:
     def to(self, wanted: Locator) -> None:
         """Tab to the control. Where Tab indents, Escape comes first."""
         expect(wanted).to_be_visible()
+        focus = self.page.evaluate(_FOCUS, False)
         for _ in range(FARTHEST):
             if wanted.evaluate("one => one === document.activeElement"):
                 return
-            if self.page.evaluate("document.activeElement.matches('textarea[data-editor]')"):
+            if focus is not None and focus["takesTabs"]:
                 self.press("Escape")
             self.press("Tab")
-            focus = self.page.evaluate(_FOCUS)
+            focus = self.page.evaluate(_FOCUS, False)
             assert focus is None or (focus["isMarked"] and focus["isInView"]), focus
         raise AssertionError(f"{wanted} is not reached by Tab")
 
     def missed(self) -> list[str]:
         """The controls of the page that Tab does not reach, or where the focus is not seen."""
         hidden, ends = [], 0
+        focus = self.page.evaluate(_FOCUS, False)
         for _ in range(10 * FARTHEST):
-            if self.page.evaluate("document.activeElement.matches('textarea[data-editor]')"):
+            if focus is not None and focus["takesTabs"]:
                 self.press("Escape")
             self.press("Tab")
-            focus = self.page.evaluate(_FOCUS)
+            focus = self.page.evaluate(_FOCUS, True)
             if focus is None:  # after the last control; the page may have begun in its middle
                 ends += 1
                 if ends > 1:
                     break
                 continue
-            is_again = self.page.evaluate("(document.activeElement.dataset.reached ??= 'new') === 'known'")
-            self.page.evaluate("document.activeElement.dataset.reached = 'known'")
-            if is_again and 'type="date' not in focus["name"]:  # a date has several stops
+            if focus["isAgain"]:
                 break
             if not (focus["isMarked"] and focus["isInView"]):
                 hidden.append(focus["name"])
