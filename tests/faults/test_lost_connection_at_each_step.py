@@ -30,6 +30,10 @@ REDIRECTS: Final = {"receiveSignInCallbackForm"}
 """Read and write nothing: tests/accounts/oauth/test_apple.py."""
 
 
+_TOGETHER: Final = [[*CALLS][first : first + 14] for first in range(0, len(CALLS), 14)]
+"""A world takes longer to make than an operation to try: those of a test share one."""
+
+
 def test_every_operation_has_a_call() -> None:
     assert CALLS.keys() == PLACES.keys() - STREAMS - REDIRECTS
 
@@ -45,11 +49,11 @@ def lab_with_redis(world: World, settings: Any) -> Iterator[Lab]:
         yield Lab(world, cuts, databases, is_needed=False, look_again=look_again)
 
 
-# A test each, so that this file is among the first that a process of the suite takes up: behind the histories of other
-# files it takes three times as long.
-@pytest.mark.parametrize("operation", CALLS)
-def test_an_operation_cut_off_twice_is_done_or_refused_and_then_done_once(lab: Lab, operation: str) -> None:
-    lab.cut_twice(operation)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("operations", _TOGETHER, ids=lambda operations: f"from {operations[0]}")
+def test_an_operation_cut_off_twice_is_done_or_refused_and_then_done_once(lab: Lab, operations: list[str]) -> None:
+    for operation in operations:
+        lab.cut_twice(operation)
     none(lab.problems)
 
 
