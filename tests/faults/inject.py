@@ -178,7 +178,7 @@ def next_release(directory: Path) -> Path:
     tree = directory / "next"
     tree.mkdir()
     for name in ("accounts", "functions", "platform_site", "projects", "rows", "templates", "webhooks"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tree / name)  # with the compiled code, which is valid there
     shutil.copy(ROOT / "manage.py", tree)
     for app, sql in (("projects", _CONTROL), ("webhooks", _REGION)):
         migrations = tree / app / "migrations"
