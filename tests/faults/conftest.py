@@ -66,7 +66,8 @@ def battered(
     """The service, to be hurt. Each test leaves it running and whole."""
     environment = {"REDIS_URL": own_valkey.layout.redis_url(), "RATE_LIMIT_FACTOR": "1000", "JOB_SECONDS": "1"}
     environment |= more_settings
-    up = start_up(tmp_path_factory.mktemp("battered") / "data", environment=environment)
+    # Two web processes: each reload starts as many.
+    up = start_up(tmp_path_factory.mktemp("battered") / "data", "--workers", "2", environment=environment)
     yield up
     assert up.stop() == 0, up.output
 

@@ -39,6 +39,8 @@ class Load:
     clients: int = 8
     only: frozenset[str] = frozenset({"create", "patch", "list", "delete"})
     timeout: float = 20.0
+    pause: float = 0.2
+    """Seconds of each client after its turn: without them the clients take the CPU time that a restart needs."""
     outcomes: list[Outcome] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -71,7 +73,7 @@ class Load:
                     self._ask(client, "list", "GET", f"/v1/projects/{made or known}/environments")
                 if made and "delete" in self.only:
                     self._delete(client, made)
-                if self._over.is_set():
+                if self._over.wait(self.pause):
                     return
 
     def _delete(self, client: httpx.Client, project_id: str) -> None:
