@@ -51,7 +51,7 @@ def test_f1_the_same_worker_may_die_again_and_again(battered: Up, token: str) ->
 
 @pytest.mark.timeout(300)
 def test_reload_under_load_fails_no_request(battered: Up, token: str) -> None:
-    with Load(battered, token) as load:
+    with Load(battered, token, pause=0.05) as load:
         reloads = 0
         while reloads < 2 or len(load.outcomes) < 200:
             reloads += 1
