@@ -100,10 +100,6 @@ def _end_session(session: Session, actor: Actor) -> object:
     return sessions.revoke(Q(pk=session.pk), actor=actor, user_id=session.user_id, reason="revoked_by_staff")
 
 
-def _kind(key: ServerKey) -> str:
-    return "Publishable key" if key.is_publishable else "Server key"
-
-
 def _revoke_key(key: ServerKey, actor: Actor) -> None:
     user_service.revoke_key(key, actor=actor)
 
@@ -329,7 +325,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
 
     @display(description="Kind")
     def kind(self, key: ServerKey) -> str:
-        return _kind(key)
+        return "Publishable key" if key.is_publishable else "Server key"
 
     @display(description="Belongs to")
     def owner(self, key: ServerKey) -> str:

@@ -92,7 +92,11 @@ def add(
         trusts_email=trusts_email,
         sign_up=sign_up,
         enabled=enabled,
-        **(_of_issuer(issuer, scopes) if issuer is not None else _of_endpoints(endpoints, scopes)),
+        **(
+            _of_issuer(issuer, scopes)
+            if issuer is not None
+            else {"kind": IdentityProvider.Kind.OAUTH2, "scopes": list(scopes), **endpoints}
+        ),
     )
     wrong = [*issuer_errors, *_problems(provider, endpoints, client_secret, private_key, secret_follows)]
     if wrong:
@@ -131,10 +135,6 @@ def _problems(
 
 def _of_issuer(issuer: str, scopes: Sequence[str]) -> dict[str, Any]:
     return {"kind": IdentityProvider.Kind.OIDC, "issuer": issuer, "scopes": list(scopes or OIDC_SCOPES)}
-
-
-def _of_endpoints(endpoints: Mapping[str, str | None], scopes: Sequence[str]) -> dict[str, Any]:
-    return {"kind": IdentityProvider.Kind.OAUTH2, "scopes": list(scopes), **endpoints}
 
 
 def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:

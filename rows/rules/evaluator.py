@@ -115,10 +115,6 @@ def _cell(path: Path, row: Row, facts: Facts) -> Any:
     return row.get(path.column)
 
 
-def _other_cell(path: Path, operand: OtherCell, row: Row, facts: Facts) -> Any:
-    return _typed(operand.type, _cell(Path(path.hops, operand.column), row, facts))
-
-
 def _operand(operand: Operand, facts: Facts) -> Any:
     match operand:
         case Slot():
@@ -149,7 +145,7 @@ def _typed(type_: Type, raw: Any) -> Any:
 def _compare(leaf: Compare, row: Row, facts: Facts) -> bool:
     raw = _cell(leaf.path, row, facts)
     if isinstance(leaf.operand, OtherCell):
-        operand = _other_cell(leaf.path, leaf.operand, row, facts)
+        operand = _typed(leaf.operand.type, _cell(Path(leaf.path.hops, leaf.operand.column), row, facts))
     else:
         operand = _operand(leaf.operand, facts)
     if raw is None or operand is None:

@@ -11,7 +11,7 @@ datetime in UTC, parsed JSON, and tuples of these. *Wire* is text bytes for an u
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -215,10 +215,6 @@ def _whole(value: Any) -> Any:
     return [_whole(part) for part in value] if isinstance(value, list) else value
 
 
-def _wire_array(value: Iterable[Any], element: Callable[[Any], bytes]) -> bytes:
-    return wire_texts(list(map(element, value)))
-
-
 def wire_texts(parts: Sequence[bytes | None]) -> bytes:
     """The `text[]` of these texts and nulls."""
     # Every text in quotes: no word (NULL), blank, brace or comma inside can then mean anything.
@@ -257,5 +253,5 @@ def wire(type_: Type, value: Any) -> bytes:
     """The text bytes for a cast to `type_`; not for None."""
     element = ELEMENTS.get(type_)
     if element is not None:
-        return _wire_array(value, _WRITERS[element])
+        return wire_texts(list(map(_WRITERS[element], value)))
     return _WRITERS[type_](value)

@@ -26,7 +26,7 @@ def branches(console: Console) -> HttpResponse:
     if console.request.method == "POST":
         try:
             if what == "delete":
-                _delete(console)
+                console.client.call("DELETE", path_of(console, _confirmed(console)))
                 if asked.get("branch") == console.environment["id"]:
                     return go_to(console.request, _elsewhere(console))
                 context = {"notice": "The branch is deleted."}
@@ -112,10 +112,6 @@ def _reset(console: Console) -> str:
         "POST", path_of(console, branch_id, "reset"), {"data": console.request.POST.get("data", "")}
     )
     return f"The branch {made.data['name']} is reset."
-
-
-def _delete(console: Console) -> None:
-    console.client.call("DELETE", path_of(console, _confirmed(console)))
 
 
 def _confirmed(console: Console) -> str:

@@ -91,15 +91,11 @@ def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]
     except Refused as refusal:
         problems = _problems(refusal, text)
         context = {"text": text, "refusal": refusal, "problems": problems, "status": refusal.status}
-        own = [] if part is None else [_of_part(each, part) for each in problems if _is_of(each, part)]
+        own = [_of_part(each, part) for each in problems if part and outline.is_inside(each["field"], part.path)]
         if not own:
             return context
         error = {"code": refusal.code, "message": refusal.message, "fields": own}
         return context | {"editing": part, "part_refusal": Refused(refusal.status, error)}
-
-
-def _is_of(problem: dict[str, Any], part: Part) -> bool:
-    return outline.is_inside(problem["field"], part.path)
 
 
 def _of_part(problem: dict[str, Any], part: Part) -> dict[str, Any]:
