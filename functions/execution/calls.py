@@ -1,7 +1,8 @@
 """Service of calls: run a function now or later, and cancel a run. For the API, inbound endpoints and commands."""
 
-from django.db import transaction
-from django.db.models import Q
+from typing import Final
+
+from django.db import connections, transaction
 
 from accounts.audit import Actor
 from functions import notify as function_notify
@@ -9,12 +10,13 @@ from functions.directory import NAME, function_of, run_of
 from functions.errors import CallLoopError, NoSuchFunction, RunEnded
 from functions.execution import executor
 from functions.execution.executor import CallResult
-from functions.models import Function, Run
+from functions.models import Run
 from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion, start
 from functions.runs.start import Started
 from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.postgres import prepared
 from rows.outbox import audit as audit_outbox
 
 
@@ -49,14 +51,19 @@ def timeout_of(place: EnvironmentRef, caller: Caller, name: str) -> float:
     this kind of caller may not invoke. One query."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
-    invocable = Q(invoke="public") | Q(invoke=caller.kind if caller.kind in ("user", "anonymous") else "key")
-    if caller.kind != "anonymous":
-        invocable |= Q(invoke=None)
-    found = Function.objects.using(place.cluster).filter(invocable, environment_id=place.environment_id, name=name)
-    timeout_ms = found.values_list("timeout_ms", flat=True).first()
-    if timeout_ms is None:
+    kind = caller.kind if caller.kind in ("user", "anonymous") else "key"
+    values = [place.environment_id.encode(), name.encode(), kind.encode()]
+    found = prepared.retry_if_lost(connections[place.cluster], _TIMEOUT, values)
+    if not found:
         raise NoSuchFunction
-    return timeout_ms / 1000
+    return int(found[0][0] or 0) / 1000
+
+
+_TIMEOUT: Final = b"""
+SELECT timeout_ms FROM platform.functions_function
+ WHERE environment_id = $1::text AND name = $2::text
+   AND (invoke IN ('public', $3::text) OR (invoke IS NULL AND $3::text <> 'anonymous'))
+"""
 
 
 def invoke(

@@ -35,6 +35,7 @@ from functions.runtime.programs import Busy, Program
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
+from platform_site.postgres import loop_connections
 from platform_site.security import keyring
 
 logger = logging.getLogger("platform.functions")
@@ -124,6 +125,7 @@ def execute(started: Started, caller: Caller, place: EnvironmentRef) -> CallResu
         )
         try:
             watch.begin(started)
+            loop_connections.let_go()
             outcome = pool().call(program, call, host)
         finally:
             watch.end(started)

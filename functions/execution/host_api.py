@@ -21,12 +21,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from functions.runs import statement_batching
 from functions.runtime.calls import HostError
 from platform_site import outbound
+from platform_site.concurrency import loop_requests
 from platform_site.http import bodies
 from platform_site.http.errors import ApiError
 from platform_site.http.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import sqlstates
+from platform_site.postgres import loop_connections, sqlstates
 from rows import services
 from rows.api import etags
 from rows.query import service as query_service
@@ -37,6 +38,8 @@ from rows.write import batch, bulk
 from rows.write.bulk import MAX_ROWS, BulkQuery
 
 logger = logging.getLogger("platform.functions")
+
+_Answer = bytes | Callable[[], bytes]
 
 MAX_HOST_CALLS: Final = 1000
 """Of one run. A loop that asks for ever ends at its timeout; this bounds what it can cost until then."""
@@ -81,7 +84,11 @@ class RunHost:
         if len(arguments) > MAX_ARGUMENTS:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
         with self._refusing(operation):
-            found = self._answer(operation, bodies.read(arguments), seconds)
+            answer = partial(self._answer, operation, bodies.read(arguments), seconds)
+            try:
+                found = loop_requests.repeated_in_thread(answer, partial(_in_helper_thread, answer))
+            finally:
+                loop_connections.let_go()
         return partial(self._answer_from_afar, operation, found) if callable(found) else found
 
     def _answer_from_afar(self, operation: str, far: Callable[[], bytes]) -> bytes:
@@ -277,6 +284,13 @@ class RunHost:
         headers_shown += [("set-cookie", cookie) for cookie in got.cookies]
         shown = {"status": got.status, "headers": headers_shown, "body": base64.b64encode(got.body).decode()}
         return orjson.dumps(shown)
+
+
+def _in_helper_thread(answer: Callable[[], _Answer]) -> _Answer:
+    try:
+        return answer()
+    finally:
+        close_old_connections()
 
 
 def _query(arguments: dict[str, Any], members: frozenset[str]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The wait queue of synchronous calls in one process.
 
-An executing call holds a thread of the web process (`platform_site.server.elastic_pool`), a process of the pool and one
-of the plan's concurrency slots, so the number of executing calls is bounded: in all, for each environment, and for
-anonymous callers (half, shared among their networks, `functions.quotas.client_networks`). A call that finds no slot
-waits in the queue, up to its function's timeout. It holds no thread meanwhile
+An executing call holds a process of the pool, one of the plan's concurrency slots, and maybe a thread of the web
+process, so the number of executing calls is bounded: in all, for each environment, and for anonymous callers (half,
+shared among their networks, `functions.quotas.client_networks`). A call that finds no slot waits in the queue, up to
+its function's timeout. It holds no thread meanwhile: it waits on the event loop, or is repeated later
 (`platform_site.concurrency.server_hints.Parked`).
 
 A slot that becomes free goes to the environment with the fewest executing calls, in it to the caller with the fewest,
@@ -31,8 +31,9 @@ from django.http import HttpRequest
 from functions.errors import TooManyCalls, TooManyRuns
 from functions.quotas.client_networks import AnonymousCall, has_share, recent_usage, slots_for_all_networks
 from functions.runs import start
-from platform_site.concurrency import server_hints
+from platform_site.concurrency import loop_requests, server_hints
 from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.postgres import loop_connections
 
 _T = TypeVar("_T")
 _Key = TypeVar("_Key")
@@ -327,16 +328,16 @@ def admission_of(
 def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], float], work: Callable[[], _T]) -> _T:
     """The result of `work`, which begins and executes one call and raises TooManyRuns where the plan has no slot.
 
-    Waits for a slot up to `timeout()` seconds, which is only asked if the call has to wait. Under the server's bridge
-    the request gives its thread back meanwhile and is repeated from its beginning; elsewhere its thread waits. Raises
-    TooManyCalls.
+    Waits for a slot up to `timeout()` seconds, which is only asked if the call has to wait. In a thread of the server
+    the request gives that back meanwhile and is repeated from its beginning; elsewhere it waits. Raises TooManyCalls.
     """
+    loop_connections.let_go()  # of those who wait, else others would lack one
     admission = request.__dict__.pop(_ATTRIBUTE, admission)
     if admission.state is State.NEW:
         limiter.take(admission)
     while True:
         if admission.state is State.HELD:
-            server_hints.will_block()
+            loop_requests.will_write()
             try:
                 result = work()
             except TooManyRuns:
@@ -358,9 +359,10 @@ def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], 
 
 
 def _wait(request: HttpRequest, admission: Admission) -> None:
-    if server_hints.can_be_repeated(request):
+    if loop_requests.current() is None and server_hints.can_be_repeated(request):
         request.__dict__[_ATTRIBUTE] = admission
         raise server_hints.Parked(partial(limiter.when_decided, admission), partial(limiter.leave, admission))
-    decided = threading.Event()
-    limiter.when_decided(admission, decided.set)
+    loop_connections.let_go()
+    decided = loop_requests.Gate()
+    limiter.when_decided(admission, decided.open)
     decided.wait()

@@ -3,7 +3,6 @@
 See `functions.runs.start` for what holds of all transitions.
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +14,7 @@ from functions.runs.anonymous_retention import StoredRun, end_without_outcome, s
 from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import Started
 from functions.runs.statement_batching import StatementBatcher
+from platform_site.concurrency import loop_requests
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.postgres import prepared, sql_files
@@ -117,7 +117,7 @@ def end(started: Started, ending: RunResult) -> tuple[bool, bool]:
             if pause is None or connections[started.cluster].in_atomic_block:
                 raise
             connections[started.cluster].close()
-            time.sleep(pause)
+            loop_requests.sleep(pause)
     raise AssertionError("unreachable")
 
 

@@ -1,7 +1,7 @@
-"""Group commit: while one thread's statement runs, the same statements of other threads are collected and sent together
-in the next round trip.
+"""Group commit: while one call's statement runs, the same statements of others, in threads and on the event loop, are
+collected and sent together in the next round trip.
 
-A warm call is two short statements, each of which costs more for the round trip than for its work: thread switches
+A warm call is two short statements, each of which costs more for the round trip than for its work: task switches
 here, a server process there, and a wait for the disk. The first statement never waits. Each statement is its own
 transaction and fails by itself.
 """
@@ -17,6 +17,7 @@ from typing import Final
 from django.db import DatabaseError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from platform_site.concurrency import loop_requests
 from platform_site.postgres import prepared
 from platform_site.postgres.libpq import Row
 
@@ -53,9 +54,9 @@ class StatementBatcher:
     def run(self, using: str, values: Values) -> list[Row]:
         """As `platform_site.postgres.prepared.run`, without the last two values and the last column. In a transaction
         it goes alone, as a part of it."""
-        connection = connections[using]
-        if connection.in_atomic_block:
-            return _rows_of(b"", prepared.run_on(connection, self.sql, [*values, b"f", b""]))
+        # A request on the loop is in no transaction, and borrows a connection only to lead.
+        if loop_requests.current() is None and connections[using].in_atomic_block:
+            return _rows_of(b"", prepared.run(using, self.sql, [*values, b"f", b""]))
         mine = _Ticket(values)
         line = self._lines[using]
         with self._lock:
@@ -64,17 +65,17 @@ class StatementBatcher:
             else:
                 line.is_under_way, mine.batch = True, [mine]
         if mine.batch is None:
-            mine.gate.acquire()
+            mine.gate.wait()
         if mine.batch is not None:
-            self._lead(connection, line, mine.batch)
+            self._lead(using, line, mine.batch)
         if isinstance(mine.outcome, BaseException):
             raise mine.outcome
         return mine.outcome
 
-    def _lead(self, connection: BaseDatabaseWrapper, line: "_Queue", batch: list["_Ticket"]) -> None:
+    def _lead(self, using: str, line: "_Queue", batch: list["_Ticket"]) -> None:
         """Go for all of the batch, by the leader's connection, and give the line to the first who came meanwhile."""
         try:
-            outcomes = self._outcomes(connection, batch)
+            outcomes = self._outcomes(connections[using], batch)
         except BaseException as error:  # of the connection, or a bug: no thread may wait for ever
             outcomes = [error, *(_everybodys(error) for _ in batch[1:])]
         finally:
@@ -83,11 +84,11 @@ class StatementBatcher:
                 line.is_under_way = bool(following)
             if following:
                 following[0].batch = following
-                following[0].gate.release()
+                following[0].gate.open()
         for ticket, outcome in zip(batch, outcomes, strict=True):
             ticket.outcome = outcome
             if ticket is not batch[0]:
-                ticket.gate.release()
+                ticket.gate.open()
 
     def _outcomes(self, connection: BaseDatabaseWrapper, batch: list["_Ticket"]) -> "list[_Outcome]":
         if len(batch) == 1:  # mostly, and all below would come to the same
@@ -139,7 +140,7 @@ class _Queue:
 
 
 class _Ticket:
-    """One thread's values and what came of them. Its gate opens when there is an outcome, or when it is to lead."""
+    """One call's values and what came of them. Its gate opens when there is an outcome, or when it is to lead."""
 
     __slots__ = ("gate", "outcome", "batch", "values")
 
@@ -147,8 +148,7 @@ class _Ticket:
         self.values = values
         self.batch: list[_Ticket] | None = None
         self.outcome: _Outcome = []
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        self.gate = loop_requests.Gate()
 
 
 _all: Final[weakref.WeakSet[StatementBatcher]] = weakref.WeakSet()

@@ -1,8 +1,8 @@
 """Frames to and from the runner, over the pipes of its process: a 4-byte little-endian length, and as many bytes.
 
 Whoever calls here waits no longer than the deadline it names, a moment of `time.monotonic`, and never for a process
-that itself waits to be read. At the deadline, and for what breaks the protocol, the process is killed. One thread uses
-a channel; others only write to `wake`, once they have answered a question of the code.
+that itself waits to be read. At the deadline, and for what breaks the protocol, the process is killed. One thread, or
+request on the event loop, uses a channel; others only write to `wake`, once they have answered a question of the code.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from typing import Any, Final
 import orjson
 
 from functions.runtime.errors import ProcessGone, Reason
+from platform_site.concurrency import loop_requests
 
 MAX_FRAME_BYTES: Final = 24 * 1024 * 1024
 """What a process may say in one frame before it counts as flooding; a plan's largest output is far below."""
@@ -38,14 +39,20 @@ class Channel:
         """`wake` is written to when there are such."""
         for descriptor in (self._in, self._out, self._errors, self._woken, self.wake):
             os.set_blocking(descriptor, False)
-        self._poll = select.poll()
+        self._poll = select.epoll()
         for descriptor in (self._out, self._errors, self._woken):
-            self._poll.register(descriptor, select.POLLIN)
+            self._poll.register(descriptor, select.EPOLLIN)
+        self._is_writing = False
+        self._readiness: loop_requests.Readiness | None = None
+        """Of all three, for requests on the event loop."""
 
     def close(self) -> None:
         """Once. The pipes of the process are its owner's to close."""
         os.close(self._woken)
         os.close(self.wake)
+        self._poll.close()
+        if self._readiness is not None:
+            self._readiness.close_soon()
 
     def last_words(self) -> str:
         """The end of what Deno wrote to stderr, for the platform's log."""
@@ -57,6 +64,7 @@ class Channel:
 
     def write_bytes(self, body: bytes, deadline: float) -> None:
         left = memoryview(struct.pack("<I", len(body)) + body)
+        self._is_writing = True
         while left:
             try:
                 left = left[os.write(self._in, left) :]
@@ -64,21 +72,33 @@ class Channel:
                 self._await_room(deadline)
             except OSError as error:
                 raise ProcessGone("it closed its input") from error
+        self._is_writing = False
+
+    def write_ahead(self, body: bytes) -> bool:
+        """Write a frame, while another request on the loop uses the channel. False if it does not fit at once."""
+        frame = struct.pack("<I", len(body)) + body
+        if self._is_writing or len(frame) > select.PIPE_BUF:  # up to that it is written as a whole or not at all
+            return False
+        try:
+            os.write(self._in, frame)
+        except OSError:
+            return False
+        return True
 
     def _await_room(self, deadline: float) -> None:
         """Until it reads on. It may itself be waiting for us, in a burst of questions or of log lines: so what it says
         meanwhile is taken in, as much of it as may be in one frame."""
         listens = len(self._buffer) <= MAX_FRAME_BYTES
-        self._poll.modify(self._out, select.POLLIN if listens else 0)
+        self._poll.modify(self._out, select.EPOLLIN if listens else 0)
         self._poll.modify(self._woken, 0)
-        self._poll.register(self._in, select.POLLOUT)
+        self._poll.register(self._in, select.EPOLLOUT)
         try:
             if self._out in self._ready(deadline, {self._in, self._out}):
                 self._take_in()
         finally:
             self._poll.unregister(self._in)
-            self._poll.modify(self._woken, select.POLLIN)
-            self._poll.modify(self._out, select.POLLIN)
+            self._poll.modify(self._woken, select.EPOLLIN)
+            self._poll.modify(self._out, select.EPOLLIN)
 
     def await_reply(self, deadline: float) -> None:
         """Until an answer was made in another thread. What the code says meanwhile waits."""
@@ -87,7 +107,7 @@ class Channel:
             if self._out in self._ready(deadline, {self._out, self._woken}):
                 raise ProcessGone("it ended")
         finally:
-            self._poll.modify(self._out, select.POLLIN)
+            self._poll.modify(self._out, select.EPOLLIN)
 
     def _fill(self, deadline: float) -> None:
         if self._woken in self._ready(deadline, {self._out, self._woken}):
@@ -110,8 +130,15 @@ class Channel:
 
     def _ready(self, deadline: float, wanted: set[int]) -> set[int]:
         """Wait for one of the descriptors that are `wanted`. Raises ProcessGone at the deadline."""
+        request = loop_requests.current()
         while True:
-            ready = {found for found, _ in self._poll.poll(max(0.0, (deadline - time.monotonic()) * 1000))}
+            left = max(0.0, deadline - time.monotonic())
+            if request is not None:
+                if self._readiness is None or not self._readiness.is_open:
+                    self._readiness = loop_requests.Readiness(request.loop, self._poll.fileno())
+                self._readiness.wait(request, seconds=left)
+                left = 0.0
+            ready = {found for found, _ in self._poll.poll(left)}
             if self._errors in ready:
                 self._discard_errors()
             if ready & wanted:
@@ -125,7 +152,7 @@ class Channel:
         with contextlib.suppress(OSError):
             for _ in range(16):  # one that never stops writing must not keep us from looking at the clock
                 if not (more := os.read(self._errors, 1 << 16)):
-                    with contextlib.suppress(KeyError):
+                    with contextlib.suppress(OSError):
                         self._poll.unregister(self._errors)  # it is closed, and would be ready for ever
                     break
                 self._error_tail = (self._error_tail + more)[-4096:]

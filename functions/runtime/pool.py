@@ -7,18 +7,20 @@ while calls run, and ends idle processes. Another thread starts all processes, b
 asked to die with its parent when the *thread* that started it ends, and server threads come and go.
 """
 
-import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from functions.runtime import imports
+from functions.runtime import imports, programs
 from functions.runtime.calls import Call, Host, Outcome
+from functions.runtime.calls_ahead import Turn
 from functions.runtime.errors import LoadFailed, ProcessGone, StartFailed
 from functions.runtime.process import Process
 from functions.runtime.programs import Busy, Ending, Program, ProgramProcesses, Running
+from platform_site.concurrency import loop_requests
 from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
 
 
@@ -34,10 +36,6 @@ class Pool:
     """What a call waits for a process of its program before it starts another: about what that takes."""
     STARTS_AT_ONCE = 2
     """Of one program: a burst of first calls does not start a process for each."""
-    HEAT_HALVES_AFTER = 10.0
-    """Seconds. Who is called more often than that keeps its place while others come and go."""
-    MOST_HEAT = 8.0
-    """So that a program that was busy once cools down as fast as others."""
     MOST_CHECKS = 3
     """Deployments that are tried out at the same time: they come on top of `size`, so they are few."""
     FIRM_CHECK = 3.0
@@ -87,20 +85,19 @@ class Pool:
         StartFailed where Deno does not start.
         """
         for _ in range(3):
-            process, is_warm = self._take(program)
+            taken = self._take(program, call)
+            if taken is None or (taken[2] is not None and not taken[0].ahead.wait(taken[2], self.QUEUE_SECONDS)):
+                return loop_requests.in_thread(partial(self.call, program, call, host))
+            process, is_warm, turn = taken
             try:
                 if not is_warm:
-                    try:
-                        process.wait_until_ready()
-                        process.load(program.source, seconds=self.load_seconds)
-                    finally:
-                        self._has_started(program.key)
+                    self._load(process, program)
                 with self._lock:
                     limit = (program.memory_mb + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
                     self._running[call.run_id] = Running(process, limit)
                     self._watch()
                 try:
-                    outcome = process.call(call, host)
+                    outcome = process.call(call, host, None if turn is None else turn.sent)
                 finally:
                     with self._lock:
                         self._running.pop(call.run_id, None)
@@ -134,11 +131,7 @@ class Pool:
             crowd.starting += 1
         process = self._made(program, was_busy=False)
         try:
-            try:
-                process.wait_until_ready()
-                process.load(program.source, seconds=self.load_seconds)
-            finally:
-                self._has_started(program.key)
+            self._load(process, program)
         except BaseException:
             self._discard(process, program.key, was_busy=False)
             raise
@@ -190,8 +183,10 @@ class Pool:
         self._starter.shutdown(wait=False)
 
     # ── places ──────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _take(self, program: Program) -> tuple[Process, bool]:
-        """A warm process of the program, or a place and a new process."""
+    def _take(self, program: Program, call: Call) -> tuple[Process, bool, Turn | None] | None:
+        """A process of the program, and whether it is warm; if not, it has a place. On the event loop a warm one, one
+        that runs another call with the turn of this one, or None: nothing may be started or waited for there."""
+        on_loop = loop_requests.current() is not None
         began = time.monotonic()
         deadline, patient_until = began + self.wait_seconds, began + min(self.QUEUE_SECONDS, self.wait_seconds)
         evicted: Process | None = None
@@ -203,19 +198,27 @@ class Pool:
                     if self._idle[process][0] == program.key:
                         del self._idle[process]
                         process.resume()
-                        self._crowds[program.key].busy += 1
-                        return process, True
+                        crowd = self._crowds[program.key]
+                        crowd.busy += 1
+                        if on_loop:
+                            crowd.on_loop.add(process)
+                        return process, True, None
                 crowd = self._crowd_of(program.key)
+                if on_loop and (following := self._following(crowd, call)) is not None:
+                    return following
                 until = deadline if crowd.starting >= self.STARTS_AT_ONCE else patient_until
                 short = crowd.usual <= self.QUEUE_SECONDS
                 if (crowd.starting or (crowd.busy and short)) and (left := until - time.monotonic()) > 0:
                     self._stand_in_line(crowd, left)
                     continue
+                if on_loop:
+                    self._forget_crowd(program.key)
+                    return None
                 if self._places < self.size:
                     self._places += 1
                     break
                 if self._idle:
-                    evicted = self._coldest()
+                    evicted = programs.coldest(self._idle, self.clock())
                     self._leave(self._idle.pop(evicted)[0])
                     break
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
@@ -227,38 +230,28 @@ class Pool:
             crowd.starting += 1
         if evicted is not None:
             evicted.close()  # its place becomes ours
-        return self._made(program, was_busy=True), False
+        return self._made(program, was_busy=True), False, None
+
+    def _following(self, crowd: ProgramProcesses, call: Call) -> tuple[Process, bool, Turn | None] | None:
+        """The process that will run the call behind short ones, if no thread waits. Call with the lock held."""
+        if not crowd.on_loop or crowd.line or crowd.usual > self.SHORT_CALL:
+            return None
+        process = min(crowd.on_loop, key=lambda each: len(each.ahead))
+        turn = process.ahead.send(call) if process.killed_for is None else None
+        return None if turn is None else (process, True, turn)
 
     def _stand_in_line(self, crowd: ProgramProcesses, seconds: float) -> None:
         """Wait until one of its processes is free. Call with the lock held. A woken call may find the process taken by
         a newer one and wait again: a running thread is cheaper than one that must be woken."""
-        mine = threading.Condition(self._lock)
+        mine = loop_requests.Gate()
         crowd.line.append(mine)
+        self._lock.release()  # on the event loop it would be everybody's
         try:
             mine.wait(seconds)
         finally:
+            self._lock.acquire()
             if mine in crowd.line:
                 crowd.line.remove(mine)
-
-    def _coldest(self) -> Process:
-        """The idle process that was called least of late; of those between which is less than a factor of two, the one
-        that was started last.
-
-        Not the one whose last call lies furthest back: of twenty functions called in a circle over sixteen places that
-        is always the next one needed, and none would ever be warm. Here the newcomers of such a circle replace each
-        other and the rest stay.
-        """
-        now = self.clock()
-
-        def warmth(process: Process) -> tuple[int, float]:
-            return math.ceil(
-                math.log2(process.heat * self._cooled(now - process.heated_at) or 1e-9)
-            ), -process.started_at
-
-        return min(self._idle, key=warmth)
-
-    def _cooled(self, seconds: float) -> float:
-        return float(0.5 ** (seconds / self.HEAT_HALVES_AFTER))
 
     def _crowd_of(self, key: str) -> ProgramProcesses:
         crowd = self._crowds.get(key)
@@ -277,6 +270,13 @@ class Pool:
         crowd = self._crowds.get(key)  # of two who gave up, the first did
         if crowd is not None and not crowd.alive and not crowd.line:
             del self._crowds[key]
+
+    def _load(self, process: Process, program: Program) -> None:
+        try:
+            process.wait_until_ready()
+            process.load(program.source, seconds=self.load_seconds)
+        finally:
+            self._has_started(program.key)
 
     def _has_started(self, key: str) -> None:
         with self._lock:
@@ -304,9 +304,14 @@ class Pool:
         # One that was killed as its call ended may look alive for a moment, and would be the next call's end.
         healthy = outcome.reason in (None, "user_error", "output_too_large") and process.killed_for is None
         is_worn = process.calls >= self.max_calls
-        if not healthy or is_worn or (self._is_due(process, outcome) and self._has_grown(process, program)):
+        if (
+            not healthy
+            or is_worn
+            or process.ahead.has_stray
+            or (self._is_due(process, outcome) and self._has_grown(process, program))
+        ):
             self._discard(process, program.key, was_busy=True)
-        else:
+        elif not process.ahead.next():
             self._shelve(process, program.key, was_busy=True)
 
     def _is_due(self, process: Process, outcome: Outcome) -> bool:
@@ -322,9 +327,9 @@ class Pool:
             if not self._closed:
                 crowd = self._crowds[key]
                 crowd.busy -= was_busy
+                crowd.on_loop.discard(process)
                 now = self.clock()
-                process.heat = min(self.MOST_HEAT, 1 + process.heat * self._cooled(now - process.heated_at))
-                process.heated_at = now
+                programs.heat(process, now)
                 self._idle[process] = (key, now)
                 self._watch()
                 crowd.call_next()
@@ -333,7 +338,10 @@ class Pool:
         process.close()
 
     def _discard(self, process: Process, key: str, *, was_busy: bool) -> None:
-        process.close()
+        with self._lock:
+            self._crowds[key].on_loop.discard(process)
+        process.ahead.dismiss()
+        loop_requests.in_thread(process.close)
         self._free_place(key, was_busy=was_busy)
 
     def _free_place(self, key: str, *, was_busy: bool) -> None:

@@ -1,5 +1,7 @@
 """One Deno process behind sandbox_layers, spoken to in frames; one call at a time.
 
+On the event loop the next calls are sent while one runs (`calls_ahead`), so that the process need not wait for them.
+
 `Process()` starts it (`launch`), `load` gives it one version's source, `call` runs the tenant's function and answers
 what the code asks of its `Host` meanwhile; both over a `channel`. A process that misbehaves, times out or crashes is
 killed with its whole group and never used again. Between calls it is stopped (SIGSTOP), so nothing that a call left
@@ -29,8 +31,10 @@ import orjson
 from functions.runtime import imports, launch, messages, scratch
 from functions.runtime.async_replies import AsyncReplies
 from functions.runtime.calls import Call, Host, HostError, LogLine, Outcome
+from functions.runtime.calls_ahead import CallsAhead, Sent
 from functions.runtime.channel import Channel
 from functions.runtime.errors import LoadFailed, ProcessGone, Reason, StartFailed
+from platform_site.concurrency import loop_requests
 
 START_SECONDS: Final = 10.0
 
@@ -80,6 +84,7 @@ class Process:
             with report:
                 self.sandbox_layers: list[str] = json.loads(report.readline() or b"[]")
             self._channel = Channel(self.popen, self.kill)
+            self.ahead = CallsAhead(self._channel.write_ahead)
             if missing := required_sandbox_layers - set(self.sandbox_layers):
                 raise StartFailed(f"This host does not give the required sandbox_layers: {', '.join(sorted(missing))}.")
         except BaseException:
@@ -187,25 +192,21 @@ class Process:
             return 0
 
     # ── one call ────────────────────────────────────────────────────────────────────────────────────────────────────
-    def call(self, call: Call, host: Host) -> Outcome:
-        """Run the loaded function once. Raises ProcessGone only if the process was dead before it took the call."""
-        tag = os.urandom(16).hex().encode()
+    def call(self, call: Call, host: Host, ahead: Sent | None = None) -> Outcome:
+        """Run the loaded function once; `ahead`, if it was sent already. Raises ProcessGone only if the process was
+        dead before it took the call."""
         started = time.monotonic()
         deadline = started + call.timeout
-        facts = {
-            "run_id": call.run_id,
-            "caller": dict(call.caller),
-            "secrets": dict(call.secrets),
-            "max_output": call.max_output,
-        }
-        frame = b'{"t":"run","tag":"%b","input":%b,%b' % (tag, call.input.encode(), orjson.dumps(facts)[1:])
-        if not self.is_alive():
+        sent = ahead or Sent(call)
+        tag = sent.tag
+        if ahead is None and not self.is_alive():
             raise ProcessGone("it died while idle")
         self.calls += 1
         self._deadline = deadline
         logs: list[LogLine] = []
         try:
-            self._channel.write_bytes(frame, deadline)
+            if ahead is None:
+                self._channel.write_bytes(sent.frame, deadline)
             while True:
                 kind, rest = self._said(tag, deadline)
                 match kind:
@@ -230,8 +231,8 @@ class Process:
         except ProcessGone as gone:
             self._signal(signal.SIGKILL)
             if self._asides is not None and self._asides.is_busy:
-                host.interrupt()
-            reason = self.killed_for or ("memory" if self._ran_out_of_memory() else "crashed")
+                loop_requests.in_thread(host.interrupt)
+            reason = self.killed_for or ("memory" if loop_requests.in_thread(self._ran_out_of_memory) else "crashed")
             return Outcome(
                 time.monotonic() - started,
                 reason=reason,
@@ -251,12 +252,12 @@ class Process:
             return
         self._answering = host
         try:
-            self._asides.wait(deadline)
+            loop_requests.in_thread(partial(self._asides.wait, deadline))
         finally:
             self._answering = None
         if self._asides.is_busy:
             self.kill("timeout")
-            host.interrupt()
+            loop_requests.in_thread(host.interrupt)
 
     def _said(self, tag: bytes, deadline: float) -> tuple[bytes, bytes]:
         """The kind of the next frame of this call, and the rest of it, unread."""

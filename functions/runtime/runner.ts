@@ -1,6 +1,7 @@
 /**
  * The program inside the walls. It loads one version of one function and calls it, one call at a time, as told by frames on
- * stdin; answers go out as frames on stdout. A frame is a 4-byte little-endian length and that many bytes of JSON.
+ * stdin; answers go out as frames on stdout. Calls that are sent while another one runs wait here, in their order. A frame
+ * is a 4-byte little-endian length and that many bytes of JSON.
  *
  * Everything the channel needs is taken before the tenant's code is loaded, so code that patches globals breaks itself and
  * nothing else. Every frame of a call carries the call's random tag, which that code is not shown: frames are assembled as
@@ -578,16 +579,22 @@ function emptyProcess() {
   return { env: {}, nextTick, cwd: () => "/", emitWarning: () => {} };
 }
 
+/** A list of our own making: what is put into an array may be seen by the code, by what it has set on its prototype. */
+interface Waiting { frame: any; behind: Waiting | null }
+
 async function main(): Promise<void> {
   // While a call waits for what never comes, nothing else keeps Deno from ending: its time is the host's to measure.
   startTimer(() => {}, 2 ** 31 - 1);
   send('{"t":"ready"}');
   let handler: any = null;
+  let first: Waiting | null = null, last: Waiting | null = null;
   while (true) {
     if (tag !== null && sent === answered) await new NativePromise<void>((resolve) => { goOn = resolve; });
     goOn = null;
     if (tag !== null) await arrival();
-    const frame = parse(receive());
+    const next: Waiting | null = tag === null ? first : null;
+    if (next !== null) first = next.behind;
+    const frame = next === null ? parse(receive()) : next.frame;
     if (frame.t === "load") {
       try {
         const required = frame.required ?? [];
@@ -602,6 +609,11 @@ async function main(): Promise<void> {
       } catch (error) {
         send('{"t":"unloadable","error":' + errorText(describe(error)) + "}");
       }
+    } else if (frame.t === "run" && tag !== null) {
+      const waiting: Waiting = { frame, behind: null };
+      if (first === null) first = waiting;
+      else last!.behind = waiting;
+      last = waiting;
     } else if (frame.t === "run") {
       void run(frame, handler); // not awaited: replies to its questions arrive on this same loop
     } else if (frame.t === "reply" && frame.tag === tag) {

@@ -1,12 +1,16 @@
 """Requests on the event loop, each in a greenlet that yields while it waits: for `platform_site.postgres.libpq`, Redis,
-and its own threads. What would block otherwise calls `must_not_wait`, and the request is repeated in a thread."""
+a warm process of a function, and its own threads. What would block otherwise calls `must_not_wait`, and the request is
+repeated in a thread."""
 
 import asyncio
+import contextvars
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import greenlet
@@ -40,10 +44,16 @@ class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         self.wait()
 
     def in_thread(self, call: Callable[[], Result]) -> Result:
-        future = _executor().submit(call)
+        """What `call()` returns or raises, in another thread and the context of this request."""
+        future = _executor().submit(contextvars.copy_context().run, call)
         future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(self.switch))
         self.wait()
         return future.result()
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Let the loop call it. From any thread; on the loop itself that wakes nobody."""
+        is_here = asyncio._get_running_loop() is self.loop
+        (self.loop.call_soon if is_here else self.loop.call_soon_threadsafe)(callback)
 
 
 def current() -> LoopRequest | None:
@@ -68,6 +78,67 @@ def will_write() -> None:
         found.has_written = True
     else:
         server_hints.will_block()
+
+
+def in_thread(call: Callable[[], Result]) -> Result:
+    """What `call()`, which waits, returns or raises: here, or for a request on the loop in another thread."""
+    found = current()
+    return call() if found is None else found.in_thread(call)
+
+
+def repeated_in_thread(call: Callable[[], Result], in_thread: Callable[[], Result]) -> Result:
+    """What `call()` returns or raises: a part of a request on the loop, which as a whole cannot be repeated.
+
+    If it would wait for what the loop cannot wait for, before it has written, it is begun anew: `in_thread()`.
+    """
+    found = current()
+    if found is None:
+        return call()
+    had_written, found.has_written = found.has_written, False
+    try:
+        return call()
+    except server_hints.Parked:
+        return found.in_thread(in_thread)
+    finally:
+        found.has_written = found.has_written or had_written
+
+
+class Gate:
+    """Where its maker, a thread or a request on the loop, waits once until any other opens it."""
+
+    __slots__ = ("_is_open", "_is_waiting", "_lock", "_request")
+
+    def __init__(self) -> None:
+        self._request = current()
+        self._is_open = self._is_waiting = False
+        if self._request is None:
+            self._lock = threading.Lock()
+            self._lock.acquire()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it was opened, within so many seconds."""
+        request = self._request
+        if request is None:
+            return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
+        if not self._is_open:
+            timer = None if seconds is None else request.loop.call_later(max(0.0, seconds), self._wake)
+            self._is_waiting = True
+            request.wait()
+            if timer is not None:
+                timer.cancel()
+        return self._is_open
+
+    def open(self) -> None:
+        if self._request is None:
+            self._lock.release()
+        else:
+            self._is_open = True
+            self._request.soon(self._wake)
+
+    def _wake(self) -> None:
+        if self._is_waiting and self._request is not None:
+            self._is_waiting = False
+            self._request.switch()
 
 
 def sleep(seconds: float) -> None:
@@ -116,6 +187,11 @@ class Readiness:
             request.switch(outcome)
         else:
             self.close()
+
+    def close_soon(self) -> None:
+        """From any thread."""
+        with suppress(RuntimeError):  # the loop has ended, and watches nothing
+            self._loop.call_soon_threadsafe(self.close)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None

@@ -141,6 +141,13 @@ def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseW
     return pool.borrow(request)
 
 
+def let_go() -> None:
+    """Give back what the request at hand has borrowed, before a wait that needs no database. Nothing in a thread."""
+    request = loop_requests.current()
+    if request is not None:
+        give_back(request)
+
+
 def give_back(request: LoopRequest) -> None:
     while request.connections:
         alias, wrapper = request.connections.popitem()

@@ -1,6 +1,6 @@
-"""Passes requests to Django, and its responses back. `/healthz` is answered at once, rows' requests run on the event
-loop (`platform_site.concurrency.loop_requests`), others in threads, so stalled clients cost no thread. Refusals have
-the common error envelope."""
+"""Passes requests to Django, and its responses back. `/healthz` is answered at once, requests for rows and calls of
+functions run on the event loop (`platform_site.concurrency.loop_requests`), others in threads, so stalled clients cost
+no thread. Refusals have the common error envelope."""
 
 import asyncio
 import contextvars
@@ -169,7 +169,7 @@ class Application:
             _send_health(message)
             return
         exchange = Exchange.of(message)
-        if path.startswith("/v1/rows/") and not self._needs_thread(message):
+        if _is_plain_call(message) or (path.startswith("/v1/rows/") and not self._needs_thread(message)):
             LoopRequest(self._loop, partial(self._work_on_loop, exchange)).switch()
         else:
             self._pool.submit(exchange)
@@ -253,6 +253,18 @@ class Application:
         self._loop.call_soon_threadsafe(
             partial(start_stream, self._loop, message, head, queue), context=contextvars.Context()
         )
+
+
+def _is_plain_call(message: Message) -> bool:
+    """Whether it calls a function and waits for its end, without a record of its key."""
+    meta, path = message.meta, message.path
+    return (
+        path.startswith("/v1/functions/")
+        and path.endswith("/invoke")
+        and meta["REQUEST_METHOD"] == "POST"
+        and "HTTP_IDEMPOTENCY_KEY" not in meta
+        and "HTTP_PREFER" not in meta
+    )
 
 
 def _walk(resolver: Any) -> None:

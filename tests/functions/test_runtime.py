@@ -711,8 +711,8 @@ def test_a_cancellation_that_comes_as_the_run_ends_is_not_the_next_runs(
     program = Program("ends", "env_a", b"export default () => 1", 128)
     call = Process.call
 
-    def cancelled_at_its_end(self: Process, this: Call, host: Any) -> Any:
-        outcome = call(self, this, host)
+    def cancelled_at_its_end(self: Process, this: Call, *others: Any) -> Any:
+        outcome = call(self, this, *others)
         assert this.run_id != "run_1" or pool.cancel("run_1")
         return outcome
 
@@ -756,18 +756,18 @@ def test_each_of_two_freed_processes_serves_a_waiting_call(
         for _ in range(2):
             with monkeypatch.context() as impatient:
                 impatient.setattr(Pool, "QUEUE_SECONDS", 0.0)
-                process, _warm = pair._take(program)
+                process, *_ = pair._take(program, _call(0))
             pair._has_started(program.key)
             processes.append(process)
         with ThreadPoolExecutor(2) as threads:
-            waiting = [threads.submit(pair._take, program) for _ in range(2)]
+            waiting = [threads.submit(pair._take, program, _call(1)) for _ in range(2)]
             while len(pair._crowds["pair"].line) < 2:
                 time.sleep(0.005)
             with pair._lock:
                 for process in processes:
                     pair._shelve(process, "pair", was_busy=True)
             taken = [call.result(within(5)) for call in waiting]
-        assert {process for process, _ in taken} == set(processes)
+        assert {process for process, *_ in taken} == set(processes)
         for process in processes:
             pair._discard(process, "pair", was_busy=True)
     finally:

@@ -1,7 +1,6 @@
 """Requests on the event loop: each has connections of its own, gives the loop to others while it waits, and goes to a
 thread where it would wait otherwise."""
 
-import asyncio
 import socket
 import threading
 import time
@@ -10,58 +9,24 @@ from typing import Any
 
 import psycopg
 import pytest
-import uvloop
 from django.db import connections, transaction
+from django.http import HttpRequest
 
 from accounts.directory import user_lookup
+from functions.execution import request_concurrency
+from functions.execution.request_concurrency import Admission, ConcurrencyLimiter
 from platform_site.concurrency import loop_requests, server_hints
-from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.http.errors import Unavailable
 from platform_site.postgres import libpq, loop_connections, prepared
 from platform_site.redis import client as redis_client
 from platform_site.redis.loop_connection import LoopConnection
 from rows.query import schema_cache
 from rows.schema.model import EMPTY
+from tests.support.event_loop import Loop
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 REGION = "us-east-1"
-
-
-class Loop:
-    """An event loop, and requests that run on it."""
-
-    def __init__(self) -> None:
-        self.loop = uvloop.new_event_loop()
-        self.outcomes: dict[str, Any] = {}
-
-    def start(self, name: str, work: Callable[[], Any]) -> LoopRequest:
-        def run() -> None:
-            here = loop_requests.current()
-            assert here is not None
-            try:
-                self.outcomes[name] = work()
-            except BaseException as error:
-                self.outcomes[name] = error
-            finally:
-                loop_connections.give_back(here)
-
-        request = LoopRequest(self.loop, run)
-        self.loop.call_soon(request.switch)
-        return request
-
-    def run(self, *works: Callable[[], Any], seconds: float = 20.0) -> list[Any]:
-        """What each returned or raised."""
-        self.outcomes = {}
-        for number, work in enumerate(works):
-            self.start(str(number), work)
-
-        async def all_ended() -> None:
-            while len(self.outcomes) < len(works):
-                await asyncio.sleep(0.002)
-
-        self.loop.run_until_complete(asyncio.wait_for(all_ended(), seconds))
-        return [self.outcomes[str(number)] for number in range(len(works))]
 
 
 @pytest.fixture
@@ -210,6 +175,28 @@ def test_who_waits_for_a_connection_gets_it(loop: Loop, settings: Any) -> None:
     outcomes = loop.run(*[ask(b"SELECT pg_sleep(0.1)::text, $1::text", b"%d" % number) for number in range(8)])
     assert [rows[0][1] for rows in outcomes] == [b"%d" % number for number in range(8)]
     assert time.monotonic() - began > 0.3
+
+
+def test_a_call_that_waits_for_a_slot_holds_no_connection(
+    loop: Loop, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.WEB_THREADS, settings.WEB_QUEUE_TIMEOUT = 1, 0.5
+    limiter = ConcurrencyLimiter(1, 1)
+    monkeypatch.setattr(request_concurrency, "limiter", limiter)
+    other = Admission("env_a")
+    limiter.take(other)
+
+    def call() -> str:
+        backend()
+        return request_concurrency.with_slot(HttpRequest(), Admission("env_a"), lambda: 10.0, lambda: "called")
+
+    def free_the_slot() -> bool:
+        loop_requests.sleep(0.05)
+        found = backend() > 0
+        limiter.leave(other)
+        return found
+
+    assert loop.run(call, free_the_slot) == ["called", True]
 
 
 def test_prepared_statements_errors_and_large_values_are_as_in_a_thread(loop: Loop) -> None:
