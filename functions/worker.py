@@ -1,8 +1,6 @@
-"""The worker loop: claims a queued run, resolves its caller, executes and records it, until the queue is empty.
-
-Several threads of a worker process do so side by side: those that Celery starts on notification, and a sibling that a
-thread starts while the queue has more than its own run. A thread mostly waits for Deno.
-"""
+"""The worker loop: claims a queued run, resolves its caller, executes and records it, until the queue is empty. Several
+threads of a worker process do so side by side: those that Celery starts on notification, and a sibling that a thread
+starts while the queue has more than its own run. A thread mostly waits for Deno."""
 
 import logging
 import threading
@@ -71,10 +69,8 @@ class Worker:
 
     def run(self, should_stop: ShouldStop = lambda: False) -> int:
         """Execute until the queue is empty. Returns how many runs it and its siblings executed; 0 if every slot is
-        taken, since each executing thread checks the queue again before it stops.
-
-        A run that is queued while long ones execute does not wait: its notification starts another thread.
-        """
+        taken, since each executing thread checks the queue again before it stops. A run that is queued while long ones
+        execute does not wait: its notification starts another thread."""
         crew = _WorkerThreads()
         try:
             self._work(should_stop, crew)

@@ -32,11 +32,8 @@ def start_call(
     address_id: str | None = None,
 ) -> Started:
     """Create a run of the function, to be executed here or by a worker. `anonymous` is the client network of an
-    anonymous caller, `address_id` the inbound endpoint of the call.
-
-    Raises NoSuchFunction, TooManyRuns, TooManyAnonymousCalls, TooManyQueued, and Conflict for a chain of calls that has
-    become a loop.
-    """
+    anonymous caller, `address_id` the inbound endpoint of the call. Raises NoSuchFunction, TooManyRuns,
+    TooManyAnonymousCalls, TooManyQueued, and Conflict for a chain of calls that has become a loop."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
     if depth >= call_depth.MAX_DEPTH:
@@ -76,10 +73,8 @@ def invoke(
     anonymous: AnonymousCall | None = None,
     address_id: str | None = None,
 ) -> tuple[Started, CallResult]:
-    """Run the function now and wait for its end. `input_text` is JSON.
-
-    Raises NoSuchFunction, TooManyRuns. Contract section 4.11.
-    """
+    """Run the function now and wait for its end. `input_text` is JSON. Raises NoSuchFunction, TooManyRuns. Contract
+    section 4.11."""
     started = start_call(place, caller, name, input_text, depth=depth, anonymous=anonymous, address_id=address_id)
     return started, execute(started, caller, place)
 
@@ -102,10 +97,8 @@ def enqueue(
     anonymous: AnonymousCall | None = None,
     address_id: str | None = None,
 ) -> str:
-    """Queue a run and return its id. It is committed with the current transaction; then a worker is notified.
-
-    Raises NoSuchFunction, TooManyAnonymousCalls, TooManyQueued.
-    """
+    """Queue a run and return its id. It is committed with the current transaction; then a worker is notified. Raises
+    NoSuchFunction, TooManyAnonymousCalls, TooManyQueued."""
     queued = start_call(
         place, caller, name, input_text, depth=depth, is_async=True, anonymous=anonymous, address_id=address_id
     )

@@ -3,14 +3,12 @@
     {"$response": {"status": 410, "headers": {"content-type": "text/xml", "retry-after": "60"}, "body": "<Response/>"}}
 
 `status`, `headers` and `body` (or `body_base64`) are optional: 200, none, empty. The executor reads it when the call
-ends, so an invalid response is a failure of the run; `views` sends it. In other runs it is ordinary output.
-
-Endpoints are on the platform's own host, which has the console's cookies, and the function belongs to a tenant. So the
-response must not act in a browser: only content types that no browser executes or renders as a page are allowed, or XML
-under the sandbox of `CONTENT_POLICY`; only the headers that providers need; no redirects; no caching, which would
-outlive a revocation. An invalid response is refused rather than corrected, because the provider would get another
-response than the function intended.
-"""
+ends, so an invalid response is a failure of the run; `views` sends it. In other runs it is ordinary output. Endpoints
+are on the platform's own host, which has the console's cookies, and the function belongs to a tenant. So the response
+must not act in a browser: only content types that no browser executes or renders as a page are allowed, or XML under
+the sandbox of `CONTENT_POLICY`; only the headers that providers need; no redirects; no caching, which would outlive a
+revocation. An invalid response is refused rather than corrected, because the provider would get another response than
+the function intended."""
 
 import base64
 import re

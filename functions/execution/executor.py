@@ -1,8 +1,7 @@
 """Execute a run that is ours: bring its program and secrets, let it run in the process's pool, write down how it ended.
-
 Called in a request's thread for synchronous runs and by the worker's loop for queued ones. Everything that can happen
-to the code becomes an `Ending`; what happens to us leaves a lease that runs out (`functions.runs.leases.settle_lost`).
-"""
+to the code becomes an `Ending`; what happens to us leaves a lease that runs out
+(`functions.runs.leases.settle_lost`)."""
 
 import contextlib
 import logging

@@ -1,8 +1,6 @@
-"""Host API: what a function may do outside its sandbox, with its caller's permissions.
-
-The code in the runtime has no token. It sends requests over its channel; each is answered here as the run's caller, so
-it can never read or write more than that caller. Only `fetch` uses the network.
-"""
+"""Host API: what a function may do outside its sandbox, with its caller's permissions. The code in the runtime has no
+token. It sends requests over its channel; each is answered here as the run's caller, so it can never read or write more
+than that caller. Only `fetch` uses the network."""
 
 import base64
 import binascii
@@ -73,9 +71,7 @@ class RunHost:
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
         """The answer to one question, as JSON text, or what gets it from elsewhere: a fetch, which ends with the call's
         `seconds` at the latest. Raises HostError with the API's own code, message and fields, and so does that.
-
-        `arguments` is read as strictly as a request's body. Statements and fetches are ended by `interrupt`.
-        """
+        `arguments` is read as strictly as a request's body. Statements and fetches are ended by `interrupt`."""
         self._asked += 1
         if self._asked > MAX_HOST_CALLS:
             raise HostError(

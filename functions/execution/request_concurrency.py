@@ -1,19 +1,13 @@
-"""The wait queue of synchronous calls in one process.
-
-An executing call holds a process of the pool, one of the plan's concurrency slots, and maybe a thread of the web
-process, so the number of executing calls is bounded: in all, for each environment, and for anonymous callers (half,
-shared among their networks, `functions.quotas.client_networks`). A call that finds no slot waits in the queue, up to
-its function's timeout. It holds no thread meanwhile: it waits on the event loop, or is repeated later
-(`platform_site.concurrency.server_hints.Parked`).
-
-A slot that becomes free goes to the environment with the fewest executing calls, in it to the caller with the fewest,
-and among equals to the one that was served least recently. The queue is bounded by what its requests weigh; if it is
-full, the newest call of the environment that has most in it ends with TooManyCalls.
-
-The plan's slots are counted in PostgreSQL, over all processes (`functions.runs.start`). A call that finds none there
-returns to the front of its caller's queue. The process then tries one call every RETRY seconds, or when a call of its
-own ends.
-"""
+"""The wait queue of synchronous calls in one process. An executing call holds a process of the pool, one of the plan's
+concurrency slots, and maybe a thread of the web process, so the number of executing calls is bounded: in all, for each
+environment, and for anonymous callers (half, shared among their networks, `functions.quotas.client_networks`). A call
+that finds no slot waits in the queue, up to its function's timeout. It holds no thread meanwhile: it waits on the event
+loop, or is repeated later (`platform_site.concurrency.server_hints.Parked`). A slot that becomes free goes to the
+environment with the fewest executing calls, in it to the caller with the fewest, and among equals to the one that was
+served least recently. The queue is bounded by what its requests weigh; if it is full, the newest call of the
+environment that has most in it ends with TooManyCalls. The plan's slots are counted in PostgreSQL, over all processes
+(`functions.runs.start`). A call that finds none there returns to the front of its caller's queue. The process then
+tries one call every RETRY seconds, or when a call of its own ends."""
 
 import threading
 import time
@@ -326,11 +320,9 @@ def admission_of(
 
 
 def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], float], work: Callable[[], _T]) -> _T:
-    """The result of `work`, which begins and executes one call and raises TooManyRuns where the plan has no slot.
-
-    Waits for a slot up to `timeout()` seconds, which is only asked if the call has to wait. In a thread of the server
-    the request gives that back meanwhile and is repeated from its beginning; elsewhere it waits. Raises TooManyCalls.
-    """
+    """The result of `work`, which begins and executes one call and raises TooManyRuns where the plan has no slot. Waits
+    for a slot up to `timeout()` seconds, which is only asked if the call has to wait. In a thread of the server the
+    request gives that back meanwhile and is repeated from its beginning; elsewhere it waits. Raises TooManyCalls."""
     loop_connections.let_go()  # of those who wait, else others would lack one
     admission = request.__dict__.pop(_ATTRIBUTE, admission)
     if admission.state is State.NEW:

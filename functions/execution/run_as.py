@@ -1,6 +1,5 @@
 """The caller of a queued run, resolved again when the run starts: a key that was deleted, a user who was disabled or a
-member who left in the meantime runs nothing any more.
-"""
+member who left in the meantime runs nothing any more."""
 
 from typing import Final
 

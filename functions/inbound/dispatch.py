@@ -1,17 +1,14 @@
-"""Resolves an inbound endpoint's token to its function and run-as identity, or to one uniform 404.
-
-One Redis round trip reads the cached endpoint and counts the endpoint and client. Without a cache entry, PostgreSQL is
-asked for the environment and, in its region, for the endpoint. The run-as identity is looked up each time
-(`functions.execution.run_as`), so the endpoint never has permissions that its creator lost.
-
-Unknown, revoked and stopped endpoints get the same 404. A token has 125 random bits, so it cannot be guessed; only the
-number of PostgreSQL lookups must be bounded. Malformed tokens cause none. Unknown tokens are cached as absent and count
-for the environment that they name, and a client with many of them is refused before the next lookup. This never affects
-real endpoints, although providers send for many customers from one network: a token proves that it was created here
+"""Resolves an inbound endpoint's token to its function and run-as identity, or to one uniform 404. One Redis round trip
+reads the cached endpoint and counts the endpoint and client. Without a cache entry, PostgreSQL is asked for the
+environment and, in its region, for the endpoint. The run-as identity is looked up each time
+(`functions.execution.run_as`), so the endpoint never has permissions that its creator lost. Unknown, revoked and
+stopped endpoints get the same 404. A token has 125 random bits, so it cannot be guessed; only the number of PostgreSQL
+lookups must be bounded. Malformed tokens cause none. Unknown tokens are cached as absent and count for the environment
+that they name, and a client with many of them is refused before the next lookup. This never affects real endpoints,
+although providers send for many customers from one network: a token proves that it was created here
 (`inbound_tokens.is_valid`). Revoked tokens prove it as well, so they are counted separately per environment. Redis also
 has a verification entry per endpoint (`inbound_endpoints`), for tokens whose key was removed. If Redis loses its data,
-a periodic job restores the entries; until then this process uses what it has verified itself.
-"""
+a periodic job restores the entries; until then this process uses what it has verified itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,14 +1,13 @@
 """The input of a function that is called by an inbound endpoint. Pure computation.
 
-    {"method": "POST", "query": "a=1", "headers": {"content-type": "application/json", …}, "body": "{\"id\": …",
+    {"method": "POST", "query": "a=1", "headers": {"content-type": "application/json", …}, "body": "{"id": …",
      "client": "203.0.113.7", "address_id": "inb_…"}
 
 Signatures are computed over bytes, so nothing is parsed, decoded or sorted: the query is the text after the `?`, the
 body the text of the request. A body that is not UTF-8, or that has control characters (six times as long in JSON), is
 `body_base64` instead. The input is stored with the run, so credentials are removed: cookies, `Authorization`, the call
 depth header, and any header or query that repeats the endpoint's token. The path was decoded once already, so both
-spellings of a token are found.
-"""
+spellings of a token are found."""
 
 import base64
 import re

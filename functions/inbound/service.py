@@ -1,7 +1,5 @@
-"""Service of inbound endpoints: create, list, revoke.
-
-Called by the API, the console and the command; the view checks the scope.
-"""
+"""Service of inbound endpoints: create, list, revoke. Called by the API, the console and the command; the view checks
+the scope."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,10 +37,8 @@ def create(
     place: EnvironmentRef, name: str, values: Mapping[str, Any], *, runs_as: Caller, actor: Caller | Actor
 ) -> tuple[EndpointWithToken, str]:
     """Create an endpoint that runs the function as `runs_as`, a key or an account. Returns it and its URL, which is not
-    stored. `values`: `async`, and optionally `label`.
-
-    Raises NoSuchFunction, Forbidden, ForUsersOnly, EndpointsQuotaReached.
-    """
+    stored. `values`: `async`, and optionally `label`. Raises NoSuchFunction, Forbidden, ForUsersOnly,
+    EndpointsQuotaReached."""
     if not runs_as.may("functions:invoke"):
         raise Forbidden("The endpoint would run the function as you: that needs functions:invoke as well.")
     token = inbound_tokens.make(place.environment_id)

@@ -1,8 +1,6 @@
-"""Quotas of an environment's run queue, in runs and in bytes of input.
-
-A caller could queue runs for days at its plan's request rate, with inputs of 1 MB. So each kind of caller has its own
-budget per environment (`queued_runs`, `queued_bytes` of the plan): keys and members; inbound endpoints; app users.
-Within a kind:
+"""Quotas of an environment's run queue, in runs and in bytes of input. A caller could queue runs for days at its plan's
+request rate, with inputs of 1 MB. So each kind of caller has its own budget per environment (`queued_runs`,
+`queued_bytes` of the plan): keys and members; inbound endpoints; app users. Within a kind:
 
 * One user has at most an eighth of the users' budget, and a user with queued runs gets more only while half of the
   budget is free, as networks do (`functions.quotas.client_networks`).
@@ -10,13 +8,11 @@ Within a kind:
   providers send bursts.
 
 Anonymous callers have their own limit (`functions.quotas.anonymous_queue`). Scheduled runs count as those of keys and
-are never refused, being one per function; pending events wait elsewhere (`functions.triggers.events`).
-
-Counting a long queue takes milliseconds, and queueing is one statement. So a process counts only now and then: of what
-it finds free it may use half without counting again, and at most a sixteenth of the budget. So each process may exceed
-a budget by a sixteenth; while little is free it counts each time. A refusal is cached briefly for all callers, so that
-repeated requests cause no counting.
-"""
+are never refused, being one per function; pending events wait elsewhere (`functions.triggers.events`). Counting a long
+queue takes milliseconds, and queueing is one statement. So a process counts only now and then: of what it finds free it
+may use half without counting again, and at most a sixteenth of the budget. So each process may exceed a budget by a
+sixteenth; while little is free it counts each time. A refusal is cached briefly for all callers, so that repeated
+requests cause no counting."""
 
 import math
 import threading
@@ -187,10 +183,8 @@ _stats_cache: Final = QueueStatsCache()
 
 def admit(place: EnvironmentRef, caller: Caller, size: int, *, address_id: str | None = None) -> None:
     """Check the quota for one more queued run of the caller, with an input of `size` bytes. Raises TooManyQueued.
-
     `address_id`: the inbound endpoint of the call. Usually without a statement. Not under a lock: concurrent calls may
-    exceed a budget together.
-    """
+    exceed a budget together."""
     kind, whose = _owner_of(caller, address_id)
     limits = plan_limits(place.plan)
     budget, wanted = Amount(limits.queued_runs, limits.queued_bytes), Amount(1, size)

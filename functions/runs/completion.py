@@ -1,7 +1,5 @@
-"""How a run ends: with an outcome that is the current attempt's, or cancelled; and the event that tells of it.
-
-See `functions.runs.start` for what holds of all transitions.
-"""
+"""How a run ends: with an outcome that is the current attempt's, or cancelled; and the event that tells of it. See
+`functions.runs.start` for what holds of all transitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -143,11 +141,8 @@ _CANCEL: Final = _SQL["cancel"]
 
 
 def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:
-    """Cancel: a queued run ends at once, an executing one as soon as its process is notified.
-
-    Returns whether this is new (the run had not ended and was not cancelled before), and whether its end has
-    subscribers.
-    """
+    """Cancel: a queued run ends at once, an executing one as soon as its process is notified. Returns whether this is
+    new (the run had not ended and was not cancelled before), and whether its end has subscribers."""
     with connections[using].cursor() as cursor:
         cursor.execute(_CANCEL, {"run_id": run_id})
         is_new, told = cursor.fetchone()

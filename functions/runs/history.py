@@ -1,9 +1,7 @@
-"""The newest runs of a function, however many there are and however few of them are wanted.
-
-One index has each function's runs in order, another those of each trigger and status. So a status alone is looked for
-under each trigger, and the newest of those are the page: at most `limit` entries for each. A third has those of each
-app user, who sees no others. Called by the API's list, and by the console for the last run of each function.
-"""
+"""The newest runs of a function, however many there are and however few of them are wanted. One index has each
+function's runs in order, another those of each trigger and status. So a status alone is looked for under each trigger,
+and the newest of those are the page: at most `limit` entries for each. A third has those of each app user, who sees no
+others. Called by the API's list, and by the console for the last run of each function."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,9 +1,7 @@
 """What a process does for its runs while they execute: it renews their leases and looks whether one was cancelled.
-
 Short runs never meet it: a thread for each region looks every half second, and only while something executes there. So
 a lease can be short however long a function may run, and a run can be cancelled from any process. A run whose lease
-another process has taken over is ended here, since its outcome would not count any more.
-"""
+another process has taken over is ended here, since its outcome would not count any more."""
 
 import logging
 import os

@@ -1,7 +1,5 @@
-"""Leases of executing runs: the executing process renews its lease, and a run whose lease ran out is settled.
-
-Called by `functions.runs.lease_renewer` and periodic jobs. `functions.runs.start` describes all transitions.
-"""
+"""Leases of executing runs: the executing process renews its lease, and a run whose lease ran out is settled. Called by
+`functions.runs.lease_renewer` and periodic jobs. `functions.runs.start` describes all transitions."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -24,10 +22,8 @@ _CANCELLED: Final = _SQL["cancelled"]
 
 
 def renew(using: str, executing: Collection[Started]) -> set[str]:
-    """Hold the leases of these runs for another while. Returns the ids of those that are still ours.
-
-    One that a crash of PostgreSQL forgot is (`begin`); one that went with its function is not.
-    """
+    """Hold the leases of these runs for another while. Returns the ids of those that are still ours. One that a crash
+    of PostgreSQL forgot is (`begin`); one that went with its function is not."""
     parameters: dict[str, Any] = {
         "lease": settings.FUNCTION_LEASE,
         "ids": [started.run_id for started in executing],
@@ -50,10 +46,8 @@ _LOST: Final = _SQL["lost"]
 
 
 def settle_lost(using: str) -> tuple[int, int, int]:
-    """Settle runs whose lease ran out: async ones are queued again, others end as `worker_lost`.
-
-    Returns how many were queued again, how many failed, and how many of those have subscribers.
-    """
+    """Settle runs whose lease ran out: async ones are queued again, others end as `worker_lost`. Returns how many were
+    queued again, how many failed, and how many of those have subscribers."""
     with connections[using].cursor() as cursor:
         cursor.execute(_LOST, {"most": LOST_ATTEMPTS})
         again, failed, told = cursor.fetchone()

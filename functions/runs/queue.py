@@ -1,7 +1,5 @@
 """Which queued run is executed next: claimed by a worker, and put back where its attempt did not count or failed.
-
-Called by `functions.worker`. See `functions.runs.start` for what holds of all transitions.
-"""
+Called by `functions.worker`. See `functions.runs.start` for what holds of all transitions."""
 
 import threading
 from datetime import timedelta
@@ -38,13 +36,11 @@ _claiming: Final[dict[str, threading.Lock]] = {}
 
 def claim(using: str) -> tuple[Started, bool] | None:
     """Claim a queued run of the region that may execute now, and whether it was the last; None if there is none.
-
     Environments take turns: first the one with the fewest queued runs executing, then the longest waiting, so that one
     tenant's backlog never delays another's. Within an environment the oldest run comes first; runs of anonymous callers
     and events come after all other due runs, and among them each network's runs are spaced out
     (`functions.runs.start`). Suspended environments are skipped. The claim is on disk when this returns: after a crash
-    of PostgreSQL the run would otherwise be claimed again with the same attempt number.
-    """
+    of PostgreSQL the run would otherwise be claimed again with the same attempt number."""
     suspended = b"{%b}" % ",".join(suspended_in(using)).encode()
     for _ in range(REACHES):
         try:

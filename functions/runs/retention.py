@@ -1,10 +1,7 @@
 """Retention of ended runs, in bounded batches. All runs are removed after 7 days. Earlier: anonymous callers' runs
 beyond the newest MAX_ANONYMOUS_RUNS of an environment; and the oldest other runs, if an environment's history exceeds
-the plan's `run_history_bytes`.
-
-In the last case the functions with the largest histories lose runs, down to a common level that fits the budget, so
-that a burst of one function only removes its own history.
-"""
+the plan's `run_history_bytes`. In the last case the functions with the largest histories lose runs, down to a common
+level that fits the budget, so that a burst of one function only removes its own history."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -112,10 +109,8 @@ DELETE FROM platform.functions_run
 
 
 def shorten(using: str) -> int:
-    """Delete the oldest ended runs of environments whose history exceeds their plan. Returns how many.
-
-    Reads plans from the control database if needed. Raises OperationalError while it is unavailable.
-    """
+    """Delete the oldest ended runs of environments whose history exceeds their plan. Returns how many. Reads plans from
+    the control database if needed. Raises OperationalError while it is unavailable."""
     with by_index(using) as cursor:
         cursor.execute(_WEIGHED, [min(plan.run_history_bytes for plan in PLANS.values())])
         large = {environment_id: dict(zip(*weights, strict=True)) for environment_id, *weights in cursor.fetchall()}

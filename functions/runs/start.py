@@ -169,11 +169,9 @@ def slots_for(place: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | 
 
 @cache
 def _slots(limit: int, may_take: int, start: int) -> bytes:
-    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each half rotated by `start`.
-
-    The slots of anonymous callers come last, so that they are free while others need at most their own half; at the
-    very end come those that networks with high recent usage may take (`functions.quotas.client_networks`).
-    """
+    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each half rotated by `start`. The slots of anonymous
+    callers come last, so that they are free while others need at most their own half; at the very end come those that
+    networks with high recent usage may take (`functions.quotas.client_networks`)."""
     shared = anonymous_slots(limit)
     parts = (range(shared + 1, may_take + 1), range(slots_for_all_networks(shared) + 1, min(shared, may_take) + 1))
     order = [slot for part in (*parts, range(1, slots_for_all_networks(shared) + 1)) for slot in _rotated(part, start)]
@@ -202,18 +200,15 @@ def start_run(
     address_id: str | None = None,
 ) -> Started:
     """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
-    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`).
-
-    An executing run is committed when this returns, and on disk before it can have any effect: its row writes and its
-    end come later in the same log, and `make_durable` precedes everything that leaves the database. So a synchronous
-    call waits for the disk once. If PostgreSQL crashes in between, `end` finds no run and writes all of it. In a
-    transaction of the caller, and for a queued run, the commit waits as usual. If the connection is lost before the
-    response, the run is looked up on a new connection by its id, and created if it does not exist: no one else would
-    execute it, and it would hold its slot until its lease ends.
-
-    `anonymous` is the network of an anonymous caller, `address_id` the inbound endpoint of the call. Raises
-    NoSuchFunction (also if this kind of caller may not invoke it), TooManyRuns, TooManyAnonymousCalls, TooManyQueued.
-    """
+    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`). An executing run is committed
+    when this returns, and on disk before it can have any effect: its row writes and its end come later in the same log,
+    and `make_durable` precedes everything that leaves the database. So a synchronous call waits for the disk once. If
+    PostgreSQL crashes in between, `end` finds no run and writes all of it. In a transaction of the caller, and for a
+    queued run, the commit waits as usual. If the connection is lost before the response, the run is looked up on a new
+    connection by its id, and created if it does not exist: no one else would execute it, and it would hold its slot
+    until its lease ends. `anonymous` is the network of an anonymous caller, `address_id` the inbound endpoint of the
+    call. Raises NoSuchFunction (also if this kind of caller may not invoke it), TooManyRuns, TooManyAnonymousCalls,
+    TooManyQueued."""
     limit = plan_limits(place.plan).function_concurrency
     theirs = anonymous_slots(limit) if caller.kind == "anonymous" else limit
     may_take = theirs if is_async else slots_for(place, caller, anonymous)

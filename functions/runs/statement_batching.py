@@ -1,10 +1,7 @@
 """Group commit: while one call's statement runs, the same statements of others, in threads and on the event loop, are
-collected and sent together in the next round trip.
-
-A warm call is two short statements, each of which costs more for the round trip than for its work: task switches
-here, a server process there, and a wait for the disk. The first statement never waits. Each statement is its own
-transaction and fails by itself.
-"""
+collected and sent together in the next round trip. A warm call is two short statements, each of which costs more for
+the round trip than for its work: task switches here, a server process there, and a wait for the disk. The first
+statement never waits. Each statement is its own transaction and fails by itself."""
 
 import os
 import threading
@@ -36,10 +33,8 @@ def make_durable(using: str) -> None:
 
 class StatementBatcher:
     """A statement whose last two values are whether its commit may be asynchronous (`t` or `f`), and a mark that it
-    returns in the last column of each row. Thread-safe.
-
-    The mark proves that each outcome goes to its own caller, since callers belong to different tenants.
-    """
+    returns in the last column of each row. Thread-safe. The mark proves that each outcome goes to its own caller, since
+    callers belong to different tenants."""
 
     def __init__(self, sql: bytes, *, is_durable: bool) -> None:
         """`is_durable`: `run` returns when the commit is on disk; otherwise as soon as others can see it."""

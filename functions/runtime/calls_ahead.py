@@ -1,8 +1,6 @@
-"""Calls that are sent to a process while another one runs there, so that it need not wait for them.
-
-The runner begins each when the one before has ended. What it says is read by one request at a time: each of those has
-its turn. For requests on the event loop, which are one thread.
-"""
+"""Calls that are sent to a process while another one runs there, so that it need not wait for them. The runner begins
+each when the one before has ended. What it says is read by one request at a time: each of those has its turn. For
+requests on the event loop, which are one thread."""
 
 import os
 from collections import deque

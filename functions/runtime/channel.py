@@ -1,9 +1,8 @@
 """Frames to and from the runner, over the pipes of its process: a 4-byte little-endian length, and as many bytes.
-
 Whoever calls here waits no longer than the deadline it names, a moment of `time.monotonic`, and never for a process
 that itself waits to be read. At the deadline, and for what breaks the protocol, the process is killed. One thread, or
-request on the event loop, uses a channel; others only write to `wake`, once they have answered a question of the code.
-"""
+request on the event loop, uses a channel; others only write to `wake`, once they have answered a question of the
+code."""
 
 import contextlib
 import json

@@ -1,11 +1,8 @@
-"""Which modules a function may import besides itself: an import map for its process, and what to load ahead of it.
-
-A function is one module, so what is left to import are Node's modules, which Deno has built in. Those that need nothing
+"""Which modules a function may import besides itself: an import map for its process, and what to load ahead of it. A
+function is one module, so what is left to import are Node's modules, which Deno has built in. Those that need nothing
 of the host are there, under both spellings (`node:crypto`, `crypto`); all others are refused by the map, before
-anything of them is loaded. `tests/functions/test_imports.py` holds the two lists to be all that this Deno has.
-
-Pure computation. Used by `functions.runtime.process` and `launch`.
-"""
+anything of them is loaded. `tests/functions/test_imports.py` holds the two lists to be all that this Deno has. Pure
+computation. Used by `functions.runtime.process` and `launch`."""
 
 import base64
 import json
@@ -61,8 +58,7 @@ def ahead(source: bytes) -> list[str]:
     """The allowed modules that `source` imports or requires. They are loaded while all of Deno is available and before
     any code of the function: they use Node's own `process` (`crypto` at once, `util` in some functions), which can open
     every module, and code that patched an EventEmitter before could obtain it. A specifier that is computed at run time
-    is not found, and refused.
-    """
+    is not found, and refused."""
     return sorted({name.decode() for name in _AHEAD.findall(source)} & set(ALLOWED) | set(required(source)))
 
 

@@ -41,11 +41,9 @@ _UIDS: Final = range(1_900_000_000, 2_000_000_000)
 
 
 class Uid:
-    """An unprivileged uid that no account has, exclusive to this process until `close`.
-
-    It is reserved by a name of an abstract Unix socket, which the kernel removes when the process dies. Platforms in
-    other network namespaces (containers) do not see it: between those a collision has a chance of one in 10^8.
-    """
+    """An unprivileged uid that no account has, exclusive to this process until `close`. It is reserved by a name of an
+    abstract Unix socket, which the kernel removes when the process dies. Platforms in other network namespaces
+    (containers) do not see it: between those a collision has a chance of one in 10^8."""
 
     def __init__(self) -> None:
         """Raises OSError."""

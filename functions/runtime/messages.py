@@ -1,8 +1,6 @@
-"""Messages for developers about code that does not load, or a call that failed.
-
-Advice precedes Deno's messages where those address other readers. Text from the code is cleaned of characters that
-PostgreSQL cannot store, so that every run can be recorded.
-"""
+"""Messages for developers about code that does not load, or a call that failed. Advice precedes Deno's messages where
+those address other readers. Text from the code is cleaned of characters that PostgreSQL cannot store, so that every run
+can be recorded."""
 
 import re
 from collections.abc import Mapping

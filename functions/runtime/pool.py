@@ -1,11 +1,9 @@
-"""The pool of warm function processes of one worker: bounded; the coldest are evicted, idle ones end.
-
-A process belongs to one (environment, function, version) for life. Concurrent calls of one program queue for its few
-processes: a call is short, and starting a process costs as much as a hundred calls. Another process is started only for
-a call that has waited `QUEUE_SECONDS`, and at once if calls are known to be slow. One thread watches memory every 20 ms
-while calls run, and ends idle processes. Another thread starts all processes, because the kernel ends a child that
-asked to die with its parent when the *thread* that started it ends, and server threads come and go.
-"""
+"""The pool of warm function processes of one worker: bounded; the coldest are evicted, idle ones end. A process belongs
+to one (environment, function, version) for life. Concurrent calls of one program queue for its few processes: a call is
+short, and starting a process costs as much as a hundred calls. Another process is started only for a call that has
+waited `QUEUE_SECONDS`, and at once if calls are known to be slow. One thread watches memory every 20 ms while calls
+run, and ends idle processes. Another thread starts all processes, because the kernel ends a child that asked to die
+with its parent when the *thread* that started it ends, and server threads come and go."""
 
 import threading
 import time
@@ -79,11 +77,8 @@ class Pool:
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def call(self, program: Program, call: Call, host: Host) -> Outcome:
-        """Run `call` in a warm process of `program`, or in a new one.
-
-        Raises Busy when no place came free within `wait_seconds`, LoadFailed for a module that does not load,
-        StartFailed where Deno does not start.
-        """
+        """Run `call` in a warm process of `program`, or in a new one. Raises Busy when no place came free within
+        `wait_seconds`, LoadFailed for a module that does not load, StartFailed where Deno does not start."""
         for _ in range(3):
             taken = self._take(program, call)
             if taken is None or (taken[2] is not None and not taken[0].ahead.wait(taken[2], self.QUEUE_SECONDS)):
@@ -138,11 +133,9 @@ class Pool:
         self._shelve(process, program.key, was_busy=False)
 
     def check(self, program: Program) -> None:
-        """Load a program in a process of its own, outside of the pool's places, and end it.
-
-        Raises LoadFailed, StartFailed, and Busy when `MOST_CHECKS` others took longer than `wait_seconds` beyond the
-        time that each has at least, or when others wait and this one had its time.
-        """
+        """Load a program in a process of its own, outside of the pool's places, and end it. Raises LoadFailed,
+        StartFailed, and Busy when `MOST_CHECKS` others took longer than `wait_seconds` beyond the time that each has at
+        least, or when others wait and this one had its time."""
         ending = Ending()
         try:
             with self._checks.held(

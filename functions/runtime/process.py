@@ -1,15 +1,10 @@
-"""One Deno process behind sandbox_layers, spoken to in frames; one call at a time.
-
-On the event loop the next calls are sent while one runs (`calls_ahead`), so that the process need not wait for them.
-
-`Process()` starts it (`launch`), `load` gives it one version's source, `call` runs the tenant's function and answers
-what the code asks of its `Host` meanwhile; both over a `channel`. A process that misbehaves, times out or crashes is
-killed with its whole group and never used again. Between calls it is stopped (SIGSTOP), so nothing that a call left
-behind can run.
-
-Inputs, outputs, questions and answers travel as JSON text that is not read here and written again: it costs nothing,
-and a number that Python would spell differently stays as it is.
-"""
+"""One Deno process behind sandbox_layers, spoken to in frames; one call at a time. On the event loop the next calls are
+sent while one runs (`calls_ahead`), so that the process need not wait for them. `Process()` starts it (`launch`),
+`load` gives it one version's source, `call` runs the tenant's function and answers what the code asks of its `Host`
+meanwhile; both over a `channel`. A process that misbehaves, times out or crashes is killed with its whole group and
+never used again. Between calls it is stopped (SIGSTOP), so nothing that a call left behind can run. Inputs, outputs,
+questions and answers travel as JSON text that is not read here and written again: it costs nothing, and a number that
+Python would spell differently stays as it is."""
 
 import base64
 import contextlib

@@ -87,12 +87,9 @@ class ProgramProcesses:
 
 def coldest(idle: Iterable[Process], now: float) -> Process:
     """The idle process that was called least of late; of those between which is less than a factor of two, the one that
-    was started last.
-
-    Not the one whose last call lies furthest back: of twenty functions called in a circle over sixteen places that is
-    always the next one needed, and none would ever be warm. Here the newcomers of such a circle replace each other and
-    the rest stay.
-    """
+    was started last. Not the one whose last call lies furthest back: of twenty functions called in a circle over
+    sixteen places that is always the next one needed, and none would ever be warm. Here the newcomers of such a circle
+    replace each other and the rest stay."""
 
     def warmth(process: Process) -> tuple[int, float]:
         return math.ceil(math.log2(process.heat * _cooled(now - process.heated_at) or 1e-9)), -process.started_at

@@ -1,14 +1,11 @@
-"""Go behind sandbox_layers, then become Deno: `python -I -S sandbox.py SPEC-JSON -- DENO ARGUMENTS…`.
-
-Deno's permissions are one layer, and not a complete one (docs/explanation/functions-internals.md). This program,
-standard library only, adds what the kernel gives: its own network namespace without an interface, Landlock (no file
-but Deno's own libraries and the scratch directory, no TCP, no signals to others), an unprivileged uid where we are
-root, no new privileges, hard limits, and death with the parent. What the host does not permit is left out, and the
-list of what is active goes to the parent as one JSON line on the descriptor `report`, so that runs can say behind
-which sandbox_layers they ran. Without a program after `--` that is all it does.
-
-SPEC: {"report": fd, "uid": int | null, "scratch": path, "limits": {"RLIMIT_X": value}, "parent": pid}
-"""
+"""Go behind sandbox_layers, then become Deno: `python -I -S sandbox.py SPEC-JSON -- DENO ARGUMENTS…`. Deno's
+permissions are one layer, and not a complete one (docs/explanation/functions-internals.md). This program, standard
+library only, adds what the kernel gives: its own network namespace without an interface, Landlock (no file but Deno's
+own libraries and the scratch directory, no TCP, no signals to others), an unprivileged uid where we are root, no new
+privileges, hard limits, and death with the parent. What the host does not permit is left out, and the list of what is
+active goes to the parent as one JSON line on the descriptor `report`, so that runs can say behind which sandbox_layers
+they ran. Without a program after `--` that is all it does. SPEC: {"report": fd, "uid": int | null, "scratch": path,
+"limits": {"RLIMIT_X": value}, "parent": pid}"""
 
 import contextlib
 import ctypes
@@ -46,11 +43,9 @@ class PathBeneathAttr(ctypes.Structure):
 
 
 def own_namespaces() -> str | None:
-    """A network, IPC and UTS namespace of our own. An unprivileged user reaches them through a user namespace.
-
-    In that one we have our own name only if the host lets us say so; some give the namespaces and refuse that (AppArmor
-    on Ubuntu 24.04, a /proc that is read-only). To the kernel we are the same user with and without it.
-    """
+    """A network, IPC and UTS namespace of our own. An unprivileged user reaches them through a user namespace. In that
+    one we have our own name only if the host lets us say so; some give the namespaces and refuse that (AppArmor on
+    Ubuntu 24.04, a /proc that is read-only). To the kernel we are the same user with and without it."""
     wanted = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     if os.geteuid() == 0:
         return "namespaces" if libc.unshare(wanted) == 0 else None

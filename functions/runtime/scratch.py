@@ -1,8 +1,6 @@
-"""The writable directories of function processes: one per platform process, and below it one per function process.
-
-Each platform directory has a file that its process keeps locked. The kernel releases the lock when the process dies, so
-the next one can tell remains (`remove_leftovers`) from directories in use, without process ids.
-"""
+"""The writable directories of function processes: one per platform process, and below it one per function process. Each
+platform directory has a file that its process keeps locked. The kernel releases the lock when the process dies, so the
+next one can tell remains (`remove_leftovers`) from directories in use, without process ids."""
 
 import atexit
 import contextlib

@@ -4,12 +4,10 @@
 
 A field is `*`, a number, a range, a list of these by commas, and `/n` takes each n-th of `*` or a range. Months and
 days of the week have names; Sunday is 0 and 7. As in crontab(5), and so in pg_cron: where both days are restricted,
-either is enough; where one of them begins with `*`, both must fit.
-
-Celery's `crontab` is not asked, though it is at hand: it wants both days to fit always, knows no 7, takes `jan` for a
-minute, `1_0` and `٣` for numbers, and what follows a range (`1-5;`) for nothing. Nor is the package `cronsim`: it takes
-more (`L`, `LW`, `5#2`), which the API would then have to keep, and its errors do not say what the API's say.
-"""
+either is enough; where one of them begins with `*`, both must fit. Celery's `crontab` is not asked, though it is at
+hand: it wants both days to fit always, knows no 7, takes `jan` for a minute, `1_0` and `٣` for numbers, and what
+follows a range (`1-5;`) for nothing. Nor is the package `cronsim`: it takes more (`L`, `LW`, `5#2`), which the API
+would then have to keep, and its errors do not say what the API's say."""
 
 import re
 from calendar import monthrange

@@ -1,16 +1,11 @@
 """Event triggers of functions: set with a deployment, stopped when their run-as identity loses its permissions.
-
 `Function.events` are patterns as in webhooks (`rows.outbox.event_types`). Event interests are kept equal to both
 (`rows.outbox.subscriptions`). `functions.triggers.events` creates a run per event; docs/reference/functions.md
-describes the behaviour.
-
-A run executes as the last deployer, checked when it starts, as scheduled runs do (`functions.triggers.schedules`): code
-never runs with the permissions of someone who did not deploy it. Its input is what a webhook would receive, so the
-deployer needs the scopes to create a webhook.
-
-`function.run.*` events cannot trigger functions: a function would trigger itself. A chain of functions that write rows
-is cut like one of webhooks (`platform_site.identity.call_depth`).
-"""
+describes the behaviour. A run executes as the last deployer, checked when it starts, as scheduled runs do
+(`functions.triggers.schedules`): code never runs with the permissions of someone who did not deploy it. Its input is
+what a webhook would receive, so the deployer needs the scopes to create a webhook. `function.run.*` events cannot
+trigger functions: a function would trigger itself. A chain of functions that write rows is cut like one of webhooks
+(`platform_site.identity.call_depth`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -48,12 +43,9 @@ def covers(patterns: Iterable[str], event_type: str) -> bool:
 
 def deployed(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
     """The changes of a deployment to the event triggers. The caller holds the function's lock, saves it and then calls
-    `refresh`.
-
-    `values` may have `on`: patterns, or null or an empty list for none. Without it they stay as they are, stopped or
-    not; the same patterns start stopped triggers again. Runs execute as `by` from now on. Raises ValidationFailed,
-    SubscriptionsQuotaReached.
-    """
+    `refresh`. `values` may have `on`: patterns, or null or an empty list for none. Without it they stay as they are,
+    stopped or not; the same patterns start stopped triggers again. Runs execute as `by` from now on. Raises
+    ValidationFailed, SubscriptionsQuotaReached."""
     if "on" in values:
         patterns = values["on"] or None
         if function.events_stopped is not None or patterns != function.events:

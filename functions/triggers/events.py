@@ -5,13 +5,11 @@
                                     `queue` ─▶ a queued run, in the transaction that deletes the `PendingEvent`
 
 So one event is exactly one run, whatever process dies: both steps are transactions of the region's database, the event
-is settled once, and the row is deleted once. Unique indexes enforce both.
-
-There are two steps because the relay serves all webhooks of a region: it must not wait for the control database to
-learn a plan, nor create ten thousand runs of a bulk write before it continues. Pending events are small and wait in
-order, without a limit; at most MAX_QUEUED of them are queued as runs in one environment at a time, within the bytes of
-its plan. They use half of its slots and come after its calls (`functions.runs.queue`). Environments take turns.
-"""
+is settled once, and the row is deleted once. Unique indexes enforce both. There are two steps because the relay serves
+all webhooks of a region: it must not wait for the control database to learn a plan, nor create ten thousand runs of a
+bulk write before it continues. Pending events are small and wait in order, without a limit; at most MAX_QUEUED of them
+are queued as runs in one environment at a time, within the bytes of its plan. They use half of its slots and come after
+its calls (`functions.runs.queue`). Environments take turns."""
 
 import json
 import logging
@@ -173,12 +171,10 @@ class _NewRun:
 
 
 def queue(using: str) -> int:
-    """Queue runs of pending events, in each environment as many as are allowed. Returns how many.
-
-    Of the environments with expensive events one is processed, after the others. If anything is pending, the control
-    database is asked for plans, and whether the environment exists and is active. Raises OperationalError while it is
-    unavailable; then nothing changes.
-    """
+    """Queue runs of pending events, in each environment as many as are allowed. Returns how many. Of the environments
+    with expensive events one is processed, after the others. If anything is pending, the control database is asked for
+    plans, and whether the environment exists and is active. Raises OperationalError while it is unavailable; then
+    nothing changes."""
     with connections[using].cursor() as cursor:
         cursor.execute(_WAITING, {"suspended": suspended_in(using), "half": MAX_QUEUED // 2})
         waiting = [environment_id for (environment_id,) in cursor.fetchall()]

@@ -1,15 +1,10 @@
-"""Cache and storage of inbound endpoints, and the effect of deployments on them.
-
-A cache entry lives for `redis_client.RECORD_TTL` under half of the token's hash. A change marks it in its transaction
-(`accounts.tokens.revocation`), as for keys: a revoked endpoint is gone with the next request.
-
-Beside it is a long-lived verification entry that the endpoint exists. It says nothing else, and exempts its requests
-from the limit on lookups (`functions.inbound.dispatch`). Revocations mark it, too; a wrong entry (Redis was
-unavailable, a late reader wrote it) costs one lookup, which removes it.
-
-Runs execute as the creator of the endpoint or the last deployer, for the reason given in
-`functions.triggers.schedules`: code never has the permissions of someone who did not deploy it.
-"""
+"""Cache and storage of inbound endpoints, and the effect of deployments on them. A cache entry lives for
+`redis_client.RECORD_TTL` under half of the token's hash. A change marks it in its transaction
+(`accounts.tokens.revocation`), as for keys: a revoked endpoint is gone with the next request. Beside it is a long-lived
+verification entry that the endpoint exists. It says nothing else, and exempts its requests from the limit on lookups
+(`functions.inbound.dispatch`). Revocations mark it, too; a wrong entry (Redis was unavailable, a late reader wrote it)
+costs one lookup, which removes it. Runs execute as the creator of the endpoint or the last deployer, for the reason
+given in `functions.triggers.schedules`: code never has the permissions of someone who did not deploy it."""
 
 from dataclasses import astuple, dataclass
 from typing import Final

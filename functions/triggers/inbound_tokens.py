@@ -1,12 +1,9 @@
 """Format of an inbound endpoint's token: `hk_`, the environment's id without its prefix, 21 random base62 characters
-(125 bits), 11 characters of a MAC over everything before it, 6 of a checksum.
-
-The environment id selects the region, so the URL needs no header. Only the SHA-256 of the token is stored.
-
-The MAC authorises nothing. It tells tokens of this platform from invented ones without a lookup, so that guessing does
-not use up the rate limits of real endpoints (`functions.inbound.dispatch`). Its keys are the platform keys
-(`platform_site.security.keyring`). A token whose key was removed still works, but counts as unverified.
-"""
+(125 bits), 11 characters of a MAC over everything before it, 6 of a checksum. The environment id selects the region, so
+the URL needs no header. Only the SHA-256 of the token is stored. The MAC authorises nothing. It tells tokens of this
+platform from invented ones without a lookup, so that guessing does not use up the rate limits of real endpoints
+(`functions.inbound.dispatch`). Its keys are the platform keys (`platform_site.security.keyring`). A token whose key was
+removed still works, but counts as unverified."""
 
 import hmac
 from typing import Final

@@ -1,8 +1,6 @@
-"""Checks that the deployer has the permissions needed to be the run-as identity of the function's triggers.
-
-Its schedule (`functions.triggers.schedules`), events (`functions.triggers.event_subscriptions`) and inbound endpoints
-(`functions.triggers.inbound_endpoints`) each say what they need; an error lists everything that is missing.
-"""
+"""Checks that the deployer has the permissions needed to be the run-as identity of the function's triggers. Its
+schedule (`functions.triggers.schedules`), events (`functions.triggers.event_subscriptions`) and inbound endpoints
+(`functions.triggers.inbound_endpoints`) each say what they need; an error lists everything that is missing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

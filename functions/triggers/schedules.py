@@ -1,15 +1,11 @@
 """Schedules of functions: set with a deployment, run when due, stopped when their run-as identity loses its
-permissions.
-
-`Function.next_run_at` has the next due time, in database time. A periodic job of the region claims due functions,
-inserts a queued run for each and sets the next due time, in one transaction: so a due time makes one run, however many
-workers there are. Missed times are made up for by one run. A function whose last scheduled run has not ended is skipped
-until its next time. `functions.triggers.cron` computes the times; docs/reference/functions.md describes the behaviour.
-
-A run executes as the last deployer, checked when it starts (`functions.execution.run_as`): code never runs with the
-permissions of someone who did not deploy it. Staff and commands are no run-as identity; what they activate keeps the
-present one.
-"""
+permissions. `Function.next_run_at` has the next due time, in database time. A periodic job of the region claims due
+functions, inserts a queued run for each and sets the next due time, in one transaction: so a due time makes one run,
+however many workers there are. Missed times are made up for by one run. A function whose last scheduled run has not
+ended is skipped until its next time. `functions.triggers.cron` computes the times; docs/reference/functions.md
+describes the behaviour. A run executes as the last deployer, checked when it starts (`functions.execution.run_as`):
+code never runs with the permissions of someone who did not deploy it. Staff and commands are no run-as identity; what
+they activate keeps the present one."""
 
 import logging
 from collections.abc import Mapping
@@ -44,17 +40,15 @@ BATCH: Final = 500
 FIELDS: Final = ("scheduled_kind", "scheduled_id")
 """What `activated` may change of a function."""
 _MIN_CLOCK_STEP: Final = timedelta(hours=2)
-"""By how much PostgreSQL's clock must have been set back for `mend_future_times`: what a shorter one has run already is
-not run a second time."""
+"""By how much PostgreSQL's clock must have been set back for `repair_future_times`: what a shorter one has run already
+is not run a second time."""
 
 
 def deployed(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
-    """The changes of a deployment to the schedule. The caller holds the function's lock and saves it.
-
-    `values` may have `schedule`: a text of `cron.normal`, or null. Without it the schedule stays as it is, stopped or
-    not; the same text starts a stopped one again and keeps the due time of an active one. Runs execute as `by` from now
-    on. Raises ValidationFailed, SchedulesQuotaReached.
-    """
+    """The changes of a deployment to the schedule. The caller holds the function's lock and saves it. `values` may have
+    `schedule`: a text of `cron.normal`, or null. Without it the schedule stays as it is, stopped or not; the same text
+    starts a stopped one again and keeps the due time of an active one. Runs execute as `by` from now on. Raises
+    ValidationFailed, SchedulesQuotaReached."""
     if "schedule" in values and (function.next_run_at is None or values["schedule"] != function.schedule):
         _set(function, place, values["schedule"], by)
     activated(function, by=by)
@@ -121,11 +115,9 @@ def _check_room(place: EnvironmentRef) -> None:
 
 
 def queue_due(using: str) -> int:
-    """Queue a run of every due function. Returns how many.
-
-    If anything is due, the control database is asked for plans, and whether the environment exists and is active.
-    Raises OperationalError while it is unavailable; the functions then stay due.
-    """
+    """Queue a run of every due function. Returns how many. If anything is due, the control database is asked for plans,
+    and whether the environment exists and is active. Raises OperationalError while it is unavailable; the functions
+    then stay due."""
     due = Function.objects.using(using).filter(next_run_at__lte=Now())
     waiting = due.exclude(environment_id__in=suspended_in(using)).values_list("environment_id", flat=True).distinct()
     plans = plans_of_active([found for found in waiting if found is not None])
@@ -175,11 +167,9 @@ class _Decided:
 
 
 def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
-    """Claim due functions of these environments, queue their runs, say when they are due next: one transaction.
-
-    Returns how many runs were made and whether nothing more is due. No key changes, so calls of these functions, whose
-    runs name them, wait for nothing.
-    """
+    """Claim due functions of these environments, queue their runs, say when they are due next: one transaction. Returns
+    how many runs were made and whether nothing more is due. No key changes, so calls of these functions, whose runs
+    name them, wait for nothing."""
     last_run = Run.objects.filter(pk=OuterRef("scheduled_run_id")).exclude(phase=Run.Phase.ENDED)
     with transaction.atomic(using=using):
         now = clock.now(using)

@@ -28,11 +28,9 @@ class Batch(NamedTuple):
 
 
 def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Seal | None, *, is_all: bool) -> Batch:
-    """Those that a stream at the position `seen` has not been sent, in the order of the events.
-
-    Without `seal` no message has an id, since a client must not go on behind it. Not `is_all`: more is sent after the
-    last message, which therefore does not lead to the end.
-    """
+    """Those that a stream at the position `seen` has not been sent, in the order of the events. Without `seal` no
+    message has an id, since a client must not go on behind it. Not `is_all`: more is sent after the last message, which
+    therefore does not lead to the end."""
     due = sorted((each for each in messages if each.sequence > seen.sequence), key=attrgetter("sequence"))
     encoded: list[bytes] = []
     size = 0

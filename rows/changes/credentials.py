@@ -24,10 +24,8 @@ _CHECKED_TOGETHER: Final = 500
 
 
 class SharedCredential:
-    """A credential as requests show it. `authenticate` raises ApiError where a request would be refused.
-
-    `lookup` are the records that decide it; None where others do as well.
-    """
+    """A credential as requests show it. `authenticate` raises ApiError where a request would be refused. `lookup` are
+    the records that decide it; None where others do as well."""
 
     __slots__ = ("__weakref__", "_authenticate", "_caller", "_checked_at", "_lock", "_refused", "lookup")
 
@@ -126,10 +124,8 @@ def check_together(credentials: Iterable[SharedCredential]) -> None:
 
 
 def _read_place(lookup: Lookup) -> bytes | None:
-    """The record that all users of an environment share, from PostgreSQL; None of another caller. One query.
-
-    While it is marked, thousands of their streams must not read it once each.
-    """
+    """The record that all users of an environment share, from PostgreSQL; None of another caller. One query. While it
+    is marked, thousands of their streams must not read it once each."""
     claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None
     if claims is None or claims.environment_id is None or lookup.where is None:
         return None

@@ -1,9 +1,7 @@
-"""Reads a region's events and sends each stream what its caller may see of them: one feed per process and region.
-
-A pass: read, up to one snapshot, the events that each stream has not seen; compare for each changed row what the caller
+"""Reads a region's events and sends each stream what its caller may see of them: one feed per process and region. A
+pass: read, up to one snapshot, the events that each stream has not seen; compare for each changed row what the caller
 could see before and what it sees now; send the difference. Between two passes it waits for a notification of a write,
-at most POLL_SECONDS. Without streams it has no thread and runs no query.
-"""
+at most POLL_SECONDS. Without streams it has no thread and runs no query."""
 
 import logging
 import threading
@@ -59,11 +57,9 @@ class Task:
 
 
 class Feed:
-    """The streams of one region in this process.
-
-    Its thread reads what streams of several environments wait for; WORKERS others read the rest, and send. At most one
-    of them is at work for an environment, so slow streams of one environment do not delay those of others.
-    """
+    """The streams of one region in this process. Its thread reads what streams of several environments wait for;
+    WORKERS others read the rest, and send. At most one of them is at work for an environment, so slow streams of one
+    environment do not delay those of others."""
 
     def __init__(self, using: str) -> None:
         self._using = using

@@ -21,11 +21,8 @@ def open_stream(
     credential: SharedCredential,
 ) -> Stream:
     """A stream for the `subscriptions` of `body`, behind the position `last_id`. `credential` has just shown `caller`,
-    in a request to `place`.
-
-    Raises ValidationFailed naming the subscription or `Last-Event-ID`, NotFound (a table that the caller cannot read),
-    RateLimited (too many streams), and Unavailable where this process is about to end.
-    """
+    in a request to `place`. Raises ValidationFailed naming the subscription or `Last-Event-ID`, NotFound (a table that
+    the caller cannot read), RateLimited (too many streams), and Unavailable where this process is about to end."""
     if is_ending():
         raise Unavailable
     caller = credential.found(caller)

@@ -1,7 +1,5 @@
 """Counts the open streams of all web processes in Redis, by environment and by caller. Without Redis there is no limit.
-
-A stream is a member of sorted sets by the time when its process last said that it is open.
-"""
+A stream is a member of sorted sets by the time when its process last said that it is open."""
 
 import logging
 import time

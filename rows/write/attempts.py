@@ -17,10 +17,7 @@ from rows.write.pending_write import PendingWrite, announce_recorded, answer_of
 
 def persist(asking: QueryContext, attempt: PendingWrite, compile: Callable[..., statement.Statement]) -> Row:
     """Run the statement that `compile` makes of the attempt until it wrote a row, which it answers, or a probe says why
-    it cannot.
-
-    Raises what the probe found, or Conflict if others kept changing the row.
-    """
+    it cannot. Raises what the probe found, or Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
         wants = asking.environment.wants_events(attempt.table.name, attempt.action)
         current = attempt.with_events(wants)

@@ -1,9 +1,7 @@
-"""Batches: up to MAX_OPERATIONS writes on several tables in one transaction. docs/reference/rows.md.
-
-Each operation applies the same rules, checks and events as the single write that it stands for. A later operation can
-use a cell of an earlier one's response by `{"$ref": "name.column"}`: the cell as the caller sees it, so that a
-reference reveals nothing that the response does not.
-"""
+"""Batches: up to MAX_OPERATIONS writes on several tables in one transaction. docs/reference/rows.md. Each operation
+applies the same rules, checks and events as the single write that it stands for. A later operation can use a cell of an
+earlier one's response by `{"$ref": "name.column"}`: the cell as the caller sees it, so that a reference reveals nothing
+that the response does not."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -69,11 +67,9 @@ class _DryRun(Exception):
 
 
 def read_operations(body: Any, read_tags: Any) -> list[Operation]:
-    """The operations in the JSON value `body`. `read_tags` reads the text of an `if_match`.
-
-    Raises ValidationFailed: on `operations` for another number than 1 to MAX_OPERATIONS, else with the fields of the
-    first invalid operation and its number as `operation`.
-    """
+    """The operations in the JSON value `body`. `read_tags` reads the text of an `if_match`. Raises ValidationFailed: on
+    `operations` for another number than 1 to MAX_OPERATIONS, else with the fields of the first invalid operation and
+    its number as `operation`."""
     if not isinstance(body, list):
         raise ValidationFailed.of("operations", "wrong_type", "Must be an array of operations.")
     if not 1 <= len(body) <= MAX_OPERATIONS:
@@ -101,12 +97,10 @@ def execute(
     depth: int = 0,
     dry_run: bool = False,
 ) -> list[Result]:
-    """All operations in their order, in one transaction; with `dry_run` it is undone at the end.
-
-    Raises the error of the first operation that fails, with its number as `operation`: NotFound, Conflict,
-    PreconditionFailed or ValidationFailed, as the single write. After an error nothing has changed. Runs again as a
-    whole after a deadlock, at most three times.
-    """
+    """All operations in their order, in one transaction; with `dry_run` it is undone at the end. Raises the error of
+    the first operation that fails, with its number as `operation`: NotFound, Conflict, PreconditionFailed or
+    ValidationFailed, as the single write. After an error nothing has changed. Runs again as a whole after a deadlock,
+    at most three times."""
     results: list[Result] = []
 
     def attempt(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
@@ -142,11 +136,9 @@ def _result_as_json(result: Result) -> bytes:
 
 
 class _Batch:
-    """One run of the operations, with the results so far.
-
-    With `in_one_trip`, inserts wait until an operation needs their results, and are then sent together. If one of the
-    operations fails meanwhile, NotInOneTrip is raised: only a run of one after the other finds the first error.
-    """
+    """One run of the operations, with the results so far. With `in_one_trip`, inserts wait until an operation needs
+    their results, and are then sent together. If one of the operations fails meanwhile, NotInOneTrip is raised: only a
+    run of one after the other finds the first error."""
 
     def __init__(
         self, context: QueryContext, operations: Sequence[Operation], depth: int, *, in_one_trip: bool

@@ -1,8 +1,6 @@
 """Parses the bodies of writes: an object of columns and values becomes wire text by column, or the list of all invalid
-fields.
-
-`rows.schema.column_values` defines what a column accepts. Errors only mention columns that the caller may know.
-"""
+fields. `rows.schema.column_values` defines what a column accepts. Errors only mention columns that the caller may
+know."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -34,13 +32,11 @@ def read_insert(
     readable: Iterable[str],
     further: ExtraField = no_extra_fields,
 ) -> dict[str, bytes | None]:
-    """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body.
-
-    `writable` (with `id` where the caller may choose it, without what rules `set`) and `readable` are names of columns
-    of this caller's rules. What `body` leaves out gets its default, null, or what is set; a writable column that has
-    none of these is required. An operator computes the cell from its default. Raises ValidationFailed naming every
-    invalid field, also what `further` finds.
-    """
+    """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body. `writable`
+    (with `id` where the caller may choose it, without what rules `set`) and `readable` are names of columns of this
+    caller's rules. What `body` leaves out gets its default, null, or what is set; a writable column that has none of
+    these is required. An operator computes the cell from its default. Raises ValidationFailed naming every invalid
+    field, also what `further` finds."""
     known = frozenset(writable)
     cells, changes, errors = _read_columns(table, body, known, frozenset(readable))
     for name, change in changes.items():
@@ -60,10 +56,8 @@ def read_update(
     table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: ExtraField = no_extra_fields
 ) -> tuple[dict[str, bytes | None], dict[str, Change]]:
     """The columns that `body` changes, as wire text or None for null, and which of these are to be computed, of which
-    the text is the operand. Arguments and errors as for `read_insert`.
-
-    `id` is taken by no update, whatever `writable` says.
-    """
+    the text is the operand. Arguments and errors as for `read_insert`. `id` is taken by no update, whatever `writable`
+    says."""
     cells, changes, errors = _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
     _refuse(errors, cells, further)
     return cells, changes

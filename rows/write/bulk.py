@@ -1,8 +1,6 @@
-"""Bulk operations: update or delete all rows that match a filter.
-
-The rows are found and locked first, in the order of their ids, under the filter as their caller may read it and the
-rule of the action; then they are written, and each has its event. One transaction: all or none. docs/reference/rows.md.
-"""
+"""Bulk operations: update or delete all rows that match a filter. The rows are found and locked first, in the order of
+their ids, under the filter as their caller may read it and the rule of the action; then they are written, and each has
+its event. One transaction: all or none. docs/reference/rows.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -57,12 +55,10 @@ class Changed:
 def update_rows(
     place: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, body: Any, *, depth: int = 0
 ) -> Changed:
-    """The columns in `body` changed in every row that `principal` sees, that fits, and that it may update.
-
-    Raises NotFound (no such table for this principal, or not to be updated by it), ValidationFailed naming `where`
-    (absent, not understood, or fitting more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a
-    unique value that is taken. What a row is refused for begins with its id.
-    """
+    """The columns in `body` changed in every row that `principal` sees, that fits, and that it may update. Raises
+    NotFound (no such table for this principal, or not to be updated by it), ValidationFailed naming `where` (absent,
+    not understood, or fitting more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a unique
+    value that is taken. What a row is refused for begins with its id."""
     return run(place, principal, lambda asking: _update(asking, table, query, body, depth))
 
 
@@ -70,10 +66,7 @@ def delete_rows(
     place: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, *, depth: int = 0
 ) -> Changed:
     """Every row gone that `principal` sees, that fits, and that it may delete, with what refers to them as by
-    `delete_row`.
-
-    Raises as `update_rows`, and Conflict as `delete_row`.
-    """
+    `delete_row`. Raises as `update_rows`, and Conflict as `delete_row`."""
     return run(place, principal, lambda asking: _delete(asking, table, query, depth))
 
 

@@ -1,9 +1,6 @@
-"""Finds the error of a write that was refused, or would be.
-
-A statement that wrote nothing says no more than that. The probe (`rows.write.statements.probes.probe`) asks each of its
-conditions by itself, and its verdicts become 404, 412 or 422; what a constraint refused is read from its name. All of
-it says only what this principal may know of.
-"""
+"""Finds the error of a write that was refused, or would be. A statement that wrote nothing says no more than that. The
+probe (`rows.write.statements.probes.probe`) asks each of its conditions by itself, and its verdicts become 404, 412 or
+422; what a constraint refused is read from its name. All of it says only what this principal may know of."""
 
 from collections.abc import Iterable, Sequence
 
@@ -161,9 +158,7 @@ def _columns_of(condition: Condition) -> Iterable[str]:
 
 def unseen_references(asking: QueryContext, attempt: PendingWrite) -> list[FieldError]:
     """Errors for the references of a write that fails for another reason, so that all errors are reported together.
-
-    Empty if the row does not exist for this principal, which learns nothing about its references.
-    """
+    Empty if the row does not exist for this principal, which learns nothing about its references."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
     role_view = asking.environment.open_role_view(asking.role_key)
     references = conditions.references_of(role_view, attempt.table, attempt.shape)
@@ -178,11 +173,8 @@ def unseen_references(asking: QueryContext, attempt: PendingWrite) -> list[Field
 
 def error_of_constraint(asking: QueryContext, attempt: PendingWrite, error: DatabaseError) -> ApiError | None:
     """What a constraint's or an index's refusal means. Its name says which columns; PostgreSQL's text, with its values,
-    is not sent. None for an error of another kind.
-
-    A unique constraint also sees rows that the principal cannot: its columns are named only to
-    who may know them all, and nothing else is said.
-    """
+    is not sent. None for an error of another kind. A unique constraint also sees rows that the principal cannot: its
+    columns are named only to who may know them all, and nothing else is said."""
     table = attempt.table
     name = sqlstates.constraint(error) or ""
     state = sqlstates.sqlstate(error)

@@ -1,8 +1,6 @@
-"""Inserts several rows in one round trip, by libpq's pipeline mode; rows of the same shape by one statement.
-
-A pipeline cannot decide anything between two statements, so it serves the usual case that every row is inserted. After
-NotInOneTrip the caller rolls the transaction back and inserts one row after the other, which finds the reason.
-"""
+"""Inserts several rows in one round trip, by libpq's pipeline mode; rows of the same shape by one statement. A pipeline
+cannot decide anything between two statements, so it serves the usual case that every row is inserted. After
+NotInOneTrip the caller rolls the transaction back and inserts one row after the other, which finds the reason."""
 
 from collections.abc import Sequence
 
@@ -32,9 +30,7 @@ def is_possible(context: QueryContext, attempt: PendingWrite) -> bool:
 
 def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[RowAnswer]:
     """The inserted rows, in the order of `attempts`, for each of which it `is_possible`. Inside of a transaction.
-
-    Raises NotInOneTrip if a row is refused, and OperationalError for a lost connection, a deadlock or a timeout.
-    """
+    Raises NotInOneTrip if a row is refused, and OperationalError for a lost connection, a deadlock or a timeout."""
     wants = context.environment.wants_events
     current = [attempt.with_events(wants(attempt.table.name, "insert")) for attempt in attempts]
     try:

@@ -1,10 +1,7 @@
-"""Limits the size of a row, without an error that reveals the length of cells which the caller may not read.
-
-In: the columns that a write sends, and how its caller sees the row. Out: whether the row stays small enough, as an
-expression for `rows.write.statements` (`fits`), which `rows.write.errors` asks again, and how the bytes are divided
-(`shares`).
-
-A row holds MAX_ROW_BYTES. For who may read all of it, that is the bound. For others a bound on the whole would be a
+"""Limits the size of a row, without an error that reveals the length of cells which the caller may not read. In: the
+columns that a write sends, and how its caller sees the row. Out: whether the row stays small enough, as an expression
+for `rows.write.statements` (`fits`), which `rows.write.errors` asks again, and how the bytes are divided (`shares`). A
+row holds MAX_ROW_BYTES. For who may read all of it, that is the bound. For others a bound on the whole would be a
 scale: what they may fill, filled until it is refused, tells the length of what they may not see. So for them
 
 - each column that they may write and not read has a bound by itself;
@@ -12,8 +9,7 @@ scale: what they may fill, filled until it is refused, tells the length of what 
   its half, it counts in whole megabytes: of such rows alone the bound on what they may read tells something;
 - what they may read has the remainder, together.
 
-docs/explanation/row-isolation.md, "Row size"; docs/reference/limits.md.
-"""
+docs/explanation/row-isolation.md, "Row size"; docs/reference/limits.md."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

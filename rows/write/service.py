@@ -1,10 +1,8 @@
-"""Inserts, updates and deletes rows: one statement where the rules allow it, otherwise one transaction.
-
-A statement that returns no row wrote nothing. Then `rows.write.errors` finds the reason: 404 for a row that does not
-exist for this principal, 412 for another `If-Match`, 422 for a reference or value that the rules refuse. If there is no
-reason any more because of a concurrent change, the write is tried again. `rows.write.references` handles what else a
-deletion changes. Contract section 4.8.
-"""
+"""Inserts, updates and deletes rows: one statement where the rules allow it, otherwise one transaction. A statement
+that returns no row wrote nothing. Then `rows.write.errors` finds the reason: 404 for a row that does not exist for this
+principal, 412 for another `If-Match`, 422 for a reference or value that the rules refuse. If there is no reason any
+more because of a concurrent change, the write is tried again. `rows.write.references` handles what else a deletion
+changes. Contract section 4.8."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -35,10 +33,8 @@ MAX_BATCH: Final = 100
 
 
 def insert_row(place: EnvironmentRef, principal: Principal, table: str, body: Any, *, depth: int = 0) -> RowAnswer:
-    """One new row. `depth` counts the webhooks and functions that led to it.
-
-    Raises NotFound, ValidationFailed naming every invalid column, and Conflict for an id that is taken.
-    """
+    """One new row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed naming
+    every invalid column, and Conflict for an id that is taken."""
     return run(place, principal, lambda asking: insert(asking, table, body, depth))
 
 
@@ -67,11 +63,8 @@ def update_row(
     depth: int = 0,
 ) -> RowAnswer:
     """The columns in `body` changed, the others as they were. `matches` are the hex digests of an If-Match, None
-    without.
-
-    Nothing in `body` changes nothing and records no event. Raises NotFound (not there for this principal, or not to be
-    changed by it), PreconditionFailed and ValidationFailed. Contract section 4.8.
-    """
+    without. Nothing in `body` changes nothing and records no event. Raises NotFound (not there for this principal, or
+    not to be changed by it), PreconditionFailed and ValidationFailed. Contract section 4.8."""
     return run(place, principal, lambda asking: update(asking, table, row_id, body, depth, matches))
 
 
@@ -84,11 +77,9 @@ def delete_row(
     matches: Sequence[str] | None = None,
     depth: int = 0,
 ) -> None:
-    """One row gone, and with it, or set free of it, the rows that refer to it, each with its event.
-
-    Raises NotFound, PreconditionFailed, and Conflict where a row refers to it that keeps it from going, or more than
-    `referential_actions.MAX_CASCADE` would go or change.
-    """
+    """One row gone, and with it, or set free of it, the rows that refer to it, each with its event. Raises NotFound,
+    PreconditionFailed, and Conflict where a row refers to it that keeps it from going, or more than
+    `referential_actions.MAX_CASCADE` would go or change."""
     run(place, principal, lambda asking: delete(asking, table, row_id, matches, depth))
 
 

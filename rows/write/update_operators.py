@@ -1,13 +1,10 @@
 """Update operators: compute a cell from its previous value (`{"$inc": 1}`, `{"$append": ["a"]}`, `{"$add": ["a"]}`).
-
-In: an operator and its operand as JSON, read by the column's type (`read`). Out: the values to bind (`Change`), and
-the expressions that `rows.write.statements` puts in the place of a new cell (`cell`): PostgreSQL computes it from the
-row whose lock it holds, so no other change is lost. The operator is part of a statement's shape, the operand a value.
-
-What it is computed from is the cell as its caller sees it: PostgreSQL may compute a cell before it finds that the
-write is refused, and the time that this takes would tell how long a hidden list is. No expression here raises an error,
-whatever the cell holds. docs/reference/rows.md, "Operators in a write".
-"""
+In: an operator and its operand as JSON, read by the column's type (`read`). Out: the values to bind (`Change`), and the
+expressions that `rows.write.statements` puts in the place of a new cell (`cell`): PostgreSQL computes it from the row
+whose lock it holds, so no other change is lost. The operator is part of a statement's shape, the operand a value. What
+it is computed from is the cell as its caller sees it: PostgreSQL may compute a cell before it finds that the write is
+refused, and the time that this takes would tell how long a hidden list is. No expression here raises an error, whatever
+the cell holds. docs/reference/rows.md, "Operators in a write"."""
 
 import math
 import sys
@@ -183,10 +180,8 @@ def _greatest_below(bound: Fraction) -> float:
 
 
 def cell(column: Column, operator: Operator, seen: Any) -> Sql:
-    """The new cell; null if a sum does not fit. `seen` is the old cell as the caller sees it: null if it may not.
-
-    Texts are found by hashing (`NOT IN (SELECT …)`), unlike `= ANY` of a list: a thousand in a list of 8 MB.
-    """
+    """The new cell; null if a sum does not fit. `seen` is the old cell as the caller sees it: null if it may not. Texts
+    are found by hashing (`NOT IN (SELECT …)`), unlike `= ANY` of a list: a thousand in a list of 8 MB."""
     operand = Parameter(Cell(column.name), SQL_TYPES[column.type])
     before = _before(column, seen)
     match operator:

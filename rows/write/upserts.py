@@ -1,10 +1,7 @@
-"""Upserts: insert rows, or update those whose key exists.
-
-A key is `id` or the columns of one of the table's uniques. Who asks updates only rows that it sees and may update: a
-key that a hidden row has is taken, as it is for an insert, and a value that it cannot read is not looked for. Each row
-goes the way of an insert or of an update (`write_service`), with the rules and the event of that;
-docs/reference/rows.md.
-"""
+"""Upserts: insert rows, or update those whose key exists. A key is `id` or the columns of one of the table's uniques.
+Who asks updates only rows that it sees and may update: a key that a hidden row has is taken, as it is for an insert,
+and a value that it cannot read is not looked for. Each row goes the way of an insert or of an update (`write_service`),
+with the rules and the event of that; docs/reference/rows.md."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,12 +46,10 @@ def upsert_rows(
     place: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], key: str, *, depth: int = 0
 ) -> list[Upserted]:
     """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated where one with the same `key` is there.
-
     Each body is one that could be inserted. `key`: `id` or the columns of a unique, such as `list_id,title`; they stay
     as they are in a row that is updated, and so do columns that are not sent. A row of which a part of the key is null,
     or `id` is not sent, is inserted. Raises NotFound, ValidationFailed on `on_conflict` for another key and on the
-    fields of rows as `insert_rows`, and Conflict for a row that is there and may not be updated.
-    """
+    fields of rows as `insert_rows`, and Conflict for a row that is there and may not be updated."""
     write_service.check_count(bodies)
     return run(place, principal, lambda asking: _upsert(asking, table, bodies, key, depth, numbered=True))
 
@@ -125,9 +120,7 @@ class _Upsert:
 
     def _those_there(self) -> dict[int, str]:
         """The ids of the rows that are there already, by the number of the body that has their key. A query for each.
-
-        Raises ValidationFailed for two bodies with one key.
-        """
+        Raises ValidationFailed for two bodies with one key."""
         there: dict[int, str] = {}
         for number, attempt in enumerate(self.attempts):
             if attempt.access.read is None or attempt.access.update is None:

@@ -1,10 +1,8 @@
-"""After an import, restore or branch: apply `on_delete` for users that were deleted while it ran.
-
-Deleting a user changes the rows that name it (`rows.signal_handlers`). Rows that were read or written before that and
-committed after it still name the user, so the importing process calls this afterwards with its start time. The audit
-log has the deleted users (`accounts.audit`). An import and a restore record that this is due with their rows, so that a
-periodic job does it after a crash. docs/reference/schema.md, docs/how-to/operations/backups.md.
-"""
+"""After an import, restore or branch: apply `on_delete` for users that were deleted while it ran. Deleting a user
+changes the rows that name it (`rows.signal_handlers`). Rows that were read or written before that and committed after
+it still name the user, so the importing process calls this afterwards with its start time. The audit log has the
+deleted users (`accounts.audit`). An import and a restore record that this is due with their rows, so that a periodic
+job does it after a crash. docs/reference/schema.md, docs/how-to/operations/backups.md."""
 
 from datetime import datetime
 

@@ -1,9 +1,7 @@
-"""Referential actions of the schema when rows or users are deleted, with events.
-
-PostgreSQL's own cascade would record no events, so the referring rows are found and locked here, and deleted or
-detached by statements that record theirs (`rows.write.statements`). Deleted users are handled in the same way, by the
-policies of user columns. No rules are applied: the caller was allowed to delete the first row.
-"""
+"""Referential actions of the schema when rows or users are deleted, with events. PostgreSQL's own cascade would record
+no events, so the referring rows are found and locked here, and deleted or detached by statements that record theirs
+(`rows.write.statements`). Deleted users are handled in the same way, by the policies of user columns. No rules are
+applied: the caller was allowed to delete the first row."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -41,11 +39,8 @@ def referring_columns(asking: QueryContext, name: str) -> list[tuple[Table, Colu
 
 def delete_with_referrers(asking: QueryContext, table: Table, rows: Sequence[str], depth: int) -> None:
     """Delete locked rows and what goes with them. Raises Conflict where another row keeps one of them, or where more
-    than MAX_CASCADE would go or change.
-
-    All rows that go are found and locked first. A concurrent insert that refers to one of them waits for our lock, and
-    fails when we are done; one that came before is found.
-    """
+    than MAX_CASCADE would go or change. All rows that go are found and locked first. A concurrent insert that refers to
+    one of them waits for our lock, and fails when we are done; one that came before is found."""
     going, freed = _find_referrers(asking, table, rows)
     _refresh_interests(asking)
     for (child, column), found in freed.items():
@@ -156,13 +151,10 @@ def apply_user_deletion(
     place: EnvironmentRef, user_id: str, *, leaving: PendingUserDeletion | None, depth: int = 0
 ) -> None:
     """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
-    each a transaction with its events. `depth` counts the webhooks and functions that led to it.
-    may run twice.
-
-    `leaving` is recorded with each batch, for a user whose deletion is pending (`user_deletion`). Raises Conflict for
-    a row that another one refers to and that may not be deleted; batches before it stay done. None: the user is deleted
-    already, and such a row stays as it is.
-    """
+    each a transaction with its events. `depth` counts the webhooks and functions that led to it. may run twice.
+    `leaving` is recorded with each batch, for a user whose deletion is pending (`user_deletion`). Raises Conflict for a
+    row that another one refers to and that may not be deleted; batches before it stay done. None: the user is deleted
+    already, and such a row stays as it is."""
     run(place, _OPERATOR, lambda asking: _apply_user_deletion(asking, user_id, leaving, depth))
 
 

@@ -1,11 +1,8 @@
 """Pending user deletions: the user's rows are deleted in the regional database, the user itself is not yet deleted in
-the control database.
-
-Rows are deleted first, because a row can prevent the deletion, and in batches; the user's own row is deleted last, in
-another database. Each batch records in its transaction that the deletion is pending; the record is removed when the
-control database has committed or the deletion was refused. After a crash a periodic job completes the deletion, with
-the rows and sessions that were created meanwhile, in the name of its actor.
-"""
+the control database. Rows are deleted first, because a row can prevent the deletion, and in batches; the user's own row
+is deleted last, in another database. Each batch records in its transaction that the deletion is pending; the record is
+removed when the control database has committed or the deletion was refused. After a crash a periodic job completes the
+deletion, with the rows and sessions that were created meanwhile, in the name of its actor."""
 
 from collections.abc import Collection
 from typing import cast
@@ -48,10 +45,8 @@ def begin(places: Collection[EnvironmentRef], user_id: str, *, pool_id: str, act
 
 
 def finish(using: str, leaving: PendingUserDeletion) -> None:
-    """Complete a pending user deletion, unless it is still running. May run twice.
-
-    Raises Conflict if a row prevents the deletion now; the user then stays.
-    """
+    """Complete a pending user deletion, unless it is still running. May run twice. Raises Conflict if a row prevents
+    the deletion now; the user then stays."""
     users, noted = User.objects.filter(pk=leaving.pk), PendingUserDeletion.objects.using(using).filter(pk=leaving.pk)
     with transaction.atomic(durable=True):
         user = users.select_for_update(skip_locked=True).first()

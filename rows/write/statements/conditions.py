@@ -96,10 +96,8 @@ def is_computable_sql(role_view: "RoleView", table: Table, shape: UpdateShape) -
 
 
 def uses_old_row(role_view: "RoleView", table: str, shape: InsertShape | UpdateShape) -> bool:
-    """Whether a rule that is asked of the row after the write walks back into its table.
-
-    One statement sees the table as it was before, so such a rule has to be asked afterwards, in a second one.
-    """
+    """Whether a rule that is asked of the row after the write walks back into its table. One statement sees the table
+    as it was before, so such a rule has to be asked afterwards, in a second one."""
     known = role_view.remembered.get(("looks back", table, type(shape)))
     if known is None:
         read = role_view.access(table).read

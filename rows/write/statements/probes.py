@@ -38,11 +38,8 @@ class OldRow:
 
 def probe(role_view: "RoleView", shape: ProbeShape) -> Statement:
     """The result of each condition of a write that was not made: one row of booleans, or none if no changeable row has
-    that id, so that nothing about it is computed.
-
-    The booleans: If-Match fits (an insert: true); no event is missing; then, except for a delete, the conditions of the
-    row after the write (`_of_what_would_be`).
-    """
+    that id, so that nothing about it is computed. The booleans: If-Match fits (an insert: true); no event is missing;
+    then, except for a delete, the conditions of the row after the write (`_of_what_would_be`)."""
     table = role_view.schema.tables[shape.write.table]
     match shape.write:
         case InsertShape() as write:

@@ -8,8 +8,7 @@
 If no row is returned, nothing was written, and a `probe` finds the reason. The conditions about the row after the write
 are in its WHERE, with parameters in place of the changed cells, so that PostgreSQL evaluates them again for the row
 that it has locked. Without subscribers, the statement only tests that there are none (saves 20-40 µs). Compiled like
-reads (`rows.query.sql.select`); `rows.write.attempts` runs them.
-"""
+reads (`rows.query.sql.select`); `rows.write.attempts` runs them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -73,11 +72,8 @@ def insert(role_view: "RoleView", shape: InsertShape) -> Statement:
 
 
 def insert_many(role_view: "RoleView", shape: InsertManyShape) -> Statement:
-    """New rows. Answers as `_answer`, without those that a check or a reference refused.
-
-    Their timestamps are a microsecond apart, the last one now, so that a list by `created_at` shows them in their
-    order.
-    """
+    """New rows. Answers as `_answer`, without those that a check or a reference refused. Their timestamps are a
+    microsecond apart, the last one now, so that a list by `created_at` shows them in their order."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.write.table]
     sent: dict[str, Parameter] = {}
     cells = cells_of(role_view, table, shape.write)
