@@ -34,11 +34,10 @@ WORKERS: Final = 4
 SETTLE_POLL_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 0.01
 LONGEST_PAUSE_SECONDS: Final = 0.08
-PAUSE_BY_COST: Final = 8
 """Between the beginnings of two passes: under load each serves the writes of that time together. While writes follow
-one another the pause doubles up to the longest one, or to a multiple of the CPU that a pass of many streams takes: a
-pass costs as much as a write, in each web process."""
-WATCH_SECONDS: Final = 60  # a table is watched for at least ten minutes (`change_retention_seconds`)
+one another the pause doubles up to the longest one: a pass costs as much as a write, in each web process."""
+WATCH_SECONDS: Final = 60
+"""A table is watched for ten minutes at least after each time (`change_retention_seconds`)."""
 PING_SECONDS: Final = 15
 SETTLE_SECONDS: Final = 10
 
@@ -69,8 +68,10 @@ class Feed:
         self._woken = threading.Event()
         self._is_notified = False
         """Of a write, or of streams that a pass has skipped: the next pass is one of all streams."""
-        self._passed_at = 0.0  # when the last pass of all streams began
-        self._added: list[Stream] = []  # since the last pass
+        self._passed_at = 0.0
+        """When the last pass of all streams began."""
+        self._added: list[Stream] = []
+        """Since the last pass."""
         self._counted_at = self._watched_at = 0.0
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._busy: dict[str, float] = {}
@@ -79,8 +80,8 @@ class Feed:
         """Those of them with streams that a pass has skipped."""
         self._lag = 0.0
         """The longest time that an environment took since the last pass."""
-        self._cpu = 0.0
-        """Seconds that its threads have computed since the last pass began."""
+
+    # ── From other threads ──
 
     def add(self, stream: Stream) -> None:
         """Serve this stream until one side ends it."""
@@ -104,6 +105,8 @@ class Feed:
         with self._lock:
             return [each for each in self._streams if not each.queue.is_closed]
 
+    # ── In its thread ──
+
     def _run(self) -> None:
         for number in range(WORKERS):
             threading.Thread(target=self._work, name=f"changes-{self._using}-{number}", daemon=True).start()
@@ -112,15 +115,13 @@ class Feed:
             while True:
                 self._woken.wait(pause)
                 is_busy = time.monotonic() - began < 2 * gap
-                longest = max(LONGEST_PAUSE_SECONDS, min(PAUSE_BY_COST * self._cpu, POLL_SECONDS))
-                gap = min(2 * gap, longest) if is_busy else PAUSE_SECONDS
+                gap = min(2 * gap, LONGEST_PAUSE_SECONDS) if is_busy else PAUSE_SECONDS
                 time.sleep(max(0.0, began + gap - time.monotonic()))
                 self._woken.clear()
                 began = time.monotonic()
                 streams, added = self._take_streams()
                 if not streams:
                     return
-                cpu = time.thread_time()
                 try:
                     close_old_connections()
                     self._renew(streams)
@@ -128,8 +129,6 @@ class Feed:
                     due = streams if self._is_pass_of_all_due() else list(dict.fromkeys([*unsettled, *added]))
                     check_together(each.credential for each in due)
                     self._pass(due)
-                    with self._lock:
-                        self._cpu += time.thread_time() - cpu
                     failed_at = 0.0
                     pause = SETTLE_POLL_SECONDS if unsettled else POLL_SECONDS
                 except Error as error:
@@ -165,7 +164,6 @@ class Feed:
                 self._thread = None
             now = time.monotonic()
             lag, self._lag = max([self._lag, *(now - since for since in self._busy.values())]), 0.0
-            self._cpu = 0.0
         stream_counts.leave(ended)
         metrics.CHANGE_STREAMS.labels(self._using).set(len(streams))
         metrics.CHANGE_LAG.labels(self._using).set(lag)
@@ -208,17 +206,17 @@ class Feed:
         for task in tasks.values():
             self._tasks.put(task)
 
+    # ── In a worker ──
+
     def _work(self) -> None:
         try:
             while (task := self._tasks.get()) is not None:
-                cpu = time.thread_time()
                 close_old_connections()
                 for streams, found in task.read:
                     self._serve_all(task.environment_id, streams, found)
                 for streams in task.unread:
                     self._read_and_serve(task.environment_id, streams, task.until)
                 with self._lock:
-                    self._cpu += time.thread_time() - cpu
                     self._lag = max(self._lag, time.monotonic() - self._busy.pop(task.environment_id))
                     was_skipped = task.environment_id in self._skipped
                 if was_skipped:
@@ -296,8 +294,10 @@ class Feed:
         for environment_id, names in tables.items():
             watched_tables.watch(environment_id, names, self._using, retention_of(plans[environment_id]))
 
+    # ── One stream ──
+
     def _advance(self, stream: Stream, found: Pass) -> None:
-        """Bring a stream to the snapshot of the pass. Raises ApiError where it cannot go on."""
+        """Bring a stream to the snapshot of the pass. Raises ApiError where it can go on no longer."""
         environment_id = stream.place.environment_id
         is_new = stream.environment is None or stream.environment.version != found.versions.get(environment_id, 0)
         if is_new:
