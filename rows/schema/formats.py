@@ -1,4 +1,4 @@
-"""Formats of text columns: one regular expression for Python and PostgreSQL, so without `.`, `\s`, `\d`, `\w` and
+r"""Formats of text columns: one regular expression for Python and PostgreSQL, so without `.`, `\s`, `\d`, `\w` and
 repetitions above 255, which differ."""
 
 import re

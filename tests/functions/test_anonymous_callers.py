@@ -202,9 +202,15 @@ def test_anonymous_queue_is_limited_and_others_still_queue(
 
 @pytest.fixture
 def _nobody_gathers_statistics(place: EnvironmentRef) -> Iterator[None]:
-    """On a slow machine PostgreSQL would do so by itself in the middle of a test of those that are old."""
+    """On a slow machine PostgreSQL would do so by itself in the middle of a test of those that are old. Those of earlier
+    tests are forgotten."""
     with connections[place.cluster].cursor() as cursor:
         cursor.execute("ALTER TABLE platform.functions_run SET (autovacuum_enabled = off)")
+        cursor.execute("SELECT pg_clear_relation_stats('platform', 'functions_run')")
+        cursor.execute(
+            "SELECT pg_clear_attribute_stats('platform', 'functions_run', attname, false) FROM pg_attribute"
+            " WHERE attrelid = 'platform.functions_run'::regclass AND attnum > 0 AND NOT attisdropped"
+        )
         yield
         cursor.execute("ALTER TABLE platform.functions_run RESET (autovacuum_enabled)")
 

@@ -139,6 +139,7 @@ def test_what_cannot_be_on_the_loop_is_done_in_a_thread(served: Up) -> None:
         await ctx.rows.batch([{ op: "update", table: "tasks", id: task.id, values: changed }]);
         return (await ctx.rows.get("tasks", task.id)).done === changed.done;
     }"""
+    before = len(served.output)
     with httpx.Client(
         base_url=f"{served.base_url}/v1", headers={"Authorization": f"Bearer {served.facts['server_key']}"}, timeout=30
     ) as http:
@@ -146,4 +147,4 @@ def test_what_cannot_be_on_the_loop_is_done_in_a_thread(served: Up) -> None:
         answers = [http.post("/functions/on-loop/invoke", json={}).json() for _ in range(3)]
         http.delete("/functions/on-loop")
     assert [answer.get("output") for answer in answers] == [True] * 3, answers
-    assert "waits after it wrote" not in served.output
+    assert "waits after it wrote" not in served.output[before:]
