@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import F
 
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, WrittenRow
-from rows.query.sql.expressions import Parameter, Piece, Sql, boolean
+from rows.query.sql.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
 from rows.query.sql.row_json import shown
 from rows.query.sql.statement import (
     AS_TEXT,
@@ -68,7 +68,8 @@ def insert(role_view: "RoleView", shape: InsertShape) -> Statement:
     """One new row. Answers as `_answer`; no row where a check, a reference or the version refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change = _inserted(writer, table, shape, cells_of(role_view, table, shape))
-    return _answer(writer, table, change, "insert", shape.events, tuple(table.columns))
+    work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns))
+    return _answer(writer, table, work, shape.events)
 
 
 def insert_many(role_view: "RoleView", shape: InsertManyShape) -> Statement:
@@ -90,7 +91,8 @@ def insert_many(role_view: "RoleView", shape: InsertManyShape) -> Statement:
     names = ", ".join(f'"{name}"' for name in sent)
     source = (" FROM unnest(", *arrays[:-1], f") WITH ORDINALITY _s ({names}, _number)")
     change = combine(_inserted(writer, table, shape.write, cells, source), " ORDER BY _s._number")
-    return _answer(writer, table, change, "insert", shape.write.events, tuple(table.columns), part=0)
+    work = with_event(writer, table, change, "insert", shape.write.events, tuple(table.columns), part=0)
+    return _answer(writer, table, work, shape.write.events, "0")
 
 
 def _inserted(
@@ -111,13 +113,12 @@ def _inserted(
     select: list[Any] = []
     for name in table.all_columns:
         select += [cells[name], ", "]
-    where: list[Any] = []
-    for condition in conditions:
-        where += [condition, " AND "]
     columns = ", ".join(f'"{name}"' for name in table.all_columns)
     return combine(
         f"INSERT INTO {role_view.models[table.name]._meta.db_table} ({columns}) ",
-        writer.expression(Sql("SELECT ", *select[:-1], *source, " WHERE ", *where[:-1]), table.name),
+        writer.expression(
+            Sql("SELECT ", *select[:-1], *source, " WHERE ", joined(" AND ", conditions, ALWAYS)), table.name
+        ),
     )
 
 
@@ -125,7 +126,8 @@ def update(role_view: "RoleView", shape: UpdateShape) -> Statement:
     """One row changed. Answers as `_answer`; no row where there is none to be changed, or something refused it."""
     writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     change, changed = _updated(writer, table, shape, is_row())
-    return _answer(writer, table, change, "update", shape.events, changed)
+    work = with_event(writer, table, change, "update", shape.events, changed)
+    return _answer(writer, table, work, shape.events)
 
 
 def bulk_update(role_view: "RoleView", shape: BulkShape) -> Statement:
@@ -201,18 +203,10 @@ def chosen(role_view: "RoleView", shape: ChosenShape) -> Statement:
     return assign_parameter_numbers(*combine(found, (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")])))
 
 
-def _answer(
-    writer: Writer,
-    table: Table,
-    change: Piece,
-    action: str,
-    events: bool,
-    changed: tuple[str, ...],
-    *,
-    part: int | None = None,
-) -> Statement:
-    """The write (of many rows with a `part`) with its event and its result: the row as JSON (null if the caller may not
-    read it any more), its id, and with `events` whether its event is due to the relay, null without subscribers."""
+def _answer(writer: Writer, table: Table, work: Piece, events: bool, number: str = "") -> Statement:
+    """The result of `work`, a `with_event` of one row, or of many under a `number`: the row as JSON (null if the caller
+    may not read it any more), its id, and with `events` whether its event is due to the relay, null without
+    subscribers."""
     role_view = writer.role_view
     read = role_view.access(table.name).read
     select, joins = shown(writer, table, AliasedRow("_r"))
@@ -222,12 +216,11 @@ def _answer(
     elif read.where != TRUE:
         visible = writer.expression(role_view.rules.condition(read.where, table.name, AliasedRow("_r")), table.name)
         body = combine("CASE WHEN ", visible, " THEN row_to_json(_q) END")
-    number = "" if part is None else str(part)
     flags = [combine("(SELECT is_due FROM ", f"_e{number} LIMIT 1)")] if events else []
     return assign_parameter_numbers(
         *combine(
             "WITH ",
-            with_event(writer, table, change, action, events, changed, part=part),
+            work,
             " SELECT ",
             listed([body, '_r."id"', *flags]),
             f" FROM _w{number} _r",
