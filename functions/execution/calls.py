@@ -19,6 +19,11 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import prepared
 from rows.outbox import audit as audit_outbox
 
+_TIMEOUT: Final = b"""
+SELECT f.timeout_ms FROM platform.functions_function f
+ WHERE f.environment_id = $1::text AND f.name = $2::text AND %(invocable)b
+""" % {b"invocable": start.IS_INVOCABLE}
+
 
 def start_call(
     place: EnvironmentRef,
@@ -48,19 +53,11 @@ def timeout_of(place: EnvironmentRef, caller: Caller, name: str) -> float:
     this kind of caller may not invoke. One query."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
-    kind = caller.kind if caller.kind in ("user", "anonymous") else "key"
-    values = [place.environment_id.encode(), name.encode(), kind.encode()]
+    values = [place.environment_id.encode(), name.encode(), start.invoker(caller)]
     found = prepared.retry_if_lost(connections[place.cluster], _TIMEOUT, values)
     if not found:
         raise NoSuchFunction
     return int(found[0][0] or 0) / 1000
-
-
-_TIMEOUT: Final = b"""
-SELECT timeout_ms FROM platform.functions_function
- WHERE environment_id = $1::text AND name = $2::text
-   AND (invoke IN ('public', $3::text) OR (invoke IS NULL AND $3::text <> 'anonymous'))
-"""
 
 
 def invoke(

@@ -78,6 +78,9 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
     return f"{function_id}:{version}:{source_hash}:{memory_mb}"
 
 
+IS_INVOCABLE: Final = b"(f.invoke IN ('public', $3::text) OR (f.invoke IS NULL AND $3::text <> 'anonymous'))"
+"""Whether the function `f` may be called by `invoker`, the value $3."""
+
 # $1 environment, $2 function, $3 kind of caller that must be allowed, $4 slots that it may take, $5 initial phase, $6
 # run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`), $14
 # the slots in the order in which to try them (`_slots`), $15 the fields that are not stored; for an anonymous caller
@@ -101,7 +104,7 @@ WITH chosen AS (
       FROM platform.functions_function f
       JOIN platform.functions_version v ON v.function_id = f.id AND v.number = f.active_version
      WHERE f.environment_id = $1::text AND f.name = $2::text
-       AND (f.invoke IN ('public', $3::text) OR (f.invoke IS NULL AND $3::text <> 'anonymous'))
+       AND %(invocable)b
 ), made AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, trigger, address_id, input, not_stored,
@@ -124,13 +127,16 @@ SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_js
        CASE WHEN %(is_asynchronous)b::boolean THEN set_config('synchronous_commit', 'off', true) END, %(mark)b::text
   FROM chosen
 """
-_START_KNOWN: Final = _START_RUN % {b"check": b"", b"is_asynchronous": b"$20", b"mark": b"$21"}
+_START_KNOWN: Final = _START_RUN % {
+    b"check": b"", b"invocable": IS_INVOCABLE, b"is_asynchronous": b"$20", b"mark": b"$21"
+}  # fmt: skip
 # $20 the slots of anonymous callers.
 _START_ANONYMOUS: Final = _START_RUN % {
     b"check": b"""
                AND (SELECT count(*) FILTER (WHERE r.network = $16::bigint) = 0 OR 2 * count(*) < $20::int
                       FROM platform.functions_run r
                      WHERE r.environment_id = f.environment_id AND r.slot BETWEEN 1 AND (SELECT $20::int))""",
+    b"invocable": IS_INVOCABLE,
     b"is_asynchronous": b"$21",
     b"mark": b"$22",
 }
@@ -244,6 +250,11 @@ class _NewRun:
         return _start_batcher if self.anonymous is None else _start_anonymous_batcher
 
 
+def invoker(caller: Caller) -> bytes:
+    """The caller's kind as a function's `invoke` has it."""
+    return caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key"
+
+
 def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, theirs: int) -> list[bytes | None]:
     """The values of `_START_RUN`, without the slots."""
     caller, trigger, input_bytes, request_id = new.caller, new.trigger, new.input_text.encode(), current_request_id()
@@ -252,7 +263,7 @@ def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, theirs:
     values = [
         new.place.environment_id.encode(),
         name.encode(),
-        caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key",
+        invoker(caller),
         b"%d" % may_take,
         b"queued" if new.is_async else b"executing",
         new.id.encode(),
