@@ -185,8 +185,11 @@ def pipeline_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement])
         raise RuntimeError("a pipeline of transactions inside of a transaction")
     libpq, prepared = opened(wrapper)
     if settings.PREPARED_STATEMENTS:
-        for sql in {sql for sql, _ in statements} - prepared.names.keys():
-            _prepare(wrapper, libpq, prepared, sql)
+        for sql in {sql for sql, _ in statements}:
+            if sql in prepared.names:
+                prepared.names.move_to_end(sql)
+            else:
+                _prepare(wrapper, libpq, prepared, sql)
     try:
         libpq.enter_pipeline_mode()
         for sql, values in statements:

@@ -14,7 +14,7 @@ from platform_site.concurrency.memo import Memo
 from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import ApiError, NotFound, Unavailable
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import replicas, sqlstates
+from platform_site.postgres import pipelined_reads, replicas, sqlstates
 from platform_site.postgres.libpq import Row
 from platform_site.postgres.prepared import retry_if_lost, run_in_transaction, run_limited, run_on, run_on_replica
 from platform_site.postgres.replicas import Freshness
@@ -109,9 +109,11 @@ class QueryContext:
         named: Mapping[Any, bytes | None],
         wires: Sequence[bytes] = (),
         limit_ms: int | None = None,
+        *,
+        is_short: bool = False,
     ) -> list[Row]:
-        """Run a reading statement; again if the connection is dead. `limit_ms` is its timeout. A replica's result is
-        final, but not its absence: it may be at another schema version."""
+        """Run a reading statement; again if the connection is dead. `limit_ms` is its timeout; one that `is_short` may
+        share a pipeline. A replica's result is final, but not its absence: it may be at another schema version."""
         values = self._bound(statement, named, wires)
         if self.freshness is not None and CLOCK not in statement.sql:
             found = run_on_replica(self.environment.alias, self.freshness, statement.sql, values, limit_ms)
@@ -119,6 +121,8 @@ class QueryContext:
                 return found
         if limit_ms is not None:
             return run_limited(self.connection, statement.sql, values, limit_ms)
+        if is_short:
+            return pipelined_reads.run(self.connection, statement.sql, values)
         return retry_if_lost(self.connection, statement.sql, values)
 
     def write(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:

@@ -104,7 +104,7 @@ def _retrieve(asking: QueryContext, name: str, row_id: str, withs: Any, columns:
     shape = ReadShape(name, withs=embedded, columns=chosen)
     rows = []
     if ROW_ID_PATTERN.fullmatch(row_id):
-        rows = asking.read(asking.statement(shape, select.read), {ROW_ID: row_id.encode()})
+        rows = asking.read(asking.statement(shape, select.read), {ROW_ID: row_id.encode()}, is_short=True)
     if not rows:
         asking.verify()
         raise NotFound

@@ -4,7 +4,7 @@ thread where it would wait otherwise."""
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -17,7 +17,7 @@ from functions.execution import request_concurrency
 from functions.execution.request_concurrency import Admission, ConcurrencyLimiter
 from platform_site.concurrency import loop_requests, server_hints
 from platform_site.http.errors import Unavailable
-from platform_site.postgres import libpq, loop_connections, prepared
+from platform_site.postgres import libpq, prepared
 from platform_site.redis import client as redis_client
 from platform_site.redis.loop_connection import LoopConnection
 from rows.query import schema_cache
@@ -27,24 +27,6 @@ from tests.support.event_loop import Loop
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 REGION = "us-east-1"
-
-
-@pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-    before = connections._connections, connections.create_connection  # type: ignore[attr-defined]
-    loop_connections.install()
-    made = Loop()
-    yield made
-    loop_connections.close_all()
-    loop_connections._pools.clear()
-    loop_requests.serve_by(16)
-    if loop_requests._threads is not None:
-        loop_requests._threads.shutdown()
-        loop_requests._threads = None
-    redis_client.current()._forget()
-    made.loop.close()
-    connections._connections, connections.create_connection = before  # type: ignore[attr-defined, method-assign]
 
 
 def ask(sql: bytes, *values: bytes) -> Callable[[], Any]:

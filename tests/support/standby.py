@@ -84,8 +84,9 @@ class Standby:
         return psycopg.connect(self.url(region, "postgres"), autocommit=True, connect_timeout=2)
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        with self.connect() as connection:
-            return connection.execute(statement).fetchall()  # type: ignore[arg-type]
+        while True:
+            with contextlib.suppress(psycopg.errors.SerializationFailure), self.connect() as connection:
+                return connection.execute(statement).fetchall()  # type: ignore[arg-type]
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -1,0 +1,67 @@
+"""Reads that requests on the event loop ask for in the same turn, in one pipeline of one connection. Each is a
+transaction of its own, so it sees what is committed and fails alone. Only reads with the same statement share one:
+none waits behind a read that is slower or waits for the lock of another table."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from django.db import DatabaseError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from platform_site.concurrency import loop_requests
+from platform_site.concurrency.loop_requests import LoopRequest
+from platform_site.postgres import prepared
+from platform_site.postgres.libpq import Row
+
+_MOST: Final = 16
+"""In one pipeline: the results of all are in memory together."""
+
+
+class _Read:
+    __slots__ = ("outcome", "request", "values")
+
+    def __init__(self, request: LoopRequest, values: Sequence[bytes | None]) -> None:
+        self.request, self.values = request, values
+        self.outcome: list[Row] | DatabaseError | None = None
+        """None: it is repeated on its own connection."""
+
+
+_gathering: Final[dict[tuple[str, bytes], list[_Read]]] = {}
+"""By database and statement; changed on the loop only."""
+
+
+def run(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
+    """As `prepared.retry_if_lost`, which it is in a thread or in a transaction. Raises Django's errors."""
+    request = loop_requests.current()
+    if request is None or connection.in_atomic_block:
+        return prepared.retry_if_lost(connection, sql, values)
+    key, mine = (connection.alias, sql), _Read(request, values)
+    others = _gathering.get(key)
+    if others is not None and len(others) < _MOST:
+        others.append(mine)
+        request.wait()
+    else:
+        reads = _gathering[key] = [mine]
+        request.pause(0)
+        if _gathering.get(key) is reads:
+            del _gathering[key]
+        if len(reads) > 1:
+            _read_all(connection, sql, reads)
+    if mine.outcome is None:
+        return prepared.retry_if_lost(connection, sql, values)
+    if isinstance(mine.outcome, DatabaseError):
+        raise mine.outcome
+    return mine.outcome
+
+
+def _read_all(connection: BaseDatabaseWrapper, sql: bytes, reads: list[_Read]) -> None:
+    """For the first one, whose connection it is, and the others, which go on in the next turn in any case."""
+    try:
+        outcomes = prepared.run_each(connection, [(sql, each.values) for each in reads])
+        for each, outcome in zip(reads, outcomes, strict=True):
+            each.outcome = outcome
+    except DatabaseError:
+        pass  # of the connection
+    finally:
+        for each in reads[1:]:
+            each.request.soon(each.request.switch)
