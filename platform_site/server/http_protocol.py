@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from platform_site.embedded.sockets import BACKLOG
 from platform_site.http import errors
 from platform_site.server.http_message import Message
 from platform_site.server.http_parser import Refused, RequestParser
@@ -62,7 +63,7 @@ class HttpServer:
         return True
 
     async def start(self, listener: Any) -> None:
-        self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener)
+        self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
         if self.leaving:  # asked to end before it had begun
             self._server.close()
         self._look()

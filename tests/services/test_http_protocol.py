@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import uvloop
@@ -52,6 +53,14 @@ def in_thread(call: object) -> None:
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
+
+
+def test_hundreds_may_connect_while_the_loop_is_busy(served: Served) -> None:
+    """Beyond the length of the listener's queue, a client waits a second before it tries again."""
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(served.address, timeout=0.5))
+        served.run()
 
 
 def test_a_thread_answers_without_the_loop(served: Served) -> None:
