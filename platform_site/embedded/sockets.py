@@ -26,5 +26,5 @@ MOST_BY_DEFAULT: Final = 32
 
 
 def default_workers() -> int:
-    """Two per core, since one waits; set it explicitly beyond 16 cores: processes have their own connections."""
-    return min(2 * cores(), MOST_BY_DEFAULT)
+    """One per core, and two at least: one serves while the other is replaced."""
+    return min(max(2, cores()), MOST_BY_DEFAULT)
