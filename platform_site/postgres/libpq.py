@@ -215,7 +215,7 @@ def pipeline_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[S
     libpq, prepared = opened(wrapper)
     begun = _has_begun(wrapper, libpq)
     try:
-        results = pipeline_in_order(wrapper, statements if begun else [(b"BEGIN", ()), *statements], lambda: False)
+        results = pipeline_in_order(wrapper, statements if begun else [(b"BEGIN", ()), *statements])
         return results if begun else results[1:]
     except psycopg.errors.InvalidSqlStatementName:
         prepared.names.clear()
@@ -223,7 +223,7 @@ def pipeline_in_transaction(wrapper: BaseDatabaseWrapper, statements: Sequence[S
 
 
 def pipeline_in_order(
-    wrapper: BaseDatabaseWrapper, statements: Sequence[Statement], is_silent: Callable[[], bool]
+    wrapper: BaseDatabaseWrapper, statements: Sequence[Statement], is_silent: Callable[[], bool] | None = None
 ) -> list[pq.abc.PGresult]:
     """The results of pipelined statements; outside a transaction each sees what is committed before. Raises the first
     error; OperationalError once the server `is_silent`."""
@@ -270,30 +270,25 @@ def _receive(
     libpq: Any, prepared: _Prepared, syncs: int, is_silent: Callable[[], bool] | None = None
 ) -> list[list[pq.abc.PGresult]]:
     """The results between `syncs`. Raises OperationalError if the connection is lost or the server `is_silent`."""
-    readable, both = select.poll(), select.poll()
-    readable.register(libpq.socket, select.POLLIN)
-    both.register(libpq.socket, select.POLLIN | select.POLLOUT)
-
     request = loop_requests.current()
+    seconds = None if is_silent is None else _LOOK_UP_MS / 1000
 
-    def wait(until: select.poll) -> None:
+    def wait(*, writable: bool = False) -> None:
         while not (
-            until.poll(_LOOK_UP_MS)
+            _poll(libpq.socket, writable=writable)
             if request is None
-            else prepared.readiness_on(request.loop, libpq).wait(
-                request, writable=until is both, seconds=_LOOK_UP_MS / 1000
-            )
+            else prepared.readiness_on(request.loop, libpq).wait(request, writable=writable, seconds=seconds)
         ):
             if is_silent is not None and is_silent():
                 raise psycopg.OperationalError("the database does not answer")
         libpq.consume_input()
 
     while libpq.flush():  # more than the socket takes at once
-        wait(both)
+        wait(writable=True)
     received: list[list[pq.abc.PGresult]] = [[]]
     while len(received) <= syncs:
         while libpq.is_busy():
-            wait(readable)
+            wait()
         result = libpq.get_result()
         if result is None:  # between two statements, and for ever after the end of the connection
             if libpq.status == _BAD:
@@ -303,6 +298,12 @@ def _receive(
         else:
             received[-1].append(result)
     return received[:-1]
+
+
+def _poll(descriptor: int, *, writable: bool) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN | (select.POLLOUT if writable else 0))
+    return bool(poll.poll(_LOOK_UP_MS))
 
 
 def prepared_on(connection: "psycopg.Connection[Any]") -> _Prepared:

@@ -157,10 +157,10 @@ def _run_limited(
     if not wrapper.in_atomic_block:
         statements = [_limit(limit_ms), (sql, values)]
         try:
-            return pipeline_in_order(wrapper, statements, lambda: False)[-1]
+            return pipeline_in_order(wrapper, statements)[-1]
         except psycopg.errors.InvalidSqlStatementName:
             opened(wrapper)[1].names.clear()
-            return pipeline_in_order(wrapper, statements, lambda: False)[-1]
+            return pipeline_in_order(wrapper, statements)[-1]
     [[before]] = read_rows(execute(wrapper, _TIMEOUT, ()))
     execute(wrapper, *_limit(limit_ms))
     result = execute(wrapper, sql, values)  # after an error the rollback restores the timeout
