@@ -107,7 +107,7 @@ def test_ten_inserts_and_the_begin_of_their_transaction_are_one_round_trip(
     alone: list[bytes] = []
     pipeline, execute = libpq.pipeline_in_order, prepared.execute
 
-    def counted(wrapper: Any, statements: Any, is_silent: Any) -> Any:
+    def counted(wrapper: Any, statements: Any, is_silent: Any = None) -> Any:
         sent.append([sql for sql, _ in statements])
         return pipeline(wrapper, statements, is_silent)
 

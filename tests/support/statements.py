@@ -24,7 +24,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         sent.append(sql.decode())
         return execute(wrapper, sql, values)
 
-    def by_pipeline(wrapper: Any, statements: Any, is_silent: Any) -> Any:
+    def by_pipeline(wrapper: Any, statements: Any, is_silent: Any = None) -> Any:
         sent.extend(sql.decode() for sql, _ in statements)
         return pipeline(wrapper, statements, is_silent)
 
