@@ -103,4 +103,7 @@ def test_no_page_reads_more_of_a_longer_history(tracker: Tracker, desk: Desk, mo
     assert {path: n for path, n in statements.items() if n > DEARER.get(path, MOST_STATEMENTS)} == {}
     blocks = {path: (few[path].blocks, many[path].blocks) for path in PAGES}
     limits = {path: min(before + ADDED_BLOCKS, MOST_BLOCKS) for path, (before, _) in blocks.items()}
-    assert {path: both for path, both in blocks.items() if both[1] > limits[path]} == {}
+    dear = {path: both for path, both in blocks.items() if both[1] > limits[path]}
+    # Autovacuum, or the late statistics of another connection, may have been counted as well: not twice.
+    again = {path: cost_of(desk, paths[path], place.cluster, monkeypatch).blocks for path in dear}
+    assert {path: (dear[path], again[path]) for path in dear if again[path] > limits[path]} == {}
