@@ -78,7 +78,7 @@ class ProjectSuspended(ApiError):
 
 
 class NotFound(ApiError):
-    status, code, message = 404, "not_found", "There is nothing here that you can see."
+    status, code, message = 404, "not_found", "Not found, or you have no permission to read it."
 
 
 class MethodNotAllowed(ApiError):
@@ -86,11 +86,11 @@ class MethodNotAllowed(ApiError):
 
 
 class Conflict(ApiError):
-    status, code, message = 409, "conflict", "The thing changed at the same moment, or exists already."
+    status, code, message = 409, "conflict", "The resource was changed at the same time, or already exists."
 
 
 class PreconditionFailed(ApiError):
-    status, code, message = 412, "precondition_failed", "The thing is no longer what If-Match names."
+    status, code, message = 412, "precondition_failed", "The resource has changed: its ETag does not match If-Match."
 
 
 class PayloadTooLarge(ApiError):
@@ -136,7 +136,7 @@ class Unavailable(ApiError):
 
 
 class FunctionFailed(ApiError):
-    status, code, message = 502, "function_failed", "The function failed; its run says why."
+    status, code, message = 502, "function_failed", "The function failed. Its run has the reason."
 
 
 class FunctionTimeout(ApiError):

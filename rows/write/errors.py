@@ -41,7 +41,7 @@ class WriteRefused(NotFound):
     """A write of a row that does not exist, is hidden from the caller, or may be seen but not changed. The response is
     the same for all three (contract 4.8), so its message must fit all of them."""
 
-    message = "There is nothing here that you may change."
+    message = "Not found, or you have no permission to change it."
 
 
 # ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────

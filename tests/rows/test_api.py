@@ -205,7 +205,7 @@ def test_a_refused_write_says_what_is_true_of_a_row_that_is_seen(tracker: Tracke
         tracker.delete("alice", f"/rows/lists/{home}"),
     ]
     assert {(each.status, each.error) for each in refused} == {(404, "not_found")}
-    assert {each.json["error"]["message"] for each in refused} == {"There is nothing here that you may change."}
+    assert {each.json["error"]["message"] for each in refused} == {"Not found, or you have no permission to change it."}
     assert tracker.get("bob", f"/rows/tasks/{task}").body == seen.body
 
     unwelcome = tracker.post("alice", "/rows/lists", {"name": "Another"})

@@ -53,10 +53,10 @@ ENVIRONMENT: Final = OpenApiParameter(
     description="The environment that a platform account means; keys and app users carry theirs.",
 )
 IF_MATCH: Final = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, description="Only if the thing still has this `ETag`."
+    "If-Match", str, OpenApiParameter.HEADER, description="Only if the resource still has this `ETag`."
 )
 IF_NONE_MATCH: Final = OpenApiParameter(
-    "If-None-Match", str, OpenApiParameter.HEADER, description="304 and no body if the thing has this `ETag`."
+    "If-None-Match", str, OpenApiParameter.HEADER, description="304 and no body if the resource has this `ETag`."
 )
 IDEMPOTENCY_KEY: Final = OpenApiParameter(
     "Idempotency-Key",
@@ -267,7 +267,7 @@ _HEADERS: Final[dict[str, Any]] = {
     },
     "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
     "Location": {"description": "The URL of the created resource, or where to continue.", "schema": {"type": "string"}},
-    "ETag": {"description": "The state of the thing, for `If-Match`.", "schema": {"type": "string"}},
+    "ETag": {"description": "The version of the resource, for `If-Match`.", "schema": {"type": "string"}},
     "Idempotency-Replayed": {
         "description": "`true` on the answer to a repetition: what the first call answered.",
         "schema": {"type": "string", "enum": ["true"]},
