@@ -14,6 +14,7 @@ from django.test import TransactionTestCase
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 from accounts.tokens import signing_keys
+from accounts.users import passwords
 from platform_site.management.commands import migrate
 from platform_site.postgres import libpq
 from projects.provisioning import suspension
@@ -155,6 +156,28 @@ def _static_files_are_found_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WhiteNoiseMiddleware, "add_files_from_finders", add)
         yield
+
+
+_HASHING_IN_PRODUCTION = {
+    name: getattr(passwords.Argon2idHasher, name) for name in ("time_cost", "memory_cost", "parallelism")
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hashing_is_cheap() -> Iterator[None]:
+    """In this process a password costs 0.1 ms instead of 37."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords.Argon2idHasher, "time_cost", 1)
+        patch.setattr(passwords.Argon2idHasher, "memory_cost", 8)
+        yield
+
+
+@pytest.fixture
+def hashing_as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a password costs."""
+    for name, value in _HASHING_IN_PRODUCTION.items():
+        monkeypatch.setattr(passwords.Argon2idHasher, name, value)
+    monkeypatch.setattr(passwords, "_dummy", None)
 
 
 @pytest.fixture(autouse=True)

@@ -38,8 +38,8 @@ def generous_limits(settings: Any) -> None:
 
 
 @cache
-def _hash() -> str:
-    """PASSWORD as it is stored, made once: hashing for each of the cast would be half of the run's time."""
+def _hash(memory_cost: int) -> str:
+    """PASSWORD as it is stored with the parameters of this test."""
     return passwords.hashed(PASSWORD)
 
 
@@ -51,7 +51,7 @@ def make_user() -> Callable[..., User]:
         values = {"email": f"{name}@example.com", "name": name.title()} | fields
         user = user_service.create_user(pool_id=pool_id, password=None, actor=audit.SYSTEM, **values)
         if password is not None:
-            user.password = _hash()
+            user.password = _hash(passwords.Argon2idHasher.memory_cost)
             User.objects.filter(pk=user.pk).update(password=user.password)
         return user
 

@@ -34,7 +34,8 @@ def manager(production: Environment, make_key: Callable[..., tuple[ServerKey, st
 def set_old_hash(user: User, password: str) -> None:
     """Store the hash that a version without normalisation made."""
     hasher = Argon2PasswordHasher()
-    hasher.time_cost, hasher.memory_cost, hasher.parallelism = 2, 19 * 1024, 1
+    now = passwords.Argon2idHasher
+    hasher.time_cost, hasher.memory_cost, hasher.parallelism = now.time_cost, now.memory_cost, now.parallelism
     User.objects.filter(pk=user.pk).update(password=hasher.encode(password, hasher.salt()))
 
 

@@ -22,6 +22,8 @@ from tests.support.client import Api
 from tests.support.rate_limits import assert_within_one_window
 from tests.support.timing import are_indistinguishable, medians, within
 
+pytestmark = pytest.mark.usefixtures("hashing_as_in_production")
+
 
 @pytest.fixture
 def wrong_sign_ins(api: Api, alice: User, make_user: Callable[..., User]) -> dict[str, Callable[[], None]]:

@@ -104,6 +104,7 @@ def test_forged_code_is_refused(api: Api) -> None:
         assert token(api, grant_type="authorization_code", code=code).error == "invalid_grant"
 
 
+@pytest.mark.usefixtures("hashing_as_in_production")
 def test_a_password_hash_of_other_parameters_is_replaced(api: Api, alice: User) -> None:
     from django.contrib.auth.hashers import Argon2PasswordHasher
 

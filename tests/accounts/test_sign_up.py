@@ -136,6 +136,7 @@ def test_the_answer_is_the_same_for_an_address_that_has_an_account(
     assert User.objects.get(name="Una").check_password(PASSWORD)
 
 
+@pytest.mark.usefixtures("hashing_as_in_production")
 @pytest.mark.parametrize(
     "clock",
     # The processor's time does not count what else the machine does.

@@ -54,6 +54,7 @@ def test_a_weak_password_is_named_beside_the_other_fields(api: Api, manager: str
     assert not User.objects.filter(environment_id=production.pk).exists()
 
 
+@pytest.mark.usefixtures("hashing_as_in_production")
 def test_a_user_is_created_read_and_signs_in(api: Api, manager: str, production: Environment) -> None:
     answer = api.post("/v1/users", token=manager, json=NEW)
     assert answer.status == 201
