@@ -4,7 +4,7 @@ from playwright.sync_api import Locator, Page, expect
 
 FARTHEST = 120
 """Tabs from one control to any other of a page."""
-_FOCUS = """(isRemembered) => {
+_FOCUS = """(wanted, isRemembered = false) => {
     const one = document.activeElement;
     if (!one || one === document.body) return null;
     const isAgain = one.dataset.reached !== undefined;
@@ -13,6 +13,7 @@ _FOCUS = """(isRemembered) => {
     const style = getComputedStyle(one);
     return {
         name: one.outerHTML.slice(0, 200),
+        isWanted: one === wanted,
         isAgain: isAgain && !/^date/.test(one.type),  // a date has several stops
         takesTabs: one.matches("textarea[data-editor]"),
         isMarked: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0,
@@ -40,26 +41,26 @@ class Keyboard:
     def to(self, wanted: Locator) -> None:
         """Tab to the control. Where Tab indents, Escape comes first."""
         expect(wanted).to_be_visible()
-        focus = self.page.evaluate(_FOCUS, False)
-        for _ in range(FARTHEST):
-            if wanted.evaluate("one => one === document.activeElement"):
+        for tabs in range(FARTHEST):
+            focus = wanted.evaluate(_FOCUS)
+            assert tabs == 0 or focus is None or (focus["isMarked"] and focus["isInView"]), focus
+            if focus is not None and focus["isWanted"]:
                 return
             if focus is not None and focus["takesTabs"]:
                 self.press("Escape")
             self.press("Tab")
-            focus = self.page.evaluate(_FOCUS, False)
-            assert focus is None or (focus["isMarked"] and focus["isInView"]), focus
         raise AssertionError(f"{wanted} is not reached by Tab")
 
     def missed(self) -> list[str]:
         """The controls of the page that Tab does not reach, or where the focus is not seen."""
         hidden, ends = [], 0
-        focus = self.page.evaluate(_FOCUS, False)
+        remember = f"() => ({_FOCUS})(null, true)"
+        focus = self.page.evaluate(_FOCUS)
         for _ in range(10 * FARTHEST):
             if focus is not None and focus["takesTabs"]:
                 self.press("Escape")
             self.press("Tab")
-            focus = self.page.evaluate(_FOCUS, True)
+            focus = self.page.evaluate(remember)
             if focus is None:  # after the last control; the page may have begun in its middle
                 ends += 1
                 if ends > 1:
