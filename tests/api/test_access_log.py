@@ -3,6 +3,8 @@
 import io
 import logging
 import os
+import select
+import signal
 import threading
 import time
 
@@ -78,8 +80,12 @@ def test_a_child_process_writes_its_own_lines() -> None:
     handler.flush()
     child = os.fork()
     if not child:
-        say(handler, "child")
-        time.sleep(1)  # its own thread writes it
+        say(handler, "child")  # its own thread writes it
+        time.sleep(60)
         os._exit(0)
+    found = b""
+    while found.count(b"\n") < 2 and select.select([read], [], [], 30)[0]:
+        found += os.read(read, 1000)
+    os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert os.read(read, 1000) == b"parent\nchild\n"
+    assert found == b"parent\nchild\n"
