@@ -112,5 +112,5 @@ def client(layout: Layout) -> "redis.Redis":
         unix_socket_path=str(layout.valkey_socket),
         username="platform",
         password=layout.read_secrets()["redis_password"],
-        socket_timeout=1,
+        socket_timeout=30,  # before each test one waits for it, and a busy machine stands still for a second
     )
