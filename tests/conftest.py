@@ -52,9 +52,9 @@ _FILES_OF_SERVED: Final[set[Path]] = set()
 
 @pytest.hookimpl(wrapper=True)  # marks before pytest selects by markers, and sorts after pytest-django does
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> Generator[None]:
-    """Faults, and what drives the whole service, are exhaustive. Their files come first, for they are long, and a long file
-    at the end would occupy one process while the others have nothing left to do. Those that share one service are the
-    very first, so that it can end after them."""
+    """Faults, and what drives the whole service, are exhaustive. Those that share one service come first, so that it can
+    end after them. The other exhaustive files are among the first half of the rest: a long one at the end would occupy one
+    process while the others have nothing left to do, and faults beside faults wait together and compute together."""
     exhaustive = set()
     for item in items:
         if "served" in item.fixturenames:
@@ -62,12 +62,19 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> Generator[Non
         if (
             item.path.parent.name in _EXHAUSTIVE_FOLDERS
             or item.get_closest_marker("served")
+            or item.get_closest_marker("exhaustive")
             or ("served" in item.fixturenames)
         ):
             item.add_marker("exhaustive")
             exhaustive.add(item.path)
     yield
-    items.sort(key=lambda item: (item.path not in _FILES_OF_SERVED, item.path not in exhaustive))
+    files = dict.fromkeys(item.path for item in items)
+    long = [path for path in files if path in exhaustive - _FILES_OF_SERVED]
+    short = [path for path in files if path not in exhaustive | _FILES_OF_SERVED]
+    between = len(short) // (2 * len(long) or 1)
+    place = {path: number * between for number, path in enumerate(long)}
+    place |= {path: number for number, path in enumerate(short)} | dict.fromkeys(_FILES_OF_SERVED, -1)
+    items.sort(key=lambda item: (place[item.path], item.path not in exhaustive, item.path))
 
 
 @pytest.hookimpl(wrapper=True)
