@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,9 +64,16 @@ def _start() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """A folder, file or test that is named runs with its exhaustive tests. The processes of `-n` take the selection of
     their parent."""
-    is_named = config.args_source is config.ArgsSource.ARGS and not hasattr(config, "workerinput")
-    if is_named and config.option.markexpr == _UNLESS_NAMED:
+    if hasattr(config, "workerinput"):
+        config.option.markexpr = config.workerinput["markexpr"]
+    elif config.args_source is config.ArgsSource.ARGS and config.option.markexpr == _UNLESS_NAMED:
         config.option.markexpr = "not slow"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Of pytest-xdist, for each process."""
+    node.workerinput["markexpr"] = node.config.option.markexpr
 
 
 @pytest.hookimpl(tryfirst=True)
