@@ -24,7 +24,7 @@ class TooManyRuns(RateLimited):
 
     def __init__(self, limit: int, *, of_visitors: bool = False) -> None:
         runs = "runs for publishable keys" if of_visitors else "runs"
-        shared = " They are shared among the networks that call." if of_visitors else ""
+        shared = " Client networks share them." if of_visitors else ""
         super().__init__(1, f"The plan allows {limit} {runs} at the same time.{shared}")
 
 
@@ -59,7 +59,7 @@ class CallLoopError(Conflict):
     """Functions and webhooks call each other in a loop."""
 
     def __init__(self, depth: int) -> None:
-        super().__init__(f"A chain of {depth} functions and webhooks led here; it was cut.")
+        super().__init__(f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call.")
 
 
 class SchedulesQuotaReached(QuotaExceeded):

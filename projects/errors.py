@@ -95,7 +95,7 @@ class SchemaLost(ProjectsError):
 
     EXPLANATION: Final = (
         "The environment was lost when its region was restored from a backup that is older than the environment. "
-        "Delete it, or its project, and make it anew."
+        "Delete it, or its project, and create it again."
     )
 
     def __init__(self) -> None:
@@ -114,32 +114,30 @@ _ANSWERS: Final[dict[type[Exception], Callable[[Any], errors.ApiError]]] = {
     RoleNeeded: lambda error: errors.Forbidden(
         "Only owners of the project may do this." if error.role == "owner" else "Viewers of the project may only read."
     ),
-    ProjectsQuotaReached: lambda error: errors.QuotaExceeded(
-        f"An account may have {error.limit} projects on this plan."
-    ),
+    ProjectsQuotaReached: lambda error: errors.QuotaExceeded(f"The plan allows {error.limit} projects per account."),
     MembersQuotaReached: lambda error: errors.QuotaExceeded(
-        f"A project may have {error.limit} members on this plan, open invitations counted."
+        f"The plan allows {error.limit} members per project, including open invitations."
     ),
     BranchesQuotaReached: lambda error: errors.QuotaExceeded(
-        f"A project may have {error.limit} preview branches on this plan."
+        f"The plan allows {error.limit} preview branches per project."
     ),
     NameTaken: lambda error: errors.ValidationFailed.of(
-        "name", "taken", "The project has an environment of this name."
+        "name", "taken", "The project already has an environment with this name."
     ),
     NoSuchSource: lambda error: errors.ValidationFailed.of("from", "unknown", "The project has no such environment."),
     SourceNotReady: lambda error: errors.Conflict("The environment to branch from is not ready."),
     NotResettable: lambda error: errors.Conflict("The branch or its parent is deleted or not ready."),
     TablesInUse: lambda error: errors.Unavailable("The tables of the branch are in use. Nothing was changed."),
     NotABranch: lambda error: errors.Conflict(
-        "This is for preview branches. Development and production are deleted with their project."
+        "Only preview branches allow this. Development and production are deleted with their project."
     ),
     NoSuchAccount: lambda error: errors.ValidationFailed.of(
         "email", "unknown", "No account has this email. Ask them to sign up first, or ask the operator to invite them."
     ),
     NotAnOrigin: lambda error: errors.ValidationFailed.of("allowed_origins", "not_an_origin", str(error)),
-    AlreadyMember: lambda error: errors.Conflict("The account is a member of this project already."),
+    AlreadyMember: lambda error: errors.Conflict("The account is already a member of this project."),
     SchemaLost: lambda error: errors.Conflict(SchemaLost.EXPLANATION),
-    LastOwner: lambda error: errors.Conflict("A project keeps at least one owner."),
+    LastOwner: lambda error: errors.Conflict("A project must have at least one owner."),
 }
 
 

@@ -38,7 +38,7 @@ def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> S
     if not user.is_staff:
         raise Forbidden
     if may_write and not user.has_perm(OPERATE):
-        raise Forbidden("Only operators can get access that writes.")
+        raise Forbidden("Only operators can get write access.")
     found = Environment.objects.reachable().filter(pk=environment_id) if ids.matches("env", environment_id) else None
     environment = found.first() if found is not None else None
     if environment is None:

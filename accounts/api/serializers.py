@@ -99,10 +99,10 @@ class TokenInput(Serializer):
     refresh_token = CharField(required=False, max_length=200)
     code = CharField(required=False, max_length=200)
     code_verifier = CharField(
-        required=False, max_length=200, help_text="Needed where the code was asked for with a `code_challenge`."
+        required=False, max_length=200, help_text="Required if the code was requested with a `code_challenge`."
     )
     redirect_uri = CharField(
-        required=False, max_length=2000, help_text="If sent, it must be the one that the code went to."
+        required=False, max_length=2000, help_text="If sent, it must be the URI that the code was sent to."
     )
 
     NEEDED: ClassVar = {
@@ -143,7 +143,7 @@ class MeInput(Serializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         for one, other in (("password", "current_password"), ("current_password", "password")):
             if one in attrs and other not in attrs:
-                raise ValidationError({other: ValidationError(f"Needed together with {one}.", "required").detail})
+                raise ValidationError({other: ValidationError(f"Required together with {one}.", "required").detail})
         return attrs
 
 
@@ -158,14 +158,14 @@ class KeyInput(KeyName):
         max_length=len(SCOPES),
         distinct=True,
         required=False,
-        help_text="Left out, a publishable key has all that one can hold; another key needs them.",
+        help_text="Required, except for publishable keys. Default: all scopes that such a key can hold.",
     )
     environment_id = IdField("env", required=False, allow_null=True)
     expires_at = DateTimeField(required=False, allow_null=True)
     publishable = BooleanField(
         required=False,
-        help_text="A key for web pages and apps whose user has not signed in: it may be printed there, and stands for "
-        f"the role `anonymous` in rules. It holds of {', '.join(sorted(PUBLISHABLE_SCOPES))} and nothing else.",
+        help_text="A public key, for web pages and apps before a user signs in. It has the role `anonymous` in rules. "
+        f"Its only scopes: {', '.join(sorted(PUBLISHABLE_SCOPES))}.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -214,21 +214,21 @@ class TokenPair(Serializer):
 
 
 class Me(Serializer):
-    kind = ChoiceField(choices=list(get_args(CallerKind)), help_text="`anonymous` is whoever shows a publishable key.")
+    kind = ChoiceField(choices=list(get_args(CallerKind)), help_text="`anonymous` is a caller with a publishable key.")
     id = CharField()
     email = CharField(allow_null=True)
-    email_verified = BooleanField(allow_null=True, help_text="Null for a key, as what follows.")
+    email_verified = BooleanField(allow_null=True, help_text="Null for a key, like the fields below.")
     pending_email = CharField(allow_null=True, help_text="The new email, until it is confirmed.")
     has_password = BooleanField(allow_null=True, help_text="False for users who only ever used a provider.")
     name = CharField(allow_null=True)
-    role = CharField(allow_null=True, help_text="A user's own role; an account's in the project that the call means.")
+    role = CharField(allow_null=True, help_text="The user's role, or the account's role in the project of the request.")
     environment_id = CharField(allow_null=True)
     scopes = ListField(child=ChoiceField(choices=list(SCOPES)))
 
 
 class SessionDetail(Serializer):
     id = CharField()
-    current = BooleanField(help_text="Whether this call belongs to it.")
+    current = BooleanField(help_text="Whether this request belongs to it.")
     environment_id = CharField(allow_null=True)
     user_agent = CharField()
     ip_address = CharField(allow_null=True)
@@ -259,7 +259,7 @@ class KeyDetail(Serializer):
     environment_id = CharField(allow_null=True)
     created_at = DateTimeField()
     expires_at = DateTimeField(allow_null=True)
-    last_used_at = DateTimeField(allow_null=True, help_text="Exact to a minute.")
+    last_used_at = DateTimeField(allow_null=True, help_text="Accurate to a minute.")
     opens = Exposed(
         allow_null=True,
         help_text="What a publishable key currently allows everyone to do, by rules and functions. "
@@ -268,7 +268,7 @@ class KeyDetail(Serializer):
 
 
 class NewKey(KeyDetail):
-    secret = CharField(help_text="`sk_…`, or `pk_…` of a publishable key, in this answer and nowhere else.")
+    secret = CharField(help_text="`sk_…`, or `pk_…` of a publishable key. Only this response has it.")
 
 
 class UserDetail(Serializer):

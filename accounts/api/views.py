@@ -62,7 +62,7 @@ def device_of(request: HttpRequest) -> Device:
 
 
 _NO_ENVIRONMENT: Final = (
-    "The credentials are wrong. They were taken for those of a platform account, since no environment is named: an "
+    "The credentials are wrong. No environment is named, so they were checked as those of a platform account: an "
     "application's users sign in with the header X-Environment."
 )
 

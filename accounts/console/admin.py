@@ -155,7 +155,7 @@ class UserAdmin(ReadOnlyAdmin):
             return chosen
         spared = [user for user in chosen if user.is_staff and user.pk != request.user.pk]
         for user in spared:
-            self.message_user(request, f"{user}: only a superuser does this to staff.", messages.ERROR)
+            self.message_user(request, f"{user}: only a superuser may do this to staff.", messages.ERROR)
         return [user for user in chosen if user not in spared]
 
     @display(description="Staff role")
@@ -182,9 +182,9 @@ class UserAdmin(ReadOnlyAdmin):
             found += [("accounts_serverkey", "account keys"), ("projects_project", "projects")]
         return format_html_join(" · ", "{}", ((list_link(model, text, q=user.pk),) for model, text in found))
 
-    @action(description="Disable (all sessions die)", permissions=["operate"])
+    @action(description="Disable (ends all sessions)", permissions=["operate"])
     def disable_users(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:
-        warning = "All sessions and account keys of these users die with the next request."
+        warning = "All sessions and account keys of these users end with the next request."
         return self.act_on_many(request, queryset, _disable, "disabled", warning=warning)
 
     @action(description="Enable", permissions=["operate"])
@@ -193,7 +193,7 @@ class UserAdmin(ReadOnlyAdmin):
 
     @action(description="Sign out everywhere", permissions=["operate"])
     def sign_users_out(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:
-        warning = "All sessions of these users die with the next request."
+        warning = "All sessions of these users end with the next request."
         return self.act_on_many(request, queryset, _sign_out(request), "signed out", warning=warning)
 
     @action(
@@ -201,7 +201,7 @@ class UserAdmin(ReadOnlyAdmin):
         permissions=["operate"],
         icon="block",
         variant=ActionVariant.DANGER,
-        dialog=_confirm("Disable this user?", "All sessions and account keys die with the next request.", "Disable"),
+        dialog=_confirm("Disable this user?", "All sessions and account keys end with the next request.", "Disable"),
     )
     def disable_user(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         return self.act_on_one(request, object_id, _disable, "disabled")
@@ -219,7 +219,7 @@ class UserAdmin(ReadOnlyAdmin):
         description="Sign out everywhere",
         permissions=["operate"],
         icon="logout",
-        dialog=_confirm("Sign this user out?", "All sessions die with the next request.", "Sign out"),
+        dialog=_confirm("Sign this user out?", "All sessions end with the next request.", "Sign out"),
     )
     def sign_user_out(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         return self.act_on_one(request, object_id, _sign_out(request), "signed out")
@@ -230,7 +230,7 @@ class UserAdmin(ReadOnlyAdmin):
         icon="badge",
         dialog={
             "title": "Change the staff role",
-            "description": "Support looks, an operator also changes things, a superuser also gives these roles.",
+            "description": "Support can read, operators can also make changes, superusers can also assign these roles.",
             "form_class": RoleForm,
             "form_submit_text": "Change",
         },
@@ -310,7 +310,7 @@ class SessionAdmin(ReadOnlyAdmin):
 class ServerKeyAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=environment_id", "=account__id", "=prefix", "name")
     search_help_text = "Id of the key, the environment or the account, the shown beginning of the secret, or the name"
-    empty_words = "Members make them under Keys of their console, or with POST /v1/keys."
+    empty_words = "Members create them under Keys in their console, or with POST /v1/keys."
     list_display = ("name", "id", "prefix", "kind", "owner", "state", "last_used_at", "expires_at")
     list_filter = (StateFilter,)
     list_select_related = ("account",)

@@ -60,7 +60,7 @@ class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
             self.data = sent
             self.add_error(
                 each.name,
-                f"Somebody else has changed this since you opened the page, from {_quoted(opened)} to {_quoted(now)}. "
+                f"Someone else changed this since you opened the page, from {_quoted(opened)} to {_quoted(now)}. "
                 "Nothing was saved. Look at it, and save again.",
             )
         return cleaned

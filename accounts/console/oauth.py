@@ -38,7 +38,7 @@ class _Managed(ReadOnlyAdmin):
 class IdentityProviderAdmin(_Managed):
     search_fields = ("=id", "=environment_id", "=name", "issuer")
     search_help_text = "Id, environment, name or issuer"
-    empty_words = "Add one, and people of its environment sign in by it (OAuth 2, OpenID Connect)."
+    empty_words = "Users of its environment can sign in with it (OAuth 2, OpenID Connect)."
     list_display = ("name", "id", "pool", "kind", "where", "state", "created_at")
     list_filter = ("kind", "enabled")
     ordering = ("-id",)

@@ -66,12 +66,12 @@ class _ProviderFields(forms.Form):
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "autocomplete": "off"}),
         help_text="A P-256 key as PEM, such as Apple's .p8 file. It replaces the client secret. Never shown.",
     )
-    scopes = text("Separated by spaces; empty: what is usual.", longest=2000)
+    scopes = text("Separated by spaces; empty: the default.", longest=2000)
     trusts_email = _switch(
         "Trust its emails as verified although it does not say so. Only for your own directory: "
         "anyone who can choose their email there takes over the user with that email here."
     )
-    sign_up = _switch("Unknown people become users, where the pool admits new ones.", initial=True)
+    sign_up = _switch("Creates users for unknown identities, if the pool allows sign-up.", initial=True)
     enabled = _switch("Off: it cannot be used to sign in; linked users stay linked.", initial=True)
 
     def clean_scopes(self) -> list[str]:
@@ -103,7 +103,7 @@ class _ProviderFields(forms.Form):
 
 
 class NewProviderForm(_ProviderFields, PoolForm):
-    name = text("1-48 of a-z, 0-9, - and _: how `provider=` calls it.", required=True, longest=48)
+    name = text("1-48 of a-z, 0-9, - and _: its name in `provider=`.", required=True, longest=48)
     preset = forms.ChoiceField(
         required=False,
         choices=[("", "none"), *((name, fields["display_name"]) for name, fields in providers.PRESETS.items())],

@@ -82,7 +82,7 @@ def _of_account(caller: Caller, environment_id: str | None, to_issue: bool) -> K
         raise NotFound
     place, scopes = found
     if MANAGE not in scopes:
-        raise Forbidden("Only owners and developers of the project handle its keys.")
+        raise Forbidden("Only owners and developers of the project can manage its keys.")
     if to_issue:
         place.require_active()
     return KeyAuthority(

@@ -49,7 +49,7 @@ def add_password_arguments(parser: ArgumentParser, *, optional: bool = True) -> 
     source.add_argument("--password", help="the password itself (other users of this machine can see it in `ps`)")
     if optional:
         source.add_argument(
-            "--no-password", action="store_true", help="make no password: signing in by one is impossible"
+            "--no-password", action="store_true", help="set no password: the user cannot sign in with one"
         )
 
 

@@ -80,11 +80,11 @@ def problems_of_urls(issuer: str | None, endpoints: Mapping[str, str | None]) ->
             for field in named
         ]
         if "?" in issuer:
-            wrong.append(FieldError("issuer", "invalid_url", "An issuer has no query."))
+            wrong.append(FieldError("issuer", "invalid_url", "An issuer must not have a query."))
         named = {"issuer": issuer}
     else:
         wrong += [
-            FieldError(field, "required", "Needed where there is no issuer.")
+            FieldError(field, "required", "Required without an issuer.")
             for field in _ENDPOINTS[:3]
             if field not in named
         ]
@@ -108,7 +108,7 @@ def problems_of_urls(issuer: str | None, endpoints: Mapping[str, str | None]) ->
 
 def wrong_issuer(provider: IdentityProvider, issuer: str) -> list[FieldError]:
     if provider.kind != IdentityProvider.Kind.OIDC:
-        return [FieldError("issuer", "not_with_endpoints", "A provider of plain OAuth 2 has no issuer.")]
+        return [FieldError("issuer", "not_with_endpoints", "A plain OAuth 2 provider must not have an issuer.")]
     return problems_of_urls(issuer, {})
 
 
@@ -122,7 +122,7 @@ def wrong_trust(issuer: str | None, trusts_email: bool) -> list[FieldError]:
 def _wrong_fields(fields: Mapping[str, str], *, is_oidc: bool) -> list[FieldError]:
     if fields and is_oidc:
         return [
-            FieldError("profile_fields", "not_with_issuer", "The claims of OpenID Connect have names of their own.")
+            FieldError("profile_fields", "not_with_issuer", "OpenID Connect defines its claim names: leave this out.")
         ]
     wrong = []
     for field, path in fields.items():

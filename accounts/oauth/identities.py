@@ -147,10 +147,10 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
     met = Identity.objects.filter(provider=provider, subject=proof.subject).first()
     if met is None:
         if of_user(locked.pk).count() >= MOST:
-            raise QuotaExceeded(f"An account is linked to at most {MOST} identities.")
+            raise QuotaExceeded(f"An account can be linked to at most {MOST} identities.")
         met = _link(locked, provider, proof.subject, proof.email, actor=actor)
     elif met.user_id != locked.pk:
-        raise Conflict("Whoever signed in at the provider is another user here.")
+        raise Conflict("This identity belongs to another user here.")
     return of_user(locked.pk).get(pk=met.pk)
 
 

@@ -42,7 +42,7 @@ def check(text: str) -> str:
     if _UNCLEAR.search(text):
         raise NotARedirectUri("invalid_characters", 'Only visible ASCII, without \\ < > " ^ ` { | } and *.')
     if "#" in text:
-        raise NotARedirectUri("fragment", "A redirect URI has no fragment (RFC 6749 3.1.2).")
+        raise NotARedirectUri("fragment", "A redirect URI must not have a fragment (RFC 6749 3.1.2).")
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -61,7 +61,9 @@ def check(text: str) -> str:
         raise NotARedirectUri("dot_segments", "The path must not have . or .. in it.")
     own = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} & RESERVED_PARAMETERS
     if own:
-        raise NotARedirectUri("reserved_parameter", f"The parameter {sorted(own)[0]} is added by us.")
+        raise NotARedirectUri(
+            "reserved_parameter", f"The parameter {sorted(own)[0]} is reserved: the platform adds it."
+        )
     return text
 
 
@@ -74,7 +76,7 @@ def _check_host(netloc: str, port: int | None, scheme: str, text: str) -> None:
     if port is not None or netloc.endswith(":"):
         host, _, digits = netloc.rpartition(":")
         if digits != str(port) or port == 0:
-            raise NotARedirectUri("invalid_port", "The port is not one.")
+            raise NotARedirectUri("invalid_port", "The port is invalid.")
     if not _HOST.fullmatch(host):
         raise NotARedirectUri("invalid_host", "The host must be a lower-case name or an IP address.")
     if scheme == "http" and host not in _LOOPBACK:

@@ -45,7 +45,7 @@ class ProviderChanges(Serializer):
         help_text="Trust its emails as verified although it does not say so. Only for your own directory.",
     )
     sign_up = BooleanField(
-        required=False, help_text="Whether unknown people become users, where the environment admits new ones."
+        required=False, help_text="Whether unknown identities become users, if the environment allows sign-up."
     )
     enabled = BooleanField(required=False)
 
@@ -53,7 +53,7 @@ class ProviderChanges(Serializer):
 class NewProvider(ProviderChanges):
     """An `issuer` for OpenID Connect; endpoints and `profile_fields` for plain OAuth 2; a `preset` fills them in."""
 
-    name = CharField(max_length=48, help_text="How `provider=` calls it.")
+    name = CharField(max_length=48, help_text="Its name in `provider=`.")
     preset = ChoiceField(choices=sorted(PRESETS), required=False)
     client_id = CharField(max_length=300)
     authorization_endpoint = CharField(required=False, max_length=500)

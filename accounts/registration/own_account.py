@@ -72,7 +72,7 @@ def _known_password(user: User, offered: str | None) -> str:
     """The hash of the user's password, if `offered` is right. Raises ValidationFailed, RateLimited."""
     if not user.has_usable_password():
         raise ValidationFailed.of(
-            "current_password", "none", "This account has no password. Ask for one as if it was forgotten."
+            "current_password", "none", "This account has no password. Request a password reset to set one."
         )
     if offered is None:
         raise ValidationFailed.of("current_password", "required", "This field is required.")
@@ -147,4 +147,4 @@ def reauthenticate(user: User, *, actor: Caller, current_password: str | None) -
         _known_password(user, current_password)
     elif not Session.objects.filter(Q(pk=actor.session_id), created_at__gt=Now() - REAUTHENTICATION_SECONDS).exists():
         minutes = int(REAUTHENTICATION_SECONDS.total_seconds()) // 60
-        raise Forbidden(f"Sign in again first: this takes a session that is younger than {minutes} minutes.")
+        raise Forbidden(f"Sign in again first: this requires a session younger than {minutes} minutes.")

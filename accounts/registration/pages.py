@@ -24,7 +24,7 @@ from platform_site.http.requests import current_request_id
 from platform_site.redis import rate_limits
 
 Kind = AccountEmail.Kind
-_HINT: Final = "At least 8 characters, and none of the common ones."
+_HINT: Final = "At least 8 characters, and not a common password."
 
 
 def _password(label: str, *, autocomplete: str, longest: int, help_text: str = "") -> forms.CharField:
@@ -49,7 +49,7 @@ class NewPasswordForm(forms.Form):
     password = _password(
         "New password", autocomplete="new-password", longest=passwords.LONGEST_OFFERED, help_text=_HINT
     )  # fmt: skip
-    again = _password("The same once more", autocomplete="new-password", longest=passwords.LONGEST_OFFERED)
+    again = _password("Repeat the password", autocomplete="new-password", longest=passwords.LONGEST_OFFERED)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -101,7 +101,7 @@ class LinkPage(View):
         except InvalidGrant:
             return self._page(
                 400,
-                "The link does not work any more",
+                "The link no longer works",
                 lead="It has expired, was used or was replaced by a newer one. Ask for another one where you asked"
                 " for this one.",
             )
@@ -189,7 +189,7 @@ class ConfirmSignUp(LinkPage):
     title = "Confirm your account"
     lead = "Type the password that you chose when you signed up to {app}."
     button = "Confirm my account"
-    done_title = "Your account is there"
+    done_title = "Your account is ready"
     done = "You can now sign in to {app} with {email}."
 
     def act(self, token: str, values: dict[str, Any]) -> object:
@@ -200,9 +200,9 @@ class AcceptInvitation(LinkPage):
     kind = Kind.INVITATION
     form_class = AcceptForm
     title = "Join {app}"
-    lead = "You were invited. Choose a password to make your account."
+    lead = "You were invited. Choose a password to create your account."
     button = "Make my account"
-    done_title = "Your account is there"
+    done_title = "Your account is ready"
     done = "You can now sign in to {app} with {email}."
 
     def initial(self, found: AccountEmail) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _check_link(kind: str, url: str) -> None:
     if kind not in LINKS:
         raise ValidationFailed.of(field, "unknown_field", f"A link is one of {', '.join(LINKS)}.")
     if url.count(TOKEN) != 1 or TOKEN in url.partition("//")[2].partition("/")[0]:
-        raise ValidationFailed.of(field, "no_token", "Must hold {token} once, behind the host.")
+        raise ValidationFailed.of(field, "no_token", "Must contain {token} once, after the host.")
     _check_url(url.replace(TOKEN, "token"), field)
 
 

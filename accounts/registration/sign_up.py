@@ -51,9 +51,9 @@ def _check_open(pool: Pool) -> None:
 def _check_mode(pool_id: str | None) -> None:
     mode = pool_settings.settings_of(pool_id).sign_up
     if mode == SignUpMode.INVITED:
-        raise Forbidden("Accounts are made by invitation here.")
+        raise Forbidden("Accounts are created by invitation only.")
     if mode != SignUpMode.OPEN:
-        raise Forbidden(f"Nobody can sign up here by themselves: {_SIGN_UP_DISABLED if pool_id else _NO_ENVIRONMENT}")
+        raise Forbidden(f"Sign-up is disabled here: {_SIGN_UP_DISABLED if pool_id else _NO_ENVIRONMENT}")
 
 
 def confirm(token: str, password: str, then: Callable[[User], Made], *, pool_id: str | None | Unset = UNSET) -> Made:
@@ -73,8 +73,8 @@ def confirm(token: str, password: str, then: Callable[[User], Made], *, pool_id:
 
 def wrong_password() -> InvalidGrant:
     return InvalidGrant(
-        "This is not the password that goes with the link.",
-        fields=[FieldError("password", "wrong", "This is not the password that goes with the link.")],
+        "The password is not that of the link's account.",
+        fields=[FieldError("password", "wrong", "The password is not that of the link's account.")],
     )
 
 

@@ -61,7 +61,7 @@ def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
             codes = _new_recovery_codes(user)
             audit.record("totp.enabled", actor=Actor.staff(user), target_id=user.pk)
             return device, codes
-    raise ValidationFailed.of("code", "wrong", "This code is not right. Look at the authenticator again.")
+    raise ValidationFailed.of("code", "wrong", "The code is wrong. Enter the current code of your authenticator.")
 
 
 def verify(user: User, code: str) -> TotpDevice:
@@ -82,7 +82,7 @@ def verify(user: User, code: str) -> TotpDevice:
             return cast("TotpDevice", device)
         else:
             device.throttle_increment()
-    raise ValidationFailed.of("code", "wrong", "This code is not right, or was used before.")
+    raise ValidationFailed.of("code", "wrong", "The code is wrong or was used before.")
 
 
 def renew_recovery_codes(user: User) -> list[str]:

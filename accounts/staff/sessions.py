@@ -83,7 +83,7 @@ def _refusal(request: HttpRequest, user: User) -> HttpResponse | None:
     security = reverse("staff:security")
     open_to_all = (security, reverse("admin:logout"))
     if settings.CONSOLE_REQUIRE_TOTP and not verified and request.path_info not in open_to_all:
-        messages.warning(request, "This console asks for a second factor. Set one up to go on.")
+        messages.warning(request, "This console requires a second factor. Set one up to continue.")
         return redirect(security)
     return None
 

@@ -149,7 +149,7 @@ def verify_access_token(text: str) -> AccessClaims:
 
 
 def expired() -> Unauthorized:
-    return Unauthorized("The access token has expired. POST /v1/auth/token makes a new one of the refresh token.")
+    return Unauthorized("The access token has expired. Send the refresh token to POST /v1/auth/token.")
 
 
 def _verify(text: str) -> AccessClaims:

@@ -66,10 +66,10 @@ def read(header: str | None) -> Credential:
     if prefix in server_keys.PREFIXES:
         secret_hash = server_keys.parse(token)
         if secret_hash is None:
-            raise Unauthorized("This is no whole key: a character is missing or mistyped.")
+            raise Unauthorized("Malformed API key: a character is missing or mistyped.")
         return KeyCredential(secret_hash, prefix == server_keys.PUBLISHABLE)
     if prefix == refresh_tokens.PREFIX:
-        raise Unauthorized("This is a refresh token. POST /v1/auth/token makes an access token of it.")
+        raise Unauthorized("This is a refresh token. Exchange it for an access token with POST /v1/auth/token.")
     if token.count(".") != 2:
         raise Unauthorized(f"The token is malformed or was not issued by this platform. {_EXPECTED}")
     return SessionCredential(access_tokens.verify_access_token(token))

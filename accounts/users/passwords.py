@@ -75,7 +75,7 @@ class _Hashing:
     def run(self, work: Callable[[], Made]) -> Made:
         server_hints.will_block()
         if not self.free.acquire(timeout=WAIT_SECONDS):
-            raise RateLimited(1, "Too many people are signing in at this moment.")
+            raise RateLimited(1, "Too many sign-ins are in progress. Try again shortly.")
         try:
             return self.threads.submit(work).result()
         finally:

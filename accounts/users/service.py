@@ -282,7 +282,9 @@ def issue_key(
     check_scopes(wanted, authority, is_publishable=is_publishable)
     expires_at = expires_at or authority.until
     if authority.until is not None and expires_at is not None and expires_at > authority.until:
-        message = f"A key makes none that outlives it: at the latest {authority.until:%Y-%m-%dT%H:%M:%SZ}."
+        message = (
+            f"A key cannot create a key that expires after itself: at the latest {authority.until:%Y-%m-%dT%H:%M:%SZ}."
+        )
         raise ValidationFailed.of("expires_at", "too_late", message)
     secret = server_keys.make(server_keys.PUBLISHABLE if is_publishable else server_keys.PREFIX)
     with transaction.atomic():
@@ -301,7 +303,7 @@ def issue_key(
             expires_at=expires_at,
         )
         if expires_at is not None and expires_at <= key.created_at:
-            raise ValidationFailed.of("expires_at", "past", "This moment has passed.")
+            raise ValidationFailed.of("expires_at", "past", "Must be in the future.")
         audit.record(
             "key.issued",
             actor=actor,

@@ -115,7 +115,7 @@ def refresh(text: str, *, device: Device) -> Grant:
     offered = refresh_tokens.parse(text)
     if offered is None:
         raise InvalidGrant(
-            "This is no whole refresh token: they begin with rt_, and a character is missing or mistyped."
+            "Malformed refresh token: it must begin with rt_, and no character may be missing or mistyped."
         )
     signing_keys.signing()
     with transaction.atomic():

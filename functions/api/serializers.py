@@ -36,7 +36,7 @@ class HostsField(fields.ListField):
         for host in hosts:
             if not _HOST.fullmatch(host):
                 raise ValidationError(
-                    f'"{host[:60]}" is no host: write api.example.com or api.example.com:8443.', "invalid"
+                    f'"{host[:60]}" is not a host: write api.example.com or api.example.com:8443.', "invalid"
                 )
         return hosts
 
@@ -81,7 +81,7 @@ class OnField(EventsField):
 
     def problem_with(self, pattern: str) -> str | None:
         if pattern in event_subscriptions.NOT_SUBSCRIBABLE:
-            return "is no event that a function runs on: it would run on its own end, or is sent to one webhook alone"
+            return "cannot trigger a function: it is an event of function runs, or is sent to one webhook only"
         return super().problem_with(pattern)
 
 
@@ -101,7 +101,7 @@ class Configuration(Serializer):
     on = OnField(
         required=False,
         allow_null=True,
-        help_text="Events on which it runs by itself, named as for webhooks; null or none for no longer.",
+        help_text="Events that trigger it, named as for webhooks; null or an empty list removes them.",
     )
     secrets = SecretsField(required=False)
 
@@ -131,19 +131,21 @@ class FunctionDetail(Serializer):
     invoke = fields.CharField(allow_null=True)
     attempts = fields.IntegerField()
     schedule = fields.CharField(allow_null=True)
-    next_run_at = fields.DateTimeField(allow_null=True, help_text="Null without a schedule, or where it is stopped.")
+    next_run_at = fields.DateTimeField(allow_null=True, help_text="Null without a schedule, or if it is stopped.")
     schedule_stopped = fields.ChoiceField(
-        choices=Function.Stopped.values, allow_null=True, help_text="Why; it goes on once the schedule is set again."
+        choices=Function.Stopped.values,
+        allow_null=True,
+        help_text="Why it is stopped; setting the schedule again resumes it.",
     )
     scheduled_as = fields.CharField(allow_null=True, help_text="The key or account that scheduled runs execute as.")
     last_skipped_at = fields.DateTimeField(
-        allow_null=True, help_text="The last due time at which the run before had not ended."
+        allow_null=True, help_text="The last due time that was skipped because the previous run had not ended."
     )
-    on = fields.ListField(child=fields.CharField(), allow_null=True, help_text="Events on which it runs by itself.")
+    on = fields.ListField(child=fields.CharField(), allow_null=True, help_text="Events that trigger it.")
     on_stopped = fields.ChoiceField(
         choices=[Function.Stopped.CALLER_GONE, Function.Stopped.COPIED, Function.Stopped.OPERATOR],
         allow_null=True,
-        help_text="Why it runs on none; it goes on once they are named again.",
+        help_text="Why the event triggers are stopped; setting the events again resumes them.",
     )
     on_as = fields.CharField(allow_null=True, help_text="The key or account that runs on events execute as.")
     runs_since = fields.DateTimeField(
@@ -192,7 +194,7 @@ class ListedRun(Serializer):
     status = fields.ChoiceField(choices=Run.Status.values)
     started_at = fields.DateTimeField()
     duration_ms = fields.IntegerField()
-    trigger = fields.ChoiceField(choices=Run.Trigger.values, help_text="How it came about.")
+    trigger = fields.ChoiceField(choices=Run.Trigger.values, help_text="What started it.")
     event_id = fields.CharField(allow_null=True, help_text="The event that it runs on.")
     error = fields.CharField(required=False)
 

@@ -34,7 +34,7 @@ class NamedViewSet(ApiViewSet):
     def _for_makers(self) -> None:
         """App users may not read functions."""
         if self.caller.kind == "user":
-            raise Forbidden("Users of an application invoke functions and see their own runs, and no more of them.")
+            raise Forbidden("Users of an application may only invoke functions and read their own runs.")
 
     def _missed(self, name: str) -> str:
         """The same error for a missing function and an invisible one. It names the environment, because a missing
@@ -45,7 +45,7 @@ class NamedViewSet(ApiViewSet):
             functions = Function.objects.using(self.place.cluster).filter(environment_id=self.place.environment_id)
             known = [*functions.order_by("name").values_list("name", flat=True)[:1000]]
             if name in known:
-                return f'The function {name} is for users of the application alone: its "invoke" is "user".'
+                return f'The function {name} can only be invoked by users of the application (its "invoke" is "user").'
         return f"There is {shown} in {self.place.environment_id}{did_you_mean(name, known) or '.'}"
 
 
@@ -156,7 +156,7 @@ class RunViewSet(NamedViewSet):
     @extend_schema(
         parameters=[
             OpenApiParameter("status", str, enum=Run.Status.values),
-            OpenApiParameter("trigger", str, enum=Run.Trigger.values, description="How they came about."),
+            OpenApiParameter("trigger", str, enum=Run.Trigger.values, description="What started them."),
             LIMIT,
         ],
         responses=serializers.RunList,

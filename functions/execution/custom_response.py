@@ -62,7 +62,7 @@ def _response(given: Any) -> Response:
     if not isinstance(given, dict):
         raise BadResponse(f"{_MARK} is an object with status, headers, and body or body_base64")
     if unknown := given.keys() - _MEMBERS:
-        raise BadResponse(f"{_MARK} has no member {_named(min(unknown))}: status, headers, body or body_base64")
+        raise BadResponse(f"{_MARK} has no field {_named(min(unknown))}: use status, headers, body or body_base64")
     status = _status(given.get("status", 200))
     headers = _headers(given.get("headers", {}))
     body = _body(given)
@@ -87,9 +87,9 @@ def _headers(given: Any) -> dict[str, str]:
     for written, value in given.items():
         name = written.lower()
         if name not in _HEADERS:
-            raise BadResponse(f"the header {_named(written)} is not sent: {', '.join(sorted(_HEADERS))}")
+            raise BadResponse(f"the header {_named(written)} is not allowed: {', '.join(sorted(_HEADERS))}")
         if name in headers:
-            raise BadResponse(f"the header {name} comes twice")
+            raise BadResponse(f"the header {name} is given twice")
         if not isinstance(value, str) or _VALUE.fullmatch(value) is None:
             raise BadResponse(f"the header {name} is a text of 1 to 1,000 printable ASCII characters")
         headers[name] = _content_type(value) if name == "content-type" else value
@@ -105,7 +105,7 @@ def _content_type(given: str) -> str:
     if kind in _OTHERS or _JSON.fullmatch(kind) is not None:
         return kind
     kinds = ", ".join(sorted(_TEXTS | _OTHERS))
-    raise BadResponse(f"the content-type {_named(given)} is not sent: {kinds} or one that ends in +json, in UTF-8")
+    raise BadResponse(f"the content-type {_named(given)} is not allowed: {kinds} or one that ends in +json, in UTF-8")
 
 
 def _body(given: Mapping[str, Any]) -> bytes:
@@ -113,11 +113,11 @@ def _body(given: Mapping[str, Any]) -> bytes:
     if not isinstance(body, str) or not isinstance(encoded, str):
         raise BadResponse("body is a text, and body_base64 bytes in base64: JSON.stringify makes JSON one")
     if "body" in given and "body_base64" in given:
-        raise BadResponse("of body and body_base64 there is one")
+        raise BadResponse("send body or body_base64, not both")
     try:
         return body.encode() or base64.b64decode(encoded, validate=True)
     except ValueError as error:
-        raise BadResponse("body_base64 is no base64") from error
+        raise BadResponse("body_base64 is not base64") from error
 
 
 def _named(text: str) -> str:

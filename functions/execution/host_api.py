@@ -75,7 +75,9 @@ class RunHost:
         self._asked += 1
         if self._asked > MAX_HOST_CALLS:
             raise HostError(
-                f"a run may ask at most {MAX_HOST_CALLS} things", code="quota_exceeded", name="QuotaExceeded"
+                f"a run may make at most {MAX_HOST_CALLS} calls to the platform",
+                code="quota_exceeded",
+                name="QuotaExceeded",
             )
         if len(arguments) > MAX_ARGUMENTS:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
@@ -292,7 +294,7 @@ def _in_helper_thread(answer: Callable[[], _Answer]) -> _Answer:
 def _query(arguments: dict[str, Any], members: frozenset[str]) -> dict[str, Any]:
     query = arguments.get("query") or {}
     if not isinstance(query, dict) or set(query) - members:
-        raise HostError("the query has members that do not exist", code="validation_failed", name="TypeError")
+        raise HostError("the query has unknown fields", code="validation_failed", name="TypeError")
     for name in ("order", "cursor", "with", "columns"):
         if query.get(name) is not None and not isinstance(query[name], str):
             raise HostError(f"{name} must be a string", code="validation_failed", name="TypeError")

@@ -8,7 +8,7 @@ from platform_site.http.fields import Serializer, timestamp
 from platform_site.http.openapi.description import listing
 
 CALLER_DELETED: Final = "caller_gone"
-_LABEL: Final = "What its owner calls it."
+_LABEL: Final = "A name for it."
 _ASYNC: Final = "Whether POST is answered at once and the run queued; else the answer is the function's output."
 
 
@@ -24,10 +24,8 @@ class Endpoint(Serializer):
     id = fields.CharField()
     label = fields.CharField(help_text=_LABEL)  # type: ignore[assignment]
     runs_as = fields.CharField(help_text="The key or account whose rights its runs have.")
-    stopped = fields.ChoiceField(
-        choices=[CALLER_DELETED], allow_null=True, help_text="Why it answers as if it were not there."
-    )
-    uses = fields.IntegerField(help_text="How many requests it has taken.")
+    stopped = fields.ChoiceField(choices=[CALLER_DELETED], allow_null=True, help_text="Why it returns 404.")
+    uses = fields.IntegerField(help_text="How many requests it has accepted.")
     last_used_at = fields.DateTimeField(allow_null=True)
     created_at = fields.DateTimeField()
 

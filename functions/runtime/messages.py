@@ -22,7 +22,7 @@ _HABITS: Final = (
     ),
     (
         re.compile(r"\bDeno\.serve is not a function"),
-        "A function listens to nothing, it is called: export default async (input, ctx) => output.",
+        "A function must not start a server; it is called: export default async (input, ctx) => output.",
     ),
 )
 """What is written for other platforms, by how it fails here."""
@@ -44,12 +44,9 @@ def advised(message: str) -> str:
     if blocked := _BLOCKED.search(message):
         instead = imports.instead_of(blocked[1])
         advice = f": use {instead}" if instead else ", which has no files, processes and sockets"
-        return message.replace(blocked[0], f'"{blocked[1]}" is not among the modules of Node that are here{advice}', 1)
+        return message.replace(blocked[0], f'"{blocked[1]}" is not one of the supported Node modules{advice}', 1)
     if _IMPORTS_REFUSED.search(message):
-        return (
-            "A function is one module, and what it imports has to be in it: bundle it"
-            f" (esbuild --bundle --format=esm). {message}"
-        )
+        return f"A function is one module. Bundle what it imports (esbuild --bundle --format=esm). {message}"
     for habit, advice in _HABITS:
         if habit.search(message):
             return f"{advice} {message}"
@@ -79,7 +76,7 @@ _ENDINGS: Final[dict[Reason, tuple[str, str]]] = {
     "timeout": ("FunctionTimeout", "the function ran longer than its timeout"),
     "memory": ("OutOfMemory", "the function used more memory than its limit"),
     "crashed": ("ProcessCrashed", "the process of the function ended before the function did"),
-    "protocol": ("ProtocolViolation", "the function wrote into the channel of the platform"),
+    "protocol": ("ProtocolViolation", "the function wrote to the platform's channel"),
     "cancelled": ("Cancelled", "the run was cancelled"),
 }
 

@@ -148,13 +148,13 @@ class Pool:
                     process.load(program.source, seconds=self.load_seconds)
                 except (LoadFailed, StartFailed):
                     if place.is_leaving:
-                        raise Busy("it takes long, and other deployments wait to be tried out") from None
+                        raise Busy("loading took too long while other deployments waited for their check") from None
                     raise
                 finally:
                     ending.reaches(None)
                     process.close()
         except Full:
-            raise Busy("other deployments are being tried out") from None
+            raise Busy("too many other deployments are being checked") from None
 
     def sizes(self) -> tuple[int, int]:
         """How many processes are idle, and how many run a call."""

@@ -81,7 +81,9 @@ class Process:
             self._channel = Channel(self.popen, self.kill)
             self.ahead = CallsAhead(self._channel.write_ahead)
             if missing := required_sandbox_layers - set(self.sandbox_layers):
-                raise StartFailed(f"This host does not give the required sandbox_layers: {', '.join(sorted(missing))}.")
+                raise StartFailed(
+                    f"This host does not support the required sandbox layers: {', '.join(sorted(missing))}."
+                )
         except BaseException:
             self.close()
             raise

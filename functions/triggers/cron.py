@@ -172,7 +172,7 @@ def _part(field: _Field, text: str) -> range:
         raise _bad(field, text)
     whole, first, last, step = found.groups()
     if step is not None and whole != "*" and last is None:
-        raise BadSchedule(f'"{text}": a step is of * or of a range, such as {first}-{field.high}/{step}.')
+        raise BadSchedule(f'"{text}": a step follows * or a range, such as {first}-{field.high}/{step}.')
     if step is not None and not 1 <= int(step) <= field.high:
         raise BadSchedule(f'"{text}": a step of the {field.name} is 1 to {field.high}.')
     if whole == "*":
@@ -192,6 +192,6 @@ def _part(field: _Field, text: str) -> range:
 def _bad(field: _Field, text: str) -> BadSchedule:
     names = f" (or {field.names[0]} to {field.names[-1]})" if field.names else ""
     return BadSchedule(
-        f'"{text[:20]}" is no {field.name}: write *, a number from {field.low} to {field.high}{names}, a range such as '
-        f"{field.low}-{field.low + 2}, several with commas between them, or */n for each n-th."
+        f'"{text[:20]}" is not a valid {field.name}: write *, a number from {field.low} to {field.high}{names}, '
+        f"a range such as {field.low}-{field.low + 2}, several with commas between them, or */n for each n-th."
     )

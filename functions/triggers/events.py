@@ -329,13 +329,13 @@ def _read(
 
 def _decide(event: OutboxEvent | None, payloads: Payloads, *, is_hopeless: bool) -> _Decision:
     if event is None:
-        return _Decision(error=_error("EventGone", "event_gone", "the event was no longer kept when its turn came"))
+        return _Decision(error=_error("EventGone", "event_gone", "the event expired before the function could run"))
     fate = _Decision(event.type, event.request_id, event.depth)
     if event.depth >= call_depth.MAX_DEPTH:
-        message = f"a chain of {event.depth} functions and webhooks led here; it was cut"
+        message = f"not run, to prevent a loop: a chain of {event.depth} functions and webhooks led to the event"
         return replace(fate, error=_error("Loop", "chain_cut", message))
     if "data" in event.get_deferred_fields():
-        message = f"no function runs on an event of more than {MAX_INPUT_BYTES >> 20} MB"
+        message = f"the event is larger than {MAX_INPUT_BYTES >> 20} MB, the limit for functions"
         return replace(fate, error=_error("EventTooLarge", "event_too_large", message))
     try:
         if is_hopeless:

@@ -60,7 +60,9 @@ def _source(
     source, and `further` ones of the target."""
     found = place_for(caller, environment_id)
     if found is None or found[0].project_id != place.project_id:
-        raise ValidationFailed.of("from", "unknown", "The project has no such environment that you can see.")
+        raise ValidationFailed.of(
+            "from", "unknown", "The project has no such environment, or you have no access to it."
+        )
     source, held = found
     if source.environment_id == place.environment_id:
         raise ValidationFailed.of("from", "same", "An environment cannot be merged into itself.")

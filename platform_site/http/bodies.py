@@ -18,7 +18,7 @@ from platform_site.http.errors import InvalidRequest, PayloadTooLarge, Unsupport
 MEDIA_TYPE: Final = "application/json"
 MAX_DEPTH: Final = 64
 
-_HABITS: Final = "JSON takes double quotes, no comments, and no comma before a closing bracket."
+_HABITS: Final = "JSON requires double quotes, and allows no comments and no trailing commas."
 _TOO_DEEP: Final = f"The body is nested more than {MAX_DEPTH} levels deep."
 _CHARSET: Final = re.compile(r';\s*charset\s*=\s*"?([^\s;"]+)"?', re.IGNORECASE)
 _POSITION: Final = re.compile(r": line \d+ column \d+ \(char \d+\)\Z")
@@ -120,10 +120,10 @@ def check_content_type(meta: Mapping[str, Any]) -> None:
     if parameters:
         charset = _CHARSET.search(f";{parameters}")
         if charset and charset[1].lower() not in {"utf-8", "utf8"}:
-            raise UnsupportedMediaType("The body must be UTF-8; no other charset is read.")
+            raise UnsupportedMediaType("The body must be UTF-8; no other charset is supported.")
     encoding = meta.get("HTTP_CONTENT_ENCODING")
     if encoding and encoding.lower() != "identity":
-        raise UnsupportedMediaType("Compressed bodies are not read; leave out Content-Encoding.")
+        raise UnsupportedMediaType("Compressed bodies are not supported; leave out Content-Encoding.")
 
 
 def declared_length(meta: Mapping[str, Any]) -> int:

@@ -104,7 +104,7 @@ class DateTimeField(serializers.DateTimeField):
 
     default_error_messages: ClassVar = {
         "invalid": "Must be an ISO 8601 timestamp, such as 2026-01-31T12:00:00Z.",
-        "no_zone": "Must say its offset from UTC, such as Z or +01:00.",
+        "no_zone": "Must have an offset from UTC, such as Z or +01:00.",
     }
 
     def to_internal_value(self, value: Any) -> datetime:
@@ -129,7 +129,7 @@ class ListField(serializers.ListField):
 
     default_error_messages: ClassVar = {
         "not_a_list": "Must be an array.",
-        "repeated": "Names the same item twice.",
+        "repeated": "Has the same item twice.",
         "too_many": "Must have at most {max_length} items.",
     }
 

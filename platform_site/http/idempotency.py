@@ -124,7 +124,7 @@ def claim(ticket: Ticket, *, using: str) -> StoredResponse | None:
 
 def _in_flight() -> Conflict:
     return Conflict(
-        f"A request with this {HEADER} is still being worked on. Send it again shortly.", headers={"Retry-After": "1"}
+        f"A request with this {HEADER} is still in progress. Send it again shortly.", headers={"Retry-After": "1"}
     )
 
 
@@ -154,7 +154,9 @@ def replay(ticket: Ticket, kept: StoredResponse) -> HttpResponse:
             raise keyring.Tampered("no answer was kept")
         plain = keyring.unseal_under(ticket.key, keyring.unseal(kept.sealed_answer, purpose=PURPOSE), purpose=PURPOSE)
     except keyring.KeyringError as error:  # a platform key was dropped before its records expired, or it was large
-        raise Conflict(f"The request with this {HEADER} was done, but its answer is no longer there.") from error
+        raise Conflict(
+            f"The request with this {HEADER} was processed, but its response is no longer stored."
+        ) from error
     head, _, body = plain.partition(b"\n")
     status, headers = orjson.loads(head)
     response = HttpResponse(body, status=status, headers=dict(headers))

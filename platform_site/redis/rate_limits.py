@@ -245,7 +245,7 @@ def count_email_request(
 
 def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) -> None:
     """Count an email to an entered address, for the pool; after all other checks. Raises RateLimited."""
-    message = "As many e-mails as the plan allows in an hour have been asked for here."
+    message = "The plan's limit of emails per hour is reached."
     quota = plan_limits(plan).emails_per_hour
     _count_alone(request, "emails-pool", pool_id or "", quota, period=HOUR, message=message)
 

@@ -177,23 +177,23 @@ def _check_place(question: Lookup, found: _Found, use: EnvironmentUse) -> None:
         if not found.places:
             raise Unauthorized  # its environment is gone, and with it every user and key of it
         if named is not None and named != identity.environment_id:
-            raise NotFound("This token belongs to another environment than the one that the request names.")
+            raise NotFound("The token belongs to a different environment than the request names.")
         found.places[0].require_active()
         return
     if use == "unused":
         return
     if identity.kind != "account":
         if use == "required":
-            raise Forbidden("A key of an account reaches no environment. Use a key of the environment.")
+            raise Forbidden("An account key has no access to environments. Use a key of the environment.")
         return
     if named is not None:
         if not ids.matches("env", named):
             raise ValidationFailed.of(HEADER, "invalid_id", "Must be an id that starts with env_, not a name.")
         if not found.places:
-            raise NotFound("There is no such environment that you can see.")
+            raise NotFound("The environment does not exist, or you have no access to it.")
     elif len(found.places) != 1 and use == "required":
         raise ValidationFailed.of(
-            HEADER, "required", "Name the environment that this call means, by the header X-Environment or by its host."
+            HEADER, "required", "Name the environment of the request with the header X-Environment or by its host."
         )
     if use == "required":
         found.places[0].require_active()

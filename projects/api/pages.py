@@ -18,7 +18,7 @@ class JoinProject(LinkPage):
     kind = invitations.KIND
     title = "Join a project"
     lead = 'Become {role} of the project "{project}"{by}? You have an account at {app} with this email: {email}.'
-    lead_to_new = 'Become {role} of the project "{project}"{by}? Choose a password to make your account at {app}.'
+    lead_to_new = 'Become {role} of the project "{project}"{by}? Choose a password to create your account at {app}.'
     button = "Join"
     done_title = "You are a member"
     done = 'You are a member of the project "{project}". Sign in to {app} with {email}.'

@@ -202,7 +202,7 @@ def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_susp
     """The project whose members are requested, as `project_for`. Raises Forbidden for callers other than accounts."""
     project = project_for(caller, project_id, needed, though_suspended=though_suspended)
     if caller.kind != "account":
-        raise Forbidden("Members are handled by platform accounts that have signed in.")
+        raise Forbidden("Only signed-in platform accounts can manage members.")
     return project
 
 

@@ -40,7 +40,7 @@ def _explanation(error: Exception) -> str:
     if isinstance(error, QuotaReached):
         return f"The plan allows {error.limit}."
     if isinstance(error, LastOwner):
-        return "A project keeps at least one owner."
+        return "A project must have at least one owner."
     if isinstance(error, ProjectsError):
         return "It no longer exists: it was changed by someone else a moment ago."
     if sqlstates.is_unavailable(error):

@@ -35,7 +35,7 @@ class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
         if user is None:
             self.add_error("email", "No account has this email.")
         elif project_id and Member.objects.filter(project_id=project_id, user=user).exists():
-            self.add_error("email", "This account is a member already.")
+            self.add_error("email", "This account is already a member.")
         return values
 
 

@@ -61,7 +61,7 @@ def environment_for(
     project = project_for(caller, project_id, "viewer" if caller.kind == "key" and own else needed)
     found = _live_environment(project, environment_id)
     if caller.kind in ("user", "staff") and not own:
-        raise Forbidden("This caller is shown its own environment alone.")
+        raise Forbidden("This caller can only see its own environment.")
     return found
 
 

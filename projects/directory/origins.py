@@ -20,7 +20,7 @@ def normalised(origins: Sequence[str]) -> list[str]:
     """As browsers send them (lower case, no default port or slash), unique. Raises NotAnOrigin."""
     found = list(dict.fromkeys(_normalised(origin) for origin in origins))
     if EVERY in found and len(found) > 1:
-        raise NotAnOrigin("* stands for every origin and cannot be combined with others.")
+        raise NotAnOrigin("* means every origin and cannot be combined with others.")
     if len(found) > MOST:
         raise NotAnOrigin(f"At most {MOST} origins.")
     return found

@@ -204,7 +204,7 @@ def finish(environment_id: str) -> bool:
         return fail(environment_id, f"PostgreSQL refused the copy (SQLSTATE {state}).")
     except Exception:
         log.exception("branch %s could not be filled", environment_id)
-        return fail(environment_id, "The copy failed for a reason of the platform's.")
+        return fail(environment_id, "The copy failed because of an internal error.")
 
 
 def _finish(branch: Environment) -> bool:
@@ -219,7 +219,7 @@ def _finish(branch: Environment) -> bool:
         return fail(branch.pk, "The restore was cut off.")
     timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
     if Environment.objects.filter(pk=branch.pk, created_at__lt=Now() - timeout).exists():
-        return fail(branch.pk, "The copy did not succeed in time.")
+        return fail(branch.pk, "The copy timed out.")
     if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
         raise SourceGone
     copy(place_of(branch.project, branch.parent), place_of(branch.project, branch), "full", patient=True)
@@ -230,7 +230,7 @@ def _finish_reset(branch: Environment) -> bool:
     """The branch is unreachable until it is settled, so a reset may run twice."""
     timeout = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
     if Environment.objects.filter(pk=branch.pk, applying_since__lt=Now() - timeout).exists():
-        return fail(branch.pk, "The copy did not succeed in time.")
+        return fail(branch.pk, "The copy timed out.")
     if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
         raise SourceGone
     place = place_of(branch.project, branch)

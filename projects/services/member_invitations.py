@@ -61,7 +61,7 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
     password_hash = None
     if _is_without_account(found, password):
         if password is None:
-            raise ValidationFailed.of("password", "required", "Choose a password: your account is made with it.")
+            raise ValidationFailed.of("password", "required", "Choose a password to create your account.")
         if not invitations.are_taken():
             raise Forbidden("New accounts are not admitted at the moment.")
         passwords.check_chosen(password, User(email=found.recipient, name=name))

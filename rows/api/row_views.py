@@ -49,7 +49,7 @@ _BULK_PARAMETERS = [
     OpenApiParameter(
         "limit",
         OpenApiTypes.INT,
-        description=f"At most so many, 1 to {bulk.MAX_ROWS}. Without it all that fit or, if they are more, none.",
+        description=f"At most this many, 1 to {bulk.MAX_ROWS}. Without it all that fit or, if they are more, none.",
     ),
     OpenApiParameter("cursor", str, description="The `next_cursor` of the answer before."),
 ]

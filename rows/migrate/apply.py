@@ -58,7 +58,7 @@ _MISFITS: Final = {
     "23502": "existing rows have no value here",
     "23505": "existing rows are not unique in these columns",
     "23514": "existing rows have values that this does not allow",
-    "23503": "existing rows point to rows that are not there",
+    "23503": "existing rows refer to rows that do not exist",
     "22001": "existing rows have longer values",
     "54000": "existing rows have values too long for an index",
     "54001": "existing rows have values that are nested too deep",

@@ -17,7 +17,7 @@ RESERVED_IDS: Final = frozenset({"query", "explain"})
 
 def missing_row() -> InvalidValue:
     """One error for missing and invisible rows."""
-    return InvalidValue("no_such_row", "There is no such row that you can see.")
+    return InvalidValue("no_such_row", "The row does not exist, or you have no permission to read it.")
 
 
 def missing_user() -> InvalidValue:

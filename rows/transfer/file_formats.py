@@ -77,7 +77,7 @@ class RecordFile:
             except ValueError as error:
                 yield number, f"is not JSON: {error}"
                 continue
-            yield number, record if isinstance(record, dict) else "is no JSON object"
+            yield number, record if isinstance(record, dict) else "is not a JSON object"
 
     def _csv(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
         found = csv_reader.read(self._lines(), self.delimiter)

@@ -171,7 +171,7 @@ class _Import:
         self._complain_of_size()
         unique = [(ID.name,), *self.table.unique]
         for columns in unique:
-            self._complain(self._doubles(columns), columns, "is there twice in this file")
+            self._complain(self._doubles(columns), columns, "is in this file twice")
             self._complain(self._taken(columns), columns, "is taken by a row of the table")
         for column in self.columns:
             if column.is_user:
@@ -244,7 +244,7 @@ class _Import:
             ).format(nowhere, further if leaning else sql.SQL(""), _STAGE)
         )
         for line, name in self.cursor.fetchall():
-            self.report.complain([BadLine(line, name, "points to a row that is not there")])
+            self.report.complain([BadLine(line, name, "refers to a row that does not exist")])
 
     def _dangling(self, column: Column) -> sql.Composed:
         far = sql.Identifier(self.place.environment_id, column.references or "")
@@ -271,7 +271,7 @@ class _Import:
         for at in range(0, len(unknown), _USERS_AT_ONCE):
             literals = sql.SQL(", ").join(map(sql.Literal, unknown[at : at + _USERS_AT_ONCE]))
             bad = sql.SQL("SELECT _line FROM {} WHERE {} IN ({})").format(_STAGE, name, literals)
-            self._complain(bad, [column.name], "is no user of the environment")
+            self._complain(bad, [column.name], "is not a user of the environment")
 
     def _hold_the_version(self) -> None:
         """Lock the schema version, if it is still the one that lines were read for."""

@@ -151,7 +151,7 @@ def _delete(asking: QueryContext, name: str, query: BulkQuery, depth: int) -> Ch
 def _choose(asking: QueryContext, table: Table, action: Literal["update", "delete"], query: BulkQuery) -> Changed:
     """The rows to change, locked, and where those begin that are left for another request."""
     if query.where is None:
-        message = 'Say which rows to change, such as where={"done": true}; where={} is all of them.'
+        message = 'Name the rows to change, such as where={"done": true}; where={} means all rows.'
         raise ValidationFailed.of("where", "required", message)
     where = query_where.parse_where(query.where, table.name, asking.resolver)
     facts = [action, *query_service.cursor_facts(asking, table, where, DEFAULT_ORDER)]
@@ -169,8 +169,8 @@ def _choose(asking: QueryContext, table: Table, action: Literal["update", "delet
         return Changed(ids, None)
     if query.limit is None:
         message = (
-            f"More than {MAX_ROWS:,} rows fit, and nothing was changed. Narrow it, or send limit={MAX_ROWS} and go on "
-            "with the next_cursor of each answer."
+            f"More than {MAX_ROWS:,} rows match, and nothing was changed. Narrow the filter, or send limit={MAX_ROWS} "
+            "and continue with the next_cursor of each response."
         )
         raise ValidationFailed.of("where", "too_many", message)
     return Changed(ids[:most], cursors.encode(_KIND, facts, [ids[most - 1]]))

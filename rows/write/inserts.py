@@ -48,7 +48,7 @@ def new_rows(
     errors of all of them, which begin with the row's number if they are `numbered`."""
     table, access = asking.table(name)
     if access.insert is None:
-        raise WriteRefused(f"You may insert no rows into {name}.")
+        raise WriteRefused(f"You have no permission to insert rows into {name}.")
     attempts: list[PendingWrite] = []
     errors: list[FieldError] = []
     size = 0

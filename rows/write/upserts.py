@@ -80,7 +80,7 @@ def _key_columns(asking: QueryContext, name: str, key: str) -> tuple[str, ...]:
         if set(columns) == wanted:
             return columns
     choice = ", or ".join(",".join(columns) for columns in keys)
-    raise ValidationFailed.of("on_conflict", "not_unique", f"Must name what is unique: {choice}.")
+    raise ValidationFailed.of("on_conflict", "not_unique", f"Must name a unique constraint: {choice}.")
 
 
 def _refuse_computed(
@@ -190,7 +190,7 @@ class _Upsert:
         changes = {column: value for column, value in self.bodies[number].items() if column not in self.key}
         if changes.get(ID.name) == row_id:
             del changes[ID.name]  # another one is refused: an id is for good
-        refusal = Conflict(f"The row {row_id} is there, and you may not update it.")
+        refusal = Conflict(f"The row {row_id} exists, and you have no permission to update it.")
         if not self._still_has_key(self.attempts[number], row_id):
             raise refusal
         try:

@@ -78,7 +78,7 @@ def test_environment_emails_a_limited_number_of_unknown_people(
         environment=opened.pk,
         remote_addr=anywhere(),
     )
-    assert answer.json["error"]["message"] == "As many e-mails as the plan allows in an hour have been asked for here."
+    assert answer.json["error"]["message"] == "The plan's limit of emails per hour is reached."
     assert 1 <= int(answer.headers["Retry-After"]) <= 3601
     assert answer.headers["RateLimit-Policy"] == '"emails-pool";q=3;w=3600'
 

@@ -141,7 +141,7 @@ def test_an_address_without_a_link_says_so(client: Client, pool: Pool, kind: str
 
     for answer in (client.get(reverse(f"page_{kind}") + query), client.post(reverse(f"page_{kind}"), {"token": query})):
         assert answer.status_code == 400
-        assert "does not work any more" in answer.content.decode()
+        assert "no longer works" in answer.content.decode()
 
 
 def test_what_is_wrong_is_said_beside_its_field_and_the_link_stays(

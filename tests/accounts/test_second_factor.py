@@ -72,7 +72,7 @@ def test_enrolling_needs_the_password_and_the_first_code(boss: User) -> None:
     page = browser.post(SECURITY, {"what": "begin", "password": PASSWORD})
     assert "no-store" in page.headers["Cache-Control"]
     assert second_factor.spelled(TotpDevice.objects.get()) in page.content.decode()
-    assert "not right" in browser.post(SECURITY, {"what": "confirm", "code": "000000"}).content.decode()
+    assert "The code is wrong" in browser.post(SECURITY, {"what": "confirm", "code": "000000"}).content.decode()
     assert second_factor.device_of(boss) is None
     other = Client()
     enter(other, boss)

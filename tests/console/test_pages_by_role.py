@@ -184,7 +184,7 @@ def test_moments_say_their_zone_and_ids_lead_on(console: Client, world: World) -
 
 def test_an_empty_list_says_what_to_do_next(console: Client, world: World) -> None:
     for path, words in (
-        ("/admin/accounts/identityprovider/", "Add one, and people of its environment sign in by it"),
+        ("/admin/accounts/identityprovider/", "Users of its environment can sign in with it"),
         ("/admin/accounts/poolsettings/", "PATCH /v1/auth/settings"),
         ("/admin/platform_site/ratelimitedcaller/", "Nobody met their rate limit"),
         ("/admin/projects/project/?q=nothing-of-this-name", "No project fits “nothing-of-this-name”"),

@@ -153,7 +153,7 @@ def test_the_application_is_live(served: Up, application: Application, window: C
     first.goto(link_to(served, email, "confirm-sign-up"))
     first.get_by_label("Password").fill(PASSWORD)
     first.get_by_role("button", name="Confirm my account").click()
-    expect(first.get_by_role("heading", name="Your account is there")).to_be_visible()
+    expect(first.get_by_role("heading", name="Your account is ready")).to_be_visible()
     first.goto(application.origin)
     enter("Sign in")
     expect(first.locator("input[name=email]")).to_have_value("")  # the form is empty when it is done

@@ -138,7 +138,7 @@ class Person:
         page.goto(link_to(served, email, "confirm-sign-up"))
         page.get_by_label("Password").fill(PASSWORD)
         page.get_by_role("button", name="Confirm my account").click()
-        expect(page.get_by_role("heading", name="Your account is there")).to_be_visible()
+        expect(page.get_by_role("heading", name="Your account is ready")).to_be_visible()
         page.goto(self.team.origin)
         self.write("Email", email)
         self.write("Password", PASSWORD)

@@ -98,7 +98,7 @@ def test_missing_function_error_names_environment_and_suggestion(tracker: Tracke
     refused = invoke(tracker, "theirs", who="owner")
     assert (refused.status, refused.json["error"]["message"]) == (
         404,
-        'The function theirs is for users of the application alone: its "invoke" is "user".',
+        'The function theirs can only be invoked by users of the application (its "invoke" is "user").',
     )
     assert said("owner", "nothing-like-it") == f'There is no function "nothing-like-it" in {environment}.'
 

@@ -150,8 +150,8 @@ def test_a_schedule_is_set_kept_and_taken_away(tracker: Tracker, deploy: Any) ->
     owner = tracker.project.memberships.get(role="owner").user_id
     viewer = tracker.project.memberships.get(role="viewer").user_id
     for arguments, why in (
-        (("--schedule", "@daily"), "say which with --as"),
-        (("--schedule", "60 * * * *", "--as", owner), 'schedule: "60" is no minute'),
+        (("--schedule", "@daily"), "name it with --as"),
+        (("--schedule", "60 * * * *", "--as", owner), 'schedule: "60" is not a valid minute'),
         (("--schedule", "@daily", "--as", tracker.users["alice"]), "not as an app user"),
         (("--schedule", "@daily", "--as", viewer), "may not invoke functions here"),
         (("--schedule", "@daily", "--as", "key_x"), "no app user, member or key"),
@@ -159,10 +159,10 @@ def test_a_schedule_is_set_kept_and_taken_away(tracker: Tracker, deploy: Any) ->
         with pytest.raises(CommandError, match=why):
             deploy("sum", SUM, *arguments)
     assert not Function.objects.using(tracker.project.cluster).exists()
-    assert "runs by itself: @daily, next at 2" in deploy("sum", SUM, "--schedule", "@daily", "--as", owner)
+    assert "schedule: @daily, next at 2" in deploy("sum", SUM, "--schedule", "@daily", "--as", owner)
     assert f"00:00 UTC, as {owner}" in deploy("sum", SUM)
     assert tracker.get("owner", "/functions/sum").json["scheduled_as"] == owner
-    assert "runs by itself" not in deploy("sum", SUM, "--no-schedule")
+    assert "schedule:" not in deploy("sum", SUM, "--no-schedule")
     assert tracker.get("owner", "/functions/sum").json["schedule"] is None
 
 
@@ -218,9 +218,9 @@ def test_events_are_named_kept_and_taken_away(tracker: Tracker, deploy: Any) -> 
     owner = tracker.project.memberships.get(role="owner").user_id
     viewer = tracker.project.memberships.get(role="viewer").user_id
     for arguments, why in (
-        (("--on", "lists.insert"), "say which with --as"),
+        (("--on", "lists.insert"), "name it with --as"),
         (("--on", "lists.sold", "--as", owner), "lists.sold"),
-        (("--on", "function.run.failed", "--as", owner), "its own end"),
+        (("--on", "function.run.failed", "--as", owner), "an event of function runs"),
         (("--on", "lists.insert", "--as", tracker.users["alice"]), "not as an app user"),
         (("--on", "lists.insert", "--as", viewer), "may not invoke functions here"),
     ):

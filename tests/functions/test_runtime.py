@@ -405,7 +405,7 @@ def test_what_asks_for_the_globals_of_node_before_it_uses_them_loads(run_code: R
 
 @pytest.mark.parametrize("wanted", ["npm:lodash", "jsr:@std/assert", "https://esm.sh/lodash", "lodash", "./other.ts"])
 def test_what_cannot_be_imported_says_what_to_do(run_code: RunCode, wanted: str) -> None:
-    with pytest.raises(LoadFailed, match="bundle it") as refused:
+    with pytest.raises(LoadFailed, match="Bundle what it imports") as refused:
         run_code(f'import * as x from "{wanted}"; export default () => x')
     assert "function.ts:1:20" in str(refused.value)
     assert str(refused.value).count('"') % 2 == 0
@@ -877,7 +877,9 @@ def test_hanging_modules_give_way_to_a_first_deployment(checking: Pool) -> None:
         until_hanging(checking, 2)
         checking.check(Program("good", "env_good", b"export default () => 1;", 64))
         gone = [each for each in tried if each.done()]
-        assert [str(each.exception()) for each in gone] == ["it takes long, and other deployments wait to be tried out"]
+        assert [str(each.exception()) for each in gone] == [
+            "loading took too long while other deployments waited for their check"
+        ]
         assert all(isinstance(each.exception(), Busy) for each in gone)
         end_all(checking)
     assert checking._checks._holds == []

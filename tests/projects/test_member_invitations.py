@@ -463,5 +463,5 @@ def test_a_full_project_is_said_on_the_page(
     form = {"token": link, "password": PASSWORD, "again": PASSWORD}
     page = client.post("/auth/join-project", form)
     assert page.status_code == 422
-    assert "A project may have 5 members" in page.content.decode()
+    assert "The plan allows 5 members" in page.content.decode()
     assert invitations.pending(small.pk).count() == 1

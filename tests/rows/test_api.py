@@ -209,7 +209,10 @@ def test_a_refused_write_says_what_is_true_of_a_row_that_is_seen(tracker: Tracke
     assert tracker.get("bob", f"/rows/tasks/{task}").body == seen.body
 
     unwelcome = tracker.post("alice", "/rows/lists", {"name": "Another"})
-    assert (unwelcome.status, unwelcome.json["error"]["message"]) == (404, "You may insert no rows into lists.")
+    assert (unwelcome.status, unwelcome.json["error"]["message"]) == (
+        404,
+        "You have no permission to insert rows into lists.",
+    )
     assert len(tracker.get("owner", "/rows/lists").json["data"]) == 1
 
 
@@ -239,8 +242,8 @@ def test_who_lacks_a_scope_is_told_in_words_for_them(tracker: Tracker) -> None:
         ("modeller", "POST", "/rows/lists/explain", "This needs the scope rows:read."),
         ("modeller", "POST", "/webhooks", "This needs the scope rows:read."),
         ("alice", "GET", "/users", "This needs the scope users:manage, which users of an application do not have."),
-        ("alice", "GET", "/functions", "Users of an application invoke functions and see their own runs, and no more "
-         "of them."),
+        ("alice", "GET", "/functions", "Users of an application may only invoke functions and read their own "
+         "runs."),
     ):  # fmt: skip
         answer = tracker.api.request(
             method,

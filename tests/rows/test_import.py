@@ -209,18 +209,18 @@ class TestImport:
         said = refused(place, file).splitlines()
         assert said == [
             "line 3: rank: Must be an integer.",
-            "line 4: list_id: points to a row that is not there",
-            "line 5: id: is there twice in this file",
+            "line 4: list_id: refers to a row that does not exist",
+            "line 5: id: is in this file twice",
             "line 6: id: is taken by a row of the table",
             "line 7: list_id, title: is taken by a row of the table",
-            "line 8: list_id, title: is there twice in this file",
-            "line 10: owner_id: is no user of the environment",
+            "line 8: list_id, title: is in this file twice",
+            "line 10: owner_id: is not a user of the environment",
             "line 11: has 3 cells, the header has 6",
             "line 12: title: Must have at most 50 characters.",
             "line 12: rank: Must be a 64-bit integer.",
             "line 13: list_id: Must not be null.",
             "line 14: id: Is reserved.",
-            "line 15: parent_id: points to a row that is not there",
+            "line 15: parent_id: refers to a row that does not exist",
             "line 16: has a quote inside cell 2: quote the cell and double it",
             "13 lines bad. Nothing was imported.",
         ]  # fmt: skip
@@ -318,7 +318,7 @@ class TestImport:
         lines = "".join(f"{number},l1,{owner}\n" for number, owner in enumerate([*strange, *known]))
         out, err = run("import_rows", place.environment_id, "tasks", write(f"title,list,owner\n{lines}"), "--skip-bad")
         assert out == "3 rows imported, 3 lines skipped.\n"
-        assert err.splitlines()[:3] == [f"line {n}: owner_id: is no user of the environment" for n in (2, 3, 4)]
+        assert err.splitlines()[:3] == [f"line {n}: owner_id: is not a user of the environment" for n in (2, 3, 4)]
         assert query(place, "SELECT owner_id FROM tasks ORDER BY title") == [(one,) for one in known]
 
     @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ class TestImport:
             ('title,list\n"never closed,l1\nmore,l1\n', "rows.csv", "a quote is opened here and never closed"),
             ("title,list\nA,l1\n", "rows.txt", "pass --format"),
             (b"title,list\n\xff\xfe,l1\n", "rows.csv", "line 2: is not UTF-8"),
-            ('{"title": "A"}\n[1]\nnull\n{"x": 1}\n{"title": NaN}\n', "rows.ndjson", "line 2: is no JSON object"),
+            ('{"title": "A"}\n[1]\nnull\n{"x": 1}\n{"title": NaN}\n', "rows.ndjson", "line 2: is not a JSON object"),
             ('{"title": "A", "list_id": "l1", "owner": "x"}', "rows.ndjson", "line 1: owner: There is no such column."),
             ('{"title": "a\\u0000b", "list_id": "l1"}', "rows.ndjson", "line 1: title: Must not contain NUL"),
             ('{"title": "A", "list_id": "l1", "due_on": "0000-00-00"}', "rows.ndjson", "line 1: due_on:"),
@@ -396,7 +396,7 @@ class TestImport:
         with connections[REGION].execute_wrapper(listen):
             said = run("import_rows", place.environment_id, "tasks", file, "--skip-bad", "--show", "1000")
         assert "1 rows imported, 400 lines skipped" in said[0]
-        assert "line 400: parent_id: points to a row that is not there" in said[1]
+        assert "line 400: parent_id: refers to a row that does not exist" in said[1]
         assert [title for _, title in tasks(place)] == ["good"]
         assert len([one for one in asked if "DELETE" in one]) < 10
 

@@ -185,7 +185,7 @@ def test_a_column_that_the_caller_may_not_read_is_no_key(shop: Tracker) -> None:
     for who, choice in (("key", "id, or sku, or ean"), ("operator", "id, or sku, or ean, or cost")):
         refused = put(shop, who, "products", "name", {"sku": "s", "name": "n"})
         assert (refused.status, refused.fields) == (422, {"on_conflict": "not_unique"})
-        assert refused.json["error"]["fields"][0]["message"] == f"Must name what is unique: {choice}."
+        assert refused.json["error"]["fields"][0]["message"] == f"Must name a unique constraint: {choice}."
     assert put(shop, "operator", "products", "cost", {"sku": "s", "name": "n", "cost": 5}).status == 201
     for key in ("cost", "", "sku,ean", "Sku", "id,sku", "*", "sku" * 50, ",".join("abc" * 500)):
         assert put(shop, "key", "products", key, {"sku": "s", "name": "n"}).fields == {"on_conflict": "not_unique"}, key
@@ -196,7 +196,7 @@ def test_what_may_not_be_updated_says_so(shop: Tracker) -> None:
     assert put(shop, "alice", "settings", "owner_id,name", body).status == 201
     refused = put(shop, "alice", "settings", "owner_id,name", body)
     assert (refused.status, refused.error) == (409, "conflict")
-    assert "may not update it" in refused.json["error"]["message"]
+    assert "no permission to update it" in refused.json["error"]["message"]
 
 
 def test_each_row_has_the_event_of_what_became_of_it(shop: Tracker) -> None:

@@ -40,7 +40,7 @@ class UrlField(fields.CharField):
 
 class NameField(fields.CharField):
     def __init__(self) -> None:
-        message = "Must be 1 to 48 of a-z, 0-9, _ and -, beginning with a letter, and no id."
+        message = "Must be 1 to 48 of a-z, 0-9, _ and -, beginning with a letter, and not an id."
         pattern = RegexValidator(rf"\A{NAME}\Z", message, "invalid_name")
         super().__init__(max_length=48, required=False, allow_null=True, validators=[pattern])
 
@@ -68,7 +68,7 @@ class WebhookChanges(Serializer):
     held = fields.ChoiceField(
         choices=["release", "drop"],
         required=False,
-        help_text="With `enabled: true`: what becomes of the events held while it was disabled.",
+        help_text="With `enabled: true`: what to do with the events held while it was disabled.",
     )
 
 
@@ -153,7 +153,7 @@ class WebhookDetail(ListedWebhook):
 
 
 class WebhookWithSecret(WebhookDetail):
-    secret = fields.CharField(help_text="The signing secret. Shown now and never again.")
+    secret = fields.CharField(help_text="The signing secret. Shown only once.")
 
 
 class AttemptShape(Serializer):

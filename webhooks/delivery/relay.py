@@ -274,9 +274,12 @@ def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, 
     carried = payloads.carried(event, data, webhook)
     delivery = _delivery(event, webhook)
     if carried is None:
-        delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter refused it"
+        delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter does not match it"
     elif event.depth >= call_depth.MAX_DEPTH:
-        delivery.status, delivery.outcome = Delivery.Status.DROPPED.value, f"a chain of {event.depth} calls was cut"
+        delivery.status, delivery.outcome = (
+            Delivery.Status.DROPPED.value,
+            f"not sent, to prevent a loop: a chain of {event.depth} calls led to the event",
+        )
     else:
         delivery.body = event_types.body(event, carried)
         if not webhook.enabled:

@@ -185,14 +185,16 @@ def redeliver(place: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor
     """Resend one delivery with its id and body. Raises NoSuchWebhook, NoSuchDelivery, NothingToRedeliver."""
     using, depth = place.cluster, call_depth.depth_here(place.environment_id)
     if depth >= call_depth.MAX_DEPTH:
-        raise NothingToRedeliver(f"A chain of {depth} functions and webhooks asks for it; it was cut.")
+        raise NothingToRedeliver(
+            f"Refused, to prevent a loop: a chain of {depth} functions and webhooks led to this call."
+        )
     with transaction.atomic(using=using):
         webhook = webhook_of(place, webhook_id)
         delivery = Delivery.objects.using(using).select_for_update().filter(pk=delivery_id, webhook=webhook).first()
         if delivery is None:
             raise NoSuchDelivery
         if not delivery.body:
-            raise NothingToRedeliver("This event was never sent to the webhook: " + (delivery.outcome or "filtered"))
+            raise NothingToRedeliver("The event was never sent to the webhook: " + (delivery.outcome or "filtered"))
         _check_is_sendable(webhook)
         if delivery.attempts >= MAX_ATTEMPTS:
             raise NothingToRedeliver(f"It was attempted {delivery.attempts} times, and is not sent again.")
@@ -287,6 +289,6 @@ def _wait_until_no_attempt_starts(webhook_id: str, using: str) -> None:
 
 def _check_is_sendable(webhook: Webhook) -> None:
     if not webhook.enabled:
-        raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
+        raise NothingToRedeliver("The webhook is disabled. Enable it to send the held deliveries.")
     if webhook.drop_before is not None:
-        raise NothingToRedeliver("What the webhook held is being dropped: try again in a minute.")
+        raise NothingToRedeliver("The held deliveries are being dropped: try again in a minute.")

@@ -42,7 +42,7 @@ class Command(terminal.Command):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("name", help="how `provider=` calls it, such as google")
+        parser.add_argument("name", help="its name in `provider=`, such as google")
         terminal.add_pool_arguments(parser)
         parser.add_argument("--client-id", required=True)
         secret = parser.add_mutually_exclusive_group()
@@ -75,7 +75,7 @@ class Command(terminal.Command):
             action="store_true",
             help="trust its emails as verified although it does not say so; only for your own directory",
         )
-        parser.add_argument("--no-sign-up", action="store_true", help="for those who are users already")
+        parser.add_argument("--no-sign-up", action="store_true", help="only for existing users")
 
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.pool(options)
@@ -102,7 +102,7 @@ class Command(terminal.Command):
             as_json=options["json"],
         )
         if not identities.admits_new_users(provider):
-            self.stderr.write("It signs in users who are there already; new ones are not admitted (sign_up).")
+            self.stderr.write("Existing users can sign in with it; it does not create new ones (sign_up).")
 
     def _secret(self, options: dict[str, Any]) -> str | None:
         if options["public"] or options["private_key_file"]:

@@ -29,6 +29,6 @@ class Command(terminal.Command):
             count = providers.remove(provider, actor=audit.SYSTEM)
         self.answer(
             {"id": provider_id, "identities": count},
-            sentence=f"Removed {provider.name} ({provider_id}); {count} linked identities are forgotten.",
+            sentence=f"Removed {provider.name} ({provider_id}); {count} linked identities were deleted.",
             as_json=options["json"],
         )

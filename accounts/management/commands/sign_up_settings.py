@@ -18,7 +18,7 @@ def _link(text: str) -> tuple[str, str]:
 
 class Command(terminal.Command):
     help = (
-        "Show or change how people come into a user pool: whether they may sign up by themselves, what e-mails call the"
+        "Show or change how users join a user pool: who may sign up, what emails call the"
         " application, and its own pages for the links in them."
     )
 

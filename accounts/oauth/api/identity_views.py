@@ -56,5 +56,5 @@ class IdentityViewSet(ApiViewSet):
 
     def _person(self) -> str:
         if self.caller.session_id is None:
-            raise Forbidden("A server key signs in by no provider.")
+            raise Forbidden("Server keys cannot start an OAuth sign-in.")
         return self.caller.id

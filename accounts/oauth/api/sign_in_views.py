@@ -167,9 +167,11 @@ def _application(environment_id: str | None, query: Mapping[str, str]) -> _Appli
     """Raises ValidationFailed: never redirect to a URI that is not on the list."""
     uri = query.get("redirect_uri")
     if not uri:
-        raise ValidationFailed.of("redirect_uri", "required", "The application must say where to come back to.")
+        raise ValidationFailed.of("redirect_uri", "required", "The redirect URI is missing.")
     if not redirects.is_allowed(environment_id, uri):
-        raise ValidationFailed.of("redirect_uri", "not_allowed", "This URI is not on the application's list.")
+        raise ValidationFailed.of(
+            "redirect_uri", "not_allowed", "The URI is not one of the application's redirect URIs."
+        )
     state = query.get("state")
     if state is not None and (len(state) > LONGEST_STATE or not state.isascii() or not state.isprintable()):
         # It could not be given back as it is.
@@ -319,7 +321,9 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
     if provider is None or provider.pk != provider_id:
         raise ValidationFailed.of("state", "provider_gone", "This identity provider is not there any more.")
     if not redirects.is_allowed(flow.environment_id, flow.redirect_uri):
-        raise ValidationFailed.of("redirect_uri", "not_allowed", "This URI is not on the application's list.")
+        raise ValidationFailed.of(
+            "redirect_uri", "not_allowed", "The URI is not one of the application's redirect URIs."
+        )
     return flow, provider, plan
 
 

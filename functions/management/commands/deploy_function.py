@@ -62,41 +62,39 @@ class Command(CommandWithExamples):
             nargs="?",
             help="a module in TypeScript or JavaScript; - reads standard input; without it no version is made",
         )
-        parser.add_argument("--timeout-ms", type=int, metavar="N", help="how long a call may take (default 5000)")
-        parser.add_argument("--memory-mb", type=int, metavar="N", help="the heap that it may fill (default 128)")
+        parser.add_argument("--timeout-ms", type=int, metavar="N", help="timeout of a call in ms (default 5000)")
+        parser.add_argument("--memory-mb", type=int, metavar="N", help="heap limit in MB (default 128)")
         hosts = parser.add_mutually_exclusive_group()
         hosts.add_argument(
             "--allow-host", action="append", metavar="HOST",
             help="ctx.fetch may call this host (or host:port); again for each",
         )  # fmt: skip
-        hosts.add_argument("--no-hosts", action="store_true", help="ctx.fetch may call no host any more")
+        hosts.add_argument("--no-hosts", action="store_true", help="ctx.fetch may no longer call any host")
         parser.add_argument(
             "--invoke",
             choices=["anybody", "user", "key", "public"],
             help="who may invoke it (default: users, server keys and members; public is everyone)",
         )
-        parser.add_argument("--attempts", type=int, metavar="N", help="how often a queued run is tried (default 1)")
+        parser.add_argument("--attempts", type=int, metavar="N", help="attempts of a queued run (default 1)")
         schedules = parser.add_mutually_exclusive_group()
         schedules.add_argument(
-            "--schedule", metavar="CRON", help='when it runs by itself, in UTC: "*/15 * * * *", @daily, …; needs --as'
+            "--schedule", metavar="CRON", help='schedule, in UTC: "*/15 * * * *", @daily, …; needs --as'
         )
-        schedules.add_argument("--no-schedule", action="store_true", help="it runs by itself no more")
+        schedules.add_argument("--no-schedule", action="store_true", help="remove the schedule")
         events = parser.add_mutually_exclusive_group()
         events.add_argument(
             "--on", action="append", metavar="EVENT",
-            help="an event on which it runs by itself: tasks.insert, tasks.*, auth.user.created, …; again for each; "
+            help="an event that triggers it: tasks.insert, tasks.*, auth.user.created, …; again for each; "
             "needs --as",
         )  # fmt: skip
-        events.add_argument("--no-events", action="store_true", help="it runs on events no more")
+        events.add_argument("--no-events", action="store_true", help="remove the event triggers")
         parser.add_argument("--as", dest="caller", metavar="ID", help="run-as identity of its triggers: key_… or usr_…")
         parser.add_argument(
             "--secret", action="append", type=_secret, default=[], metavar="NAME",
             help="set this secret to the value of the environment variable NAME; again for each",
         )  # fmt: skip
         parser.add_argument("--unset-secret", action="append", default=[], metavar="NAME", help="remove this secret")
-        parser.add_argument(
-            "--check", action="store_true", help="load the module behind the sandbox_layers, deploy nothing"
-        )
+        parser.add_argument("--check", action="store_true", help="load the module in the sandbox, without deploying it")
         parser.add_argument("--json", action="store_true", help="print the function as the API shows it")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -143,7 +141,7 @@ class Command(CommandWithExamples):
         self._say(f"  invoked by {function.invoke or _ANYBODY}, secrets {', '.join(shown['secrets']) or 'none'}")
         if function.next_run_at is not None:
             when = f"{function.next_run_at:%Y-%m-%d %H:%M} UTC"
-            self._say(f"  runs by itself: {function.schedule}, next at {when}, as {function.scheduled_id}")
+            self._say(f"  schedule: {function.schedule}, next at {when}, as {function.scheduled_id}")
         elif function.schedule is not None:
             self._say(f"  its schedule is stopped ({function.schedule_stopped}): {function.schedule}")
         if event_subscriptions.has_triggers(function):
@@ -158,13 +156,11 @@ class Command(CommandWithExamples):
 def _runs_as(options: dict[str, Any], place: EnvironmentRef) -> Caller | None:
     if options["caller"] is None:
         if options["schedule"] is not None or options["on"]:
-            raise CommandError("By its schedule and on events a function runs as a key or member: say which with --as.")
+            raise CommandError("Schedules and events run a function as a key or member: name it with --as.")
         return None
     caller, _ = caller_named(options["caller"], place)
     if caller.kind not in ("key", "account"):
-        raise CommandError(
-            "By its schedule and on events a function runs as a server key or member, not as an app user."
-        )
+        raise CommandError("Schedules and events run a function as a server key or member, not as an app user.")
     return caller
 
 

@@ -24,8 +24,9 @@ from projects.directory import roles
 
 _FAILED: Final = 3
 _EXAMPLES: Final = """
-Without --as it runs with the standing of a server key that holds every scope of the environment but rows:bypass_rules.
-With --as it reads and writes rows as that app user, member or key, and is refused what they would be refused.
+Without --as it runs with the permissions of a server key that holds every scope of the environment but
+rows:bypass_rules. With --as it reads and writes rows as that app user, member or key, with only their
+permissions.
 
 examples:
   manage.py run_function env_01k… sum --input '{"a": 1, "b": 2}'

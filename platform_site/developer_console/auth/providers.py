@@ -41,7 +41,7 @@ _NEW: Final = (
     *_APPLE,
 )
 _OPTIONS: Final = (
-    Field("sign_up", "Unknown people become users, where sign-up admits them", "checkbox"),
+    Field("sign_up", "Create users for unknown identities, if sign-up is allowed", "checkbox"),
     Field(
         "trusts_email", "Trust its emails as verified, although it does not say so: only your own directory", "checkbox"
     ),

@@ -50,7 +50,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return _page(403, "This is not yours to open", "Sign in with an account that may see it.")
+    return _page(403, "You have no permission to open this page", "Sign in with an account that may see it.")
 
 
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -73,7 +73,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
                 page.headers[name] = value
             page._has_been_logged = True  # type: ignore[attr-defined]  # Django would log a trace for each
             return page
-    return _page(500, "Something went wrong on our side", "It has been written down. Trying again may help.")
+    return _page(500, "Something went wrong on our side", "The error was logged. Trying again may help.")
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:

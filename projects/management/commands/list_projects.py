@@ -22,7 +22,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--region", choices=Region.values)
         parser.add_argument(
-            "--limit", type=whole_number(1, 9_999_999), default=100, metavar="N", help="at most so many (default 100)"
+            "--limit", type=whole_number(1, 9_999_999), default=100, metavar="N", help="at most this many (default 100)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

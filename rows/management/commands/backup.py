@@ -50,7 +50,9 @@ class Command(BaseCommand):
         except Error as error:
             if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
                 raise CommandError("The schema was being changed. Nothing was written; try again.") from None
-            raise CommandError(f"The region cannot be read ({type(error).__name__}). Nothing was written.") from error
+            raise CommandError(
+                f"The region's database cannot be read ({type(error).__name__}). Nothing was written."
+            ) from error
         counts = {"tables": len(summary.rows), "rows": sum(summary.rows.values()), **summary.parts}
         held = ", ".join(_told(count, name.replace("_", " ")) for name, count in counts.items())
         about = f"version {summary.schema_version}, {held}; {path.stat().st_size} bytes"

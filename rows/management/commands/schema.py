@@ -69,7 +69,7 @@ class Command(CommandWithExamples):
         history = verbs.add_parser("history", help="list all versions, the newest first")
         history.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         history.add_argument(
-            "--limit", type=whole_number(1, 9_999_999), default=20, metavar="N", help="at most so many (default 20)"
+            "--limit", type=whole_number(1, 9_999_999), default=20, metavar="N", help="at most this many (default 20)"
         )
         history.add_argument("--json", action="store_true", help="one JSON object a line")
 

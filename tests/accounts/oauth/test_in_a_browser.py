@@ -150,7 +150,7 @@ def test_a_person_who_cancels_and_one_who_was_led_here(page: Page, scene: Set, i
     expect(page.get_by_role("heading", name="Signing in did not work")).to_be_visible()
     expect(page.get_by_text("not begun in this browser")).to_be_visible()
     page.goto(scene.authorize(provider="acme").replace("signed-in", "elsewhere"))
-    expect(page.get_by_text("not on the application's list")).to_be_visible()
+    expect(page.get_by_text("not one of the application's redirect URIs")).to_be_visible()
     assert page.url.startswith(scene.base_url)
 
 

@@ -369,7 +369,7 @@ def test_the_terminal_adds_lists_and_removes(
     )  # fmt: skip
     assert out == ""
     assert "http://127.0.0.1:8000/v1/auth/callback" in err
-    assert "new ones are not admitted" in err
+    assert "it does not create new ones" in err
     assert ProviderRecord.objects.get().client_secret == "hush hush"
     out, err = run(
         "add_identity_provider", "hub", "--platform", "--preset", "github", "--client-id", "us", "--client-secret", "x",
@@ -546,7 +546,7 @@ def test_a_page_opened_long_ago_does_not_turn_a_provider_on_again(
     answer = console.post(page, opened | {"display_name": "Old page"})
     assert answer.status_code == 200
     shown = answer.content.decode()
-    assert "Somebody else has changed this since you opened the page, from on to off." in shown
+    assert "Someone else changed this since you opened the page, from on to off." in shown
     provider.refresh_from_db()
     assert (provider.enabled, provider.display_name == "Old page") == (False, False)
     # The page has come back with what is there by now, and with what was typed; sending it is meant.
