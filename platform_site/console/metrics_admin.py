@@ -13,7 +13,7 @@ from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCall
 
 
 class MetricsAdmin(ReadOnlyAdmin):
-    empty_words = "A worker writes these down every 15 seconds. Is one running (manage.py work)?"
+    empty_words = "A worker records these every 15 seconds. Is one running (manage.py work)?"
     list_display_links = None
     date_hierarchy = None
 
@@ -37,7 +37,7 @@ class ErrorsFilter(admin.SimpleListFilter):
 
 @admin.register(EndpointMetric)
 class EndpointMetricAdmin(MetricsAdmin):
-    empty_words = "Web processes hand in what they counted every ten seconds."
+    empty_words = "Web processes report their counts every ten seconds."
     list_display = ("at", "method", "route", "requests", "client_errors", "server_errors", "rate_limited", "p50", "p95")
     list_filter = (ErrorsFilter, "method")
     search_fields = ("route",)
@@ -70,7 +70,7 @@ class RegionMetricAdmin(MetricsAdmin):
     @display(description="See also")
     def waiting(self, figure: RegionMetric) -> str:
         return format_html(
-            '<a class="text-link" href="{}">what waits there</a>', reverse("console:waiting", args=[figure.region])
+            '<a class="text-link" href="{}">its queues</a>', reverse("console:waiting", args=[figure.region])
         )
 
 
@@ -106,7 +106,7 @@ class FunctionMetricAdmin(MetricsAdmin):
 
 @admin.register(RateLimitedCaller)
 class RateLimitedCallerAdmin(MetricsAdmin):
-    empty_words = "Nobody met their rate limit in two days."
+    empty_words = "No caller reached its rate limit in two days."
     list_display = ("at", "caller", "requests")
     search_fields = ("=caller_id",)
     search_help_text = "Id of the account, user or key"

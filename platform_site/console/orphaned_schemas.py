@@ -64,7 +64,7 @@ def _submitted(request: HttpRequest) -> HttpResponse:
             return _confirmation(request, environment_id, cluster)
         drop(environment_id, cluster, actor=staff(request))
     except NotOrphaned:
-        messages.warning(request, "This is no longer possible. The current state is below.")
+        messages.warning(request, "This is no longer possible. See the current state below.")
     except SchemaBusy:
         messages.error(request, "Another process is at this schema right now. Try again.")
     except Error as error:

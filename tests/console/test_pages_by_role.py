@@ -186,7 +186,7 @@ def test_an_empty_list_says_what_to_do_next(console: Client, world: World) -> No
     for path, words in (
         ("/admin/accounts/identityprovider/", "Users of its environment can sign in with it"),
         ("/admin/accounts/poolsettings/", "PATCH /v1/auth/settings"),
-        ("/admin/platform_site/ratelimitedcaller/", "Nobody met their rate limit"),
+        ("/admin/platform_site/ratelimitedcaller/", "No caller reached its rate limit"),
         ("/admin/projects/project/?q=nothing-of-this-name", "No project fits “nothing-of-this-name”"),
     ):
         page = console.get(path).content.decode()

@@ -55,9 +55,9 @@ def test_stopped_events_run_nothing(tracker: Tracker, place: Any, console: Clien
     relay_batch(using)
     waits = console.get(f"/admin/waiting/{using}/").content.decode()
     assert OutboxEvent.objects.using(using).get(type="lists.insert").event_id in waits
-    assert "each event has its runs" not in waits
+    assert "all runs are queued" not in waits
     assert event_triggers.queue(using) == 1
-    assert "each event has its runs" in console.get(f"/admin/waiting/{using}/").content.decode()
+    assert "all runs are queued" in console.get(f"/admin/waiting/{using}/").content.decode()
     deploy(tracker, "sum", SUM + "\n")
     deploy_service.activate(place, "sum", 1, actor=STAFF)
     assert (the_function(tracker).events_id, the_function(tracker).events_stopped) == (owner, None)
