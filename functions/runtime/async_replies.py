@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Final
 
 MOST_AT_ONCE: Final = 6
-"""Of one call, as many as browsers have connections to a host. Each holds a question and an answer in memory, so the
-code waits with what it asks beyond that."""
+"""Per call, as many as browsers have connections to a host. Each holds a request and a reply in memory, so further
+requests of the code wait."""
 
 
 class AsyncReplies:
-    """What is under way for one call. `wake` is the end of the pipe that is written to; it does not block."""
+    """The requests in progress of one call. `wake` is the write end of the pipe; it does not block."""
 
     def __init__(self, wake: int) -> None:
         self._wake = wake
@@ -27,31 +27,31 @@ class AsyncReplies:
 
     @property
     def is_full(self) -> bool:
-        """Whether another one has to wait until one has been taken."""
+        """Whether a further request has to wait until a reply is taken."""
         with self._changed:
             return self._working + len(self._made) >= MOST_AT_ONCE
 
     @property
     def is_busy(self) -> bool:
-        """Whether any is under way."""
+        """Whether any request is in progress."""
         with self._changed:
             return self._working > 0
 
     def begin(self, answer: Callable[[], bytes]) -> None:
-        """Let `answer` be made, in the context of the caller. It never raises."""
+        """Call `answer`, which never raises, in a new thread with the context of the caller."""
         with self._changed:
             self._working += 1
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=[self._make, answer], name="function-aside", daemon=True).start()
+        threading.Thread(target=context.run, args=[self._make, answer], name="function-reply", daemon=True).start()
 
     def take(self) -> list[bytes]:
-        """What was made since the last time."""
+        """The replies since the last call."""
         with self._changed:
             made, self._made = self._made, []
             return made
 
     def wait(self, deadline: float) -> None:
-        """Until none is under way, or the deadline, a moment of `time.monotonic`."""
+        """Wait until no request is in progress, or until the deadline (of `time.monotonic`)."""
         with self._changed:
             self._changed.wait_for(lambda: self._working == 0, max(0.0, deadline - time.monotonic()))
 

@@ -1,4 +1,4 @@
-"""One call of a function: what it is given, the host that answers its questions, and what comes of it."""
+"""One call of a function: its input, the host that answers the requests of the code, and its outcome."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from functions.runtime.errors import Reason
 
 
 class Host(Protocol):
-    """What a call may do to the outside, decided as the caller of that call."""
+    """What a call may access outside of its process, with the permissions of its caller."""
 
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
         """The reply to one request of the code (`rows.list`, …, `fetch`), both as JSON text; the call has `seconds`
@@ -16,11 +16,11 @@ class Host(Protocol):
         `arguments` is untrusted. Both raise HostError for a refusal."""
 
     def interrupt(self) -> None:
-        """The call is over while answers are still made for it in other threads: give up. May come more than once."""
+        """The call is over: stop the requests that other threads still answer for it. May be called repeatedly."""
 
 
 class HostError(Exception):
-    """A refusal that the code sees as an exception with `name`, `message`, `code` and `fields`."""
+    """A refused request, which the code sees as an exception with `name`, `message`, `code` and `fields`."""
 
     def __init__(
         self, message: str, *, code: str = "error", name: str = "Error", fields: list[Any] | None = None

@@ -1,6 +1,6 @@
-"""Calls that are sent to a process while another one runs there, so that it need not wait for them. The runner begins
-each when the one before has ended. What it says is read by one request at a time: each of those has its turn. For
-requests on the event loop, which are one thread."""
+"""Pipelining: calls that are sent to a process while another call runs there, so that it need not wait for the next.
+The runner begins each when the previous one has ended. One request at a time reads the channel. For requests on the
+event loop, which is one thread."""
 
 import os
 from collections import deque
@@ -16,7 +16,7 @@ MOST: Final = 8
 
 
 class Sent:
-    """A call as its process is told of it, under a random tag."""
+    """A call as a frame, with a random tag."""
 
     __slots__ = ("frame", "tag")
 
@@ -31,55 +31,55 @@ class Sent:
         self.frame = b'{"t":"run","tag":"%b","input":%b,%b' % (self.tag, call.input.encode(), orjson.dumps(facts)[1:])
 
 
-class Turn:
-    """The place of a call that was sent."""
+class QueuedCall:
+    """A call that was sent and waits for the calls before it."""
 
-    __slots__ = ("gate", "has_come", "sent")
+    __slots__ = ("gate", "has_process", "sent")
 
     def __init__(self, sent: Sent) -> None:
-        self.sent, self.gate, self.has_come = sent, Gate(), False
+        self.sent, self.gate, self.has_process = sent, Gate(), False
 
 
 class CallsAhead:
-    """Those of one process, in their order. `write` sends a frame, if that is possible at once."""
+    """The queued calls of one process, in order. `write` sends a frame, and returns False if it would block."""
 
     def __init__(self, write: Callable[[bytes], bool]) -> None:
         self._write = write
-        self._turns: deque[Turn] = deque()
-        self.has_stray = False
-        """Whether one was given up: the process must not be used after the present call."""
+        self._queue: deque[QueuedCall] = deque()
+        self.has_abandoned_call = False
+        """Whether a queued call was given up: the process must not be used after the current call."""
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._queue)
 
-    def send(self, call: Call) -> Turn | None:
+    def send(self, call: Call) -> QueuedCall | None:
         """None if it cannot be sent now."""
-        if self.has_stray or len(self._turns) >= MOST:
+        if self.has_abandoned_call or len(self._queue) >= MOST:
             return None
-        turn = Turn(Sent(call))
-        if not self._write(turn.sent.frame):
+        queued = QueuedCall(Sent(call))
+        if not self._write(queued.sent.frame):
             return None
-        self._turns.append(turn)
-        return turn
+        self._queue.append(queued)
+        return queued
 
-    def wait(self, turn: Turn, seconds: float) -> bool:
-        """Whether the turn has come. If not, the call is given up, and nothing that the process does for it counts."""
-        turn.gate.wait(seconds)
-        if turn in self._turns:
-            self._turns.remove(turn)
-            self.has_stray = True
-        return turn.has_come
+    def wait(self, queued: QueuedCall, seconds: float) -> bool:
+        """Whether the process is free for the call. If not, the call is given up, and its outcome is ignored."""
+        queued.gate.wait(seconds)
+        if queued in self._queue:
+            self._queue.remove(queued)
+            self.has_abandoned_call = True
+        return queued.has_process
 
     def next(self) -> bool:
-        """Let the first one have the process. False without any."""
-        if not self._turns:
+        """Give the process to the first queued call. False if there is none."""
+        if not self._queue:
             return False
-        turn = self._turns.popleft()
-        turn.has_come = True
-        turn.gate.open()
+        queued = self._queue.popleft()
+        queued.has_process = True
+        queued.gate.open()
         return True
 
-    def dismiss(self) -> None:
-        """The process ends: they all go elsewhere."""
-        while self._turns:
-            self._turns.popleft().gate.open()
+    def reject_all(self) -> None:
+        """The process ends: all queued calls need another one."""
+        while self._queue:
+            self._queue.popleft().gate.open()

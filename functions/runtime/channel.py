@@ -1,8 +1,7 @@
 """Frames to and from the runner, over the pipes of its process: a 4-byte little-endian length, and as many bytes.
-Whoever calls here waits no longer than the deadline it names, a moment of `time.monotonic`, and never for a process
-that itself waits to be read. At the deadline, and for what breaks the protocol, the process is killed. One thread, or
-request on the event loop, uses a channel; others only write to `wake`, once they have answered a question of the
-code."""
+No operation blocks beyond its deadline (a time of `time.monotonic`), or deadlocks with a process that itself waits for
+its output to be read. At the deadline, and on a protocol violation, the process is killed. One thread, or request on
+the event loop, uses a channel; others only write to `wake`, once they have answered a request of the code."""
 
 import contextlib
 import json
@@ -20,7 +19,7 @@ from functions.runtime.errors import ProcessGone, Reason
 from platform_site.concurrency import loop_requests
 
 MAX_FRAME_BYTES: Final = 24 * 1024 * 1024
-"""What a process may say in one frame before it counts as flooding; a plan's largest output is far below."""
+"""A larger frame is a protocol violation; a plan's largest output is far below."""
 
 
 class Channel:
@@ -33,27 +32,27 @@ class Channel:
         self._buffer = bytearray()
         self._error_tail = b""
         self.replies: Callable[[], Iterable[bytes]] = tuple
-        """Takes the frames with answers that other threads have made since the last time."""
-        self._woken, self.wake = os.pipe()
-        """`wake` is written to when there are such."""
-        for descriptor in (self._in, self._out, self._errors, self._woken, self.wake):
+        """Returns the frames with replies that other threads have made since the last call."""
+        self._wake_reader, self.wake = os.pipe()
+        """Other threads write to `wake` when there are replies."""
+        for descriptor in (self._in, self._out, self._errors, self._wake_reader, self.wake):
             os.set_blocking(descriptor, False)
         self._poll = select.epoll()
-        for descriptor in (self._out, self._errors, self._woken):
+        for descriptor in (self._out, self._errors, self._wake_reader):
             self._poll.register(descriptor, select.EPOLLIN)
         self._is_writing = False
         self._readiness: loop_requests.Readiness | None = None
         """Of all three, for requests on the event loop."""
 
     def close(self) -> None:
-        """Once. The pipes of the process are its owner's to close."""
-        os.close(self._woken)
+        """Call once. The owner closes the pipes of the process."""
+        os.close(self._wake_reader)
         os.close(self.wake)
         self._poll.close()
         if self._readiness is not None:
             self._readiness.close_soon()
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of what Deno wrote to stderr, for the platform's log."""
         self._discard_errors()
         return self._error_tail.decode(errors="replace").strip()
@@ -68,7 +67,7 @@ class Channel:
             try:
                 left = left[os.write(self._in, left) :]
             except BlockingIOError:
-                self._await_room(deadline)
+                self._wait_until_writable(deadline)
             except OSError as error:
                 raise ProcessGone("it closed its input") from error
         self._is_writing = False
@@ -84,44 +83,44 @@ class Channel:
             return False
         return True
 
-    def _await_room(self, deadline: float) -> None:
-        """Until it reads on. It may itself be waiting for us, in a burst of questions or of log lines: so what it says
-        meanwhile is taken in, as much of it as may be in one frame."""
+    def _wait_until_writable(self, deadline: float) -> None:
+        """Wait until the process reads. It may itself be blocked on its output, by a burst of requests or log lines: so
+        its output is read meanwhile, up to the size of one frame."""
         listens = len(self._buffer) <= MAX_FRAME_BYTES
         self._poll.modify(self._out, select.EPOLLIN if listens else 0)
-        self._poll.modify(self._woken, 0)
+        self._poll.modify(self._wake_reader, 0)
         self._poll.register(self._in, select.EPOLLOUT)
         try:
             if self._out in self._ready(deadline, {self._in, self._out}):
-                self._take_in()
+                self._read_more()
         finally:
             self._poll.unregister(self._in)
-            self._poll.modify(self._woken, select.EPOLLIN)
+            self._poll.modify(self._wake_reader, select.EPOLLIN)
             self._poll.modify(self._out, select.EPOLLIN)
 
     def await_reply(self, deadline: float) -> None:
-        """Until an answer was made in another thread. What the code says meanwhile waits."""
+        """Wait for a reply from another thread. The output of the code is not read meanwhile."""
         self._poll.modify(self._out, 0)
         try:
-            if self._out in self._ready(deadline, {self._out, self._woken}):
+            if self._out in self._ready(deadline, {self._out, self._wake_reader}):
                 raise ProcessGone("it ended")
         finally:
             self._poll.modify(self._out, select.EPOLLIN)
 
     def _fill(self, deadline: float) -> None:
-        if self._woken in self._ready(deadline, {self._out, self._woken}):
-            self.hand_in(deadline)
+        if self._wake_reader in self._ready(deadline, {self._out, self._wake_reader}):
+            self.send_replies(deadline)
         else:
-            self._take_in()
+            self._read_more()
 
-    def hand_in(self, deadline: float) -> None:
-        """Tell the code what was answered in other threads."""
+    def send_replies(self, deadline: float) -> None:
+        """Send the replies of other threads to the code."""
         with contextlib.suppress(BlockingIOError):
-            os.read(self._woken, 4096)
+            os.read(self._wake_reader, 4096)
         for reply in self.replies():
             self.write_bytes(reply, deadline)
 
-    def _take_in(self) -> None:
+    def _read_more(self) -> None:
         more = os.read(self._out, 1 << 18)
         if not more:
             raise ProcessGone("it ended")
@@ -147,9 +146,9 @@ class Channel:
                 raise ProcessGone("the deadline passed")
 
     def _discard_errors(self) -> None:
-        """Keep stderr from filling up, and the end of it: V8 says there that its heap is full."""
+        """Read stderr so that it does not fill up, and keep its end: V8 reports a full heap there."""
         with contextlib.suppress(OSError):
-            for _ in range(16):  # one that never stops writing must not keep us from looking at the clock
+            for _ in range(16):  # a bound, so that a process that never stops writing does not delay the deadline
                 if not (more := os.read(self._errors, 1 << 16)):
                     with contextlib.suppress(OSError):
                         self._poll.unregister(self._errors)  # it is closed, and would be ready for ever
@@ -157,12 +156,12 @@ class Channel:
                 self._error_tail = (self._error_tail + more)[-4096:]
 
     def read_bytes(self, deadline: float) -> bytes:
-        """The next frame. Raises ProcessGone at the end, and at the deadline or for a flood, when it is killed."""
+        """The next frame. Raises ProcessGone if the process ended, or is killed for the deadline or a large frame."""
         while len(self._buffer) < 4:
             self._fill(deadline)
         (length,) = struct.unpack_from("<I", self._buffer)
         if length > MAX_FRAME_BYTES:
-            raise self.broken()
+            raise self.protocol_violation()
         while len(self._buffer) < 4 + length:
             self._fill(deadline)
         body = bytes(self._buffer[4 : 4 + length])
@@ -170,15 +169,15 @@ class Channel:
         return body
 
     def read(self, deadline: float) -> dict[str, Any]:
-        """The next frame outside of a call. Raises ProcessGone as above, and for what is no frame."""
+        """The next frame outside of a call. Raises ProcessGone as `read_bytes`, and for invalid JSON."""
         try:
             frame = json.loads(self.read_bytes(deadline))
         except (ValueError, RecursionError) as error:
-            raise self.broken() from error
+            raise self.protocol_violation() from error
         if not isinstance(frame, dict):
-            raise self.broken()
+            raise self.protocol_violation()
         return frame
 
-    def broken(self) -> ProcessGone:
+    def protocol_violation(self) -> ProcessGone:
         self._kill("protocol")
         return ProcessGone("it broke the protocol")

@@ -3,7 +3,7 @@
 from typing import Literal
 
 Reason = Literal["user_error", "timeout", "memory", "crashed", "protocol", "output_too_large", "cancelled", "platform"]
-"""Why a call came to nothing."""
+"""Why a call failed."""
 
 
 class RuntimeFailed(RuntimeError):
@@ -15,8 +15,8 @@ class StartFailed(RuntimeFailed):
 
 
 class LoadFailed(RuntimeFailed):
-    """The module could not be loaded: its syntax, its imports or its top level. The tenant's fault; the text tells."""
+    """The module could not be loaded: its syntax, its imports or its top level. The tenant's fault; see the message."""
 
 
 class ProcessGone(RuntimeFailed):
-    """The process was dead before it took the call; another one may be asked."""
+    """The process ended before it took the call; the call may be repeated on another one."""

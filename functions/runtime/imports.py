@@ -23,14 +23,14 @@ REFUSED: Final = (
     "http2", "https", "inspector", "inspector/promises", "module", "net", "readline", "readline/promises", "repl",
     "sqlite", "test", "test/reporters", "tls", "trace_events", "tty", "v8", "vm", "wasi", "worker_threads", "zlib",
 )  # fmt: skip
-"""Files, processes, threads, the network, other worlds of code, V8's flags; and `zlib`: the code reaches its native
-handle, which trusts whoever calls it (out of order, Deno panics)."""
+"""Files, processes, threads, the network, other ways to run code, V8's flags; and `zlib`: the code reaches its native
+handle, which does not check its caller (out of order, Deno panics)."""
 
 OURS: Final = {
     "console": "export default console; export const {log, info, debug, warn, error, trace, dir, table} = console;",
     "process": "export default process; export const {env, nextTick, emitWarning, cwd} = process;",
 }
-"""Modules that are written anew on what the runner gives: Deno's own would reach its standard output, the channel."""
+"""Modules that are rewritten on top of the runner: Deno's own would reach its standard output, the channel."""
 
 _AHEAD: Final = re.compile(
     rb"""\b(?:from|import)(?:\s|/\*[^*]{0,200}+\*/)*+\(?+(?:\s|/\*[^*]{0,200}+\*/)*+["'`](?:node:)?([a-z0-9_/]{1,40})["'`]"""
@@ -71,7 +71,7 @@ def required(source: bytes) -> list[str]:
 
 
 def instead_of(specifier: str) -> str | None:
-    """What does the work of a refused module here, if anything does."""
+    """What replaces a refused module here, if anything does."""
     return _INSTEAD.get(specifier.removeprefix("node:"))
 
 

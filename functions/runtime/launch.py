@@ -1,4 +1,4 @@
-"""How Deno is started behind the sandbox_layers of this host: its flags, its uid, and `sandbox` in front of it."""
+"""Starts Deno in the sandbox of this host: its flags, its uid, and `sandbox`, which runs before it."""
 
 import errno
 import json
@@ -132,15 +132,15 @@ def spawn(
 
 
 def _sandboxed(directory: Path, uid: int | None, report: int, limits: dict[str, int]) -> list[str]:
-    """The command that puts up the sandbox_layers, writes their names to the descriptor `report`, and becomes what
-    follows."""
+    """The command that applies the sandbox layers, writes their names to the descriptor `report`, and runs the command
+    that follows."""
     spec = {"report": report, "uid": uid, "scratch": str(directory), "parent": os.getpid(), "limits": limits}
     return [sys.executable, "-I", "-S", sandbox.__file__, json.dumps(spec), "--"]
 
 
 def sandbox_layers_of_this_host() -> list[str]:
-    """Which sandbox_layers a process would stand behind here (`sandbox.WALLS` are all), by putting up those of one that
-    does nothing. Some 30 ms. Raises OSError, subprocess.SubprocessError."""
+    """The sandbox layers that this host supports, of `sandbox.SANDBOX_LAYERS`. Applies them to a process that does
+    nothing, which takes some 30 ms. Raises OSError, subprocess.SubprocessError."""
     directory = scratch.make()
     claimed = claim_uid()
     uid = None if claimed is None else claimed.number

@@ -12,9 +12,9 @@ from functions.runtime.errors import Reason
 _IMPORTS_REFUSED: Final = re.compile(
     "npm specifiers were requested|Requires import access|not a dependency|cannot-be-a-base|Unsupported scheme"
 )
-"""Deno's words where a module asks for another one that is not there."""
+"""Deno's messages about an import of a module that is not available."""
 _BLOCKED: Final = re.compile('Blocked by null entry for ""([^"]{1,100})""')
-"""Its words where the import map refuses one of Node's."""
+"""Its message if the import map refuses a Node module."""
 _HABITS: Final = (
     (
         re.compile(r"\b(require|module|exports|__dirname|__filename) is not defined"),
@@ -25,7 +25,7 @@ _HABITS: Final = (
         "A function must not start a server; it is called: export default async (input, ctx) => output.",
     ),
 )
-"""What is written for other platforms, by how it fails here."""
+"""Code written for other platforms: how it fails here, and the advice."""
 _PLACE: Final = re.compile(r"\n +at [^\n]*function\.ts:\d+:\d+\)?")
 
 
@@ -57,12 +57,12 @@ _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 def clean(value: object, longest: int) -> str:
-    """Text that the code chose, without NUL characters and halves of surrogate pairs."""
+    """Text from the code, without NUL characters and lone surrogates."""
     return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value if isinstance(value, str) else str(value))[:longest]
 
 
 def error_of(value: object) -> dict[str, Any]:
-    """The error of the code's own making, whatever it made of it."""
+    """The error that the code reported. Its fields are untrusted."""
     said = value if isinstance(value, dict) else {}
     stack = said.get("stack")
     return {
@@ -82,6 +82,6 @@ _ENDINGS: Final[dict[Reason, tuple[str, str]]] = {
 
 
 def error_of_reason(reason: Reason, otherwise: str) -> dict[str, Any]:
-    """The error of a call that its process did not survive; `otherwise` where the reason has no words of its own."""
+    """The error of a call whose process ended; `otherwise` is the message if the reason has none."""
     name, message = _ENDINGS.get(reason, ("Error", otherwise))
     return {"name": name, "message": message, "stack": None}

@@ -1,9 +1,9 @@
-"""The pool of warm function processes of one worker: bounded; the coldest are evicted, idle ones end. A process belongs
-to one (environment, function, version) for life. Concurrent calls of one program queue for its few processes: a call is
-short, and starting a process costs as much as a hundred calls. Another process is started only for a call that has
-waited `QUEUE_SECONDS`, and at once if calls are known to be slow. One thread watches memory every 20 ms while calls
-run, and ends idle processes. Another thread starts all processes, because the kernel ends a child that asked to die
-with its parent when the *thread* that started it ends, and server threads come and go."""
+"""The pool of warm function processes of one worker. It is bounded: the least used are evicted, idle ones end. A
+process belongs to one (environment, function, version) for life. Concurrent calls of one program queue for its few
+processes: a call is short, and starting a process costs as much as a hundred calls. Another process is started only for
+a call that has waited `QUEUE_SECONDS`, and at once if calls are known to be slow. One thread checks memory every 20 ms
+while calls run, and ends idle processes. Another thread starts all processes: a child that is killed with its parent is
+killed when the *thread* that started it ends, and server threads come and go."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from functools import partial
 
 from functions.runtime import imports, programs
 from functions.runtime.calls import Call, Host, Outcome
-from functions.runtime.calls_ahead import Turn
+from functions.runtime.calls_ahead import QueuedCall
 from functions.runtime.errors import LoadFailed, ProcessGone, StartFailed
 from functions.runtime.process import Process
 from functions.runtime.programs import Busy, Ending, Program, ProgramProcesses, Running
@@ -26,18 +26,18 @@ class Pool:
     """At most `size` processes, running ones included. Thread-safe."""
 
     MEMORY_OVERHEAD_MB = 96
-    """What Deno itself weighs beyond the tenant's heap limit."""
+    """Memory of Deno itself, beyond the tenant's heap limit."""
     SHORT_CALL = 0.02
     PAUSE_AFTER = 0.05
-    """Seconds without a call after which a process is stopped: one that is called all the time need not be woken."""
+    """Seconds without a call after which a process is stopped (SIGSTOP), so that busy ones need no signals."""
     QUEUE_SECONDS = 0.05
-    """What a call waits for a process of its program before it starts another: about what that takes."""
+    """How long a call waits for a process of its program before it starts another: about the time of a start."""
     STARTS_AT_ONCE = 2
-    """Of one program: a burst of first calls does not start a process for each."""
+    """Per program, so that a burst of first calls does not start a process for each."""
     MOST_CHECKS = 3
-    """Deployments that are tried out at the same time: they come on top of `size`, so they are few."""
+    """Concurrent checks of deployments. Their processes are in addition to `size`, so they are few."""
     FIRM_CHECK = 3.0
-    """Seconds in which a deployment is tried out whoever else waits for that
+    """Seconds that a check of a deployment may always take, even if others wait
     (`platform_site.concurrency.fair_semaphore`)."""
     WAITING_CHECKS = 4
 
@@ -60,15 +60,15 @@ class Pool:
         self.required_sandbox_layers = required_sandbox_layers
         self.clock = clock
         self._lock = threading.RLock()
-        # Entered by the lock itself throughout, which takes no call of Python.
+        # Always entered through the lock itself, which is faster (no Python call).
         self._changed = threading.Condition(self._lock)
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first
         self._running: dict[str, Running] = {}
-        self._crowds: dict[str, ProgramProcesses] = {}
+        self._by_program: dict[str, ProgramProcesses] = {}
         self._places = 0
         self._watcher: threading.Thread | None = None
-        self._dozes = False
-        self._alarm = threading.Event()
+        self._waits_long = False
+        self._wake_up = threading.Event()
         self._closed = False
         self._starter = ThreadPoolExecutor(1, "function-starter")
         self._checks = FairSemaphore(
@@ -77,13 +77,13 @@ class Pool:
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def call(self, program: Program, call: Call, host: Host) -> Outcome:
-        """Run `call` in a warm process of `program`, or in a new one. Raises Busy when no place came free within
+        """Run `call` in a warm process of `program`, or in a new one. Raises Busy if no place became free within
         `wait_seconds`, LoadFailed for a module that does not load, StartFailed where Deno does not start."""
         for _ in range(3):
             taken = self._take(program, call)
             if taken is None or (taken[2] is not None and not taken[0].ahead.wait(taken[2], self.QUEUE_SECONDS)):
                 return loop_requests.in_thread(partial(self.call, program, call, host))
-            process, is_warm, turn = taken
+            process, is_warm, queued = taken
             try:
                 if not is_warm:
                     self._load(process, program)
@@ -92,7 +92,7 @@ class Pool:
                     self._running[call.run_id] = Running(process, limit)
                     self._watch()
                 try:
-                    outcome = process.call(call, host, None if turn is None else turn.sent)
+                    outcome = process.call(call, host, None if queued is None else queued.sent)
                 finally:
                     with self._lock:
                         self._running.pop(call.run_id, None)
@@ -109,33 +109,33 @@ class Pool:
 
     def cancel(self, run_id: str) -> bool:
         """End a run of this pool. False if it is not running here."""
-        with self._lock:  # until it is killed: the process may be another run's the moment after
+        with self._lock:  # held until it is killed: the process may run another call right after
             running = self._running.get(run_id)
             if running is not None:
                 running.process.kill("cancelled")
         return running is not None
 
     def warm(self, program: Program) -> None:
-        """Start and load a process ahead of its first call; nothing where no place is free. Raises LoadFailed."""
+        """Start and load a process before its first call, if a place is free. Raises LoadFailed."""
         with self._lock:
             if self._closed or self._places >= self.size or any(key == program.key for key, _ in self._idle.values()):
                 return
             self._places += 1
-            crowd = self._crowd_of(program.key)
-            crowd.alive += 1
-            crowd.starting += 1
+            group = self._processes_of(program.key)
+            group.alive += 1
+            group.starting += 1
         process = self._made(program, was_busy=False)
         try:
             self._load(process, program)
         except BaseException:
             self._discard(process, program.key, was_busy=False)
             raise
-        self._shelve(process, program.key, was_busy=False)
+        self._put_back(process, program.key, was_busy=False)
 
     def check(self, program: Program) -> None:
-        """Load a program in a process of its own, outside of the pool's places, and end it. Raises LoadFailed,
-        StartFailed, and Busy when `MOST_CHECKS` others took longer than `wait_seconds` beyond the time that each has at
-        least, or when others wait and this one had its time."""
+        """Load a program in its own process, which does not count towards `size`, and end it. Raises LoadFailed,
+        StartFailed, and Busy: if no check could start within `FIRM_CHECK + wait_seconds`, or if this one took longer
+        than `FIRM_CHECK` while others waited."""
         ending = Ending()
         try:
             with self._checks.held(
@@ -143,7 +143,7 @@ class Pool:
             ) as place:
                 process = self._started(program)
                 try:
-                    ending.reaches(process)
+                    ending.set_process(process)
                     process.wait_until_ready()
                     process.load(program.source, seconds=self.load_seconds)
                 except (LoadFailed, StartFailed):
@@ -151,7 +151,7 @@ class Pool:
                         raise Busy("loading took too long while other deployments waited for their check") from None
                     raise
                 finally:
-                    ending.reaches(None)
+                    ending.set_process(None)
                     process.close()
         except Full:
             raise Busy("too many other deployments are being checked") from None
@@ -168,17 +168,17 @@ class Pool:
             gone = [*self._idle, *(running.process for running in self._running.values())]
             self._idle.clear()
             self._changed.notify_all()
-            for crowd in self._crowds.values():
-                while crowd.line:
-                    crowd.call_next()
+            for group in self._by_program.values():
+                while group.waiting:
+                    group.wake_next()
         for process in gone:
             process.close()
         self._starter.shutdown(wait=False)
 
     # ── places ──────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _take(self, program: Program, call: Call) -> tuple[Process, bool, Turn | None] | None:
-        """A process of the program, and whether it is warm; if not, it has a place. On the event loop a warm one, one
-        that runs another call with the turn of this one, or None: nothing may be started or waited for there."""
+    def _take(self, program: Program, call: Call) -> tuple[Process, bool, QueuedCall | None] | None:
+        """A process of the program, whether it is warm, and the queued call if it was sent ahead. On the event loop
+        None if no process is available: nothing may be started there."""
         on_loop = loop_requests.current() is not None
         began = time.monotonic()
         deadline, patient_until = began + self.wait_seconds, began + min(self.QUEUE_SECONDS, self.wait_seconds)
@@ -191,78 +191,78 @@ class Pool:
                     if self._idle[process][0] == program.key:
                         del self._idle[process]
                         process.resume()
-                        crowd = self._crowds[program.key]
-                        crowd.busy += 1
+                        group = self._by_program[program.key]
+                        group.busy += 1
                         if on_loop:
-                            crowd.on_loop.add(process)
+                            group.on_loop.add(process)
                         return process, True, None
-                crowd = self._crowd_of(program.key)
-                if on_loop and (following := self._following(crowd, call)) is not None:
+                group = self._processes_of(program.key)
+                if on_loop and (following := self._following(group, call)) is not None:
                     return following
-                until = deadline if crowd.starting >= self.STARTS_AT_ONCE else patient_until
-                short = crowd.usual <= self.QUEUE_SECONDS
-                if (crowd.starting or (crowd.busy and short)) and (left := until - time.monotonic()) > 0:
-                    self._stand_in_line(crowd, left)
+                until = deadline if group.starting >= self.STARTS_AT_ONCE else patient_until
+                short = group.mean_seconds <= self.QUEUE_SECONDS
+                if (group.starting or (group.busy and short)) and (left := until - time.monotonic()) > 0:
+                    self._wait_for_process(group, left)
                     continue
                 if on_loop:
-                    self._forget_crowd(program.key)
+                    self._forget_if_unused(program.key)
                     return None
                 if self._places < self.size:
                     self._places += 1
                     break
                 if self._idle:
-                    evicted = programs.coldest(self._idle, self.clock())
-                    self._leave(self._idle.pop(evicted)[0])
+                    evicted = programs.least_used(self._idle, self.clock())
+                    self._remove_one(self._idle.pop(evicted)[0])
                     break
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
-                    self._forget_crowd(program.key)
+                    self._forget_if_unused(program.key)
                     raise Busy("every process is busy")
-            crowd = self._crowd_of(program.key)
-            crowd.alive += 1
-            crowd.busy += 1
-            crowd.starting += 1
+            group = self._processes_of(program.key)
+            group.alive += 1
+            group.busy += 1
+            group.starting += 1
         if evicted is not None:
-            evicted.close()  # its place becomes ours
+            evicted.close()  # the new process takes its place
         return self._made(program, was_busy=True), False, None
 
-    def _following(self, crowd: ProgramProcesses, call: Call) -> tuple[Process, bool, Turn | None] | None:
-        """The process that will run the call behind short ones, if no thread waits. Call with the lock held."""
-        if not crowd.on_loop or crowd.line or crowd.usual > self.SHORT_CALL:
+    def _following(self, group: ProgramProcesses, call: Call) -> tuple[Process, bool, QueuedCall | None] | None:
+        """The process that will run the call after short ones, if no thread waits. Call with the lock held."""
+        if not group.on_loop or group.waiting or group.mean_seconds > self.SHORT_CALL:
             return None
-        process = min(crowd.on_loop, key=lambda each: len(each.ahead))
-        turn = process.ahead.send(call) if process.killed_for is None else None
-        return None if turn is None else (process, True, turn)
+        process = min(group.on_loop, key=lambda each: len(each.ahead))
+        queued = process.ahead.send(call) if process.killed_for is None else None
+        return None if queued is None else (process, True, queued)
 
-    def _stand_in_line(self, crowd: ProgramProcesses, seconds: float) -> None:
+    def _wait_for_process(self, group: ProgramProcesses, seconds: float) -> None:
         """Wait until one of its processes is free. Call with the lock held. A woken call may find the process taken by
         a newer one and wait again: a running thread is cheaper than one that must be woken."""
         mine = loop_requests.Gate()
-        crowd.line.append(mine)
-        self._lock.release()  # on the event loop it would be everybody's
+        group.waiting.append(mine)
+        self._lock.release()  # on the event loop all requests would hold it
         try:
             mine.wait(seconds)
         finally:
             self._lock.acquire()
-            if mine in crowd.line:
-                crowd.line.remove(mine)
+            if mine in group.waiting:
+                group.waiting.remove(mine)
 
-    def _crowd_of(self, key: str) -> ProgramProcesses:
-        crowd = self._crowds.get(key)
-        if crowd is None:
-            crowd = self._crowds[key] = ProgramProcesses()
-        return crowd
+    def _processes_of(self, key: str) -> ProgramProcesses:
+        group = self._by_program.get(key)
+        if group is None:
+            group = self._by_program[key] = ProgramProcesses()
+        return group
 
-    def _leave(self, key: str) -> None:
-        """One process of the program less. Call with the lock held."""
-        crowd = self._crowds[key]
-        crowd.alive -= 1
-        crowd.call_next()  # it may have to start one itself now
-        self._forget_crowd(key)
+    def _remove_one(self, key: str) -> None:
+        """Count one process of the program less. Call with the lock held."""
+        group = self._by_program[key]
+        group.alive -= 1
+        group.wake_next()  # it may have to start one itself now
+        self._forget_if_unused(key)
 
-    def _forget_crowd(self, key: str) -> None:
-        crowd = self._crowds.get(key)  # of two who gave up, the first did
-        if crowd is not None and not crowd.alive and not crowd.line:
-            del self._crowds[key]
+    def _forget_if_unused(self, key: str) -> None:
+        group = self._by_program.get(key)  # if two callers gave up, the first removed it
+        if group is not None and not group.alive and not group.waiting:
+            del self._by_program[key]
 
     def _load(self, process: Process, program: Program) -> None:
         try:
@@ -273,9 +273,9 @@ class Pool:
 
     def _has_started(self, key: str) -> None:
         with self._lock:
-            crowd = self._crowds[key]
-            crowd.starting -= 1
-            crowd.call_next()
+            group = self._by_program[key]
+            group.starting -= 1
+            group.wake_next()
 
     def _started(self, program: Program) -> Process:
         ahead = imports.ahead(program.source)
@@ -293,76 +293,76 @@ class Pool:
 
     def _give_back(self, process: Process, program: Program, outcome: Outcome) -> None:
         with self._lock:
-            self._crowds[program.key].took(outcome.duration)
-        # One that was killed as its call ended may look alive for a moment, and would be the next call's end.
+            self._by_program[program.key].record_duration(outcome.duration)
+        # One that was killed as its call ended may look alive for a moment, and the next call would fail.
         healthy = outcome.reason in (None, "user_error", "output_too_large") and process.killed_for is None
         is_worn = process.calls >= self.max_calls
         if (
             not healthy
             or is_worn
-            or process.ahead.has_stray
+            or process.ahead.has_abandoned_call
             or (self._is_due(process, outcome) and self._has_grown(process, program))
         ):
             self._discard(process, program.key, was_busy=True)
         elif not process.ahead.next():
-            self._shelve(process, program.key, was_busy=True)
+            self._put_back(process, program.key, was_busy=True)
 
     def _is_due(self, process: Process, outcome: Outcome) -> bool:
-        """Whether to look how large it is: after every call but short ones, of which every eighth."""
+        """Whether to check its memory: after each long call, and every eighth short one."""
         return outcome.duration > self.SHORT_CALL or process.calls % 8 == 0
 
     def _has_grown(self, process: Process, program: Program) -> bool:
         most = (program.memory_mb * 3 // 4 + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
         return process.rss_bytes() > most or process.grew_threads()
 
-    def _shelve(self, process: Process, key: str, *, was_busy: bool) -> None:
+    def _put_back(self, process: Process, key: str, *, was_busy: bool) -> None:
         with self._lock:
             if not self._closed:
-                crowd = self._crowds[key]
-                crowd.busy -= was_busy
-                crowd.on_loop.discard(process)
+                group = self._by_program[key]
+                group.busy -= was_busy
+                group.on_loop.discard(process)
                 now = self.clock()
-                programs.heat(process, now)
+                programs.record_use(process, now)
                 self._idle[process] = (key, now)
                 self._watch()
-                crowd.call_next()
+                group.wake_next()
                 self._changed.notify()  # another program may need the slot
                 return
         process.close()
 
     def _discard(self, process: Process, key: str, *, was_busy: bool) -> None:
         with self._lock:
-            self._crowds[key].on_loop.discard(process)
-        process.ahead.dismiss()
+            self._by_program[key].on_loop.discard(process)
+        process.ahead.reject_all()
         loop_requests.in_thread(process.close)
         self._free_place(key, was_busy=was_busy)
 
     def _free_place(self, key: str, *, was_busy: bool) -> None:
         with self._lock:
             self._places -= 1
-            self._crowds[key].busy -= was_busy
-            self._leave(key)
+            self._by_program[key].busy -= was_busy
+            self._remove_one(key)
             self._changed.notify()
 
     # ── the watcher ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _watch(self) -> None:
         if self._watcher is None:
-            self._watcher = threading.Thread(target=self._watching, name="function-pool", daemon=True)
+            self._watcher = threading.Thread(target=self._run_watcher, name="function-pool", daemon=True)
             self._watcher.start()
-        elif self._dozes:
-            self._dozes = False
-            self._alarm.set()
+        elif self._waits_long:
+            self._waits_long = False
+            self._wake_up.set()
 
-    def _watching(self) -> None:
-        """Until the pool is empty; whatever ends it sooner leaves it to the next call to begin anew."""
+    def _run_watcher(self) -> None:
+        """Runs until the pool is empty. If it fails, the next call starts it again."""
         try:
-            self._look_on()
+            self._check_periodically()
         except BaseException:
             with self._lock:
                 self._watcher = None
             raise
 
-    def _look_on(self) -> None:
+    def _check_periodically(self) -> None:
         """Every 20 ms while calls run, every second otherwise, woken by the next call."""
         while True:
             with self._lock:
@@ -378,8 +378,8 @@ class Pool:
                 for process, used in resting:  # under the lock, so that no process is taken that is about to be stopped
                     if now - used >= self.PAUSE_AFTER:
                         process.pause()
-                self._dozes = not running and not resting
-                self._alarm.clear()
+                self._waits_long = not running and not resting
+                self._wake_up.clear()
             for process, key in expired:
                 self._discard(process, key, was_busy=False)
             for run_id, each in running:
@@ -387,5 +387,5 @@ class Pool:
                     with self._lock:
                         if self._running.get(run_id) is each:
                             each.process.kill("memory")
-                each.process.hurry()
-            self._alarm.wait(min(1.0, self.idle_seconds / 4) if self._dozes else 0.02)
+                each.process.interrupt_late_host()
+            self._wake_up.wait(min(1.0, self.idle_seconds / 4) if self._waits_long else 0.02)

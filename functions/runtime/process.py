@@ -1,10 +1,9 @@
-"""One Deno process behind sandbox_layers, spoken to in frames; one call at a time. On the event loop the next calls are
-sent while one runs (`calls_ahead`), so that the process need not wait for them. `Process()` starts it (`launch`),
-`load` gives it one version's source, `call` runs the tenant's function and answers what the code asks of its `Host`
-meanwhile; both over a `channel`. A process that misbehaves, times out or crashes is killed with its whole group and
+"""One sandboxed Deno process, which exchanges frames with the platform (`channel`) and runs one call at a time. On the
+event loop the next calls are sent while one runs (`calls_ahead`), so that the process need not wait for them.
+`Process()` starts it (`launch`), `load` gives it one version's source, `call` runs the tenant's function and answers
+its requests to the `Host`. A process that misbehaves, times out or crashes is killed with its whole process group and
 never used again. Between calls it is stopped (SIGSTOP), so nothing that a call left behind can run. Inputs, outputs,
-questions and answers travel as JSON text that is not read here and written again: it costs nothing, and a number that
-Python would spell differently stays as it is."""
+requests and replies are passed on as JSON text without parsing: that is fast, and numbers stay as they were written."""
 
 import base64
 import contextlib
@@ -34,17 +33,17 @@ from platform_site.concurrency import loop_requests
 START_SECONDS: Final = 10.0
 
 _FRAME: Final = re.compile(rb'\{"t":"(log|call|done|failed)","tag":"([0-9a-f]{32})",(.*)\}', re.DOTALL)
-"""What the runner says during a call, letter by letter as it writes it; group 3 is the rest of the object."""
+"""A frame of the runner during a call, exactly as it writes it; group 3 is the rest of the object."""
 _QUESTION: Final = re.compile(rb'"n":(\d{1,9}),"op":"([a-z._]{1,20})","args":(.*)', re.DOTALL)
 _OUTPUT: Final = b'"output":'
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 MAX_LOG_LINES: Final = 300
-"""The runner stops at 256; one that goes on is not the runner any more."""
+"""The runner stops at 256; more lines are a protocol violation."""
 
 
 class Process:
-    """See the module. Not thread-safe: its holder uses it alone; only `kill`, `hurry` and `rss_bytes` may come
-    from others."""
+    """See the module. Not thread-safe: one thread uses it at a time; only `kill`, `interrupt_late_host` and `rss_bytes`
+    may be called from others."""
 
     def __init__(
         self,
@@ -53,15 +52,15 @@ class Process:
         required_sandbox_layers: frozenset[str] = frozenset(),
         ahead: Sequence[str] = (),
     ) -> None:
-        """Start it, for code that needs the modules `ahead` (`imports.ahead`). Raises StartFailed where the host does
-        not give one of the required sandbox_layers, OSError."""
+        """Start it, for code that needs the modules `ahead` (`imports.ahead`). Raises StartFailed if the host does
+        not support one of the required sandbox layers, OSError."""
         self.memory_mb = memory_mb
         self.owner = owner
         self._ahead = ahead
         self.calls = 0
-        self.heat = 0.0
-        """How often it was called of late, as of `heated_at`: its pool's to keep, for choosing who leaves."""
-        self.heated_at = 0.0
+        self.recent_uses = 0.0
+        """Decayed number of calls as of `uses_counted_at`. Kept by the pool, which evicts by it (`programs`)."""
+        self.uses_counted_at = 0.0
         self.started_at = time.monotonic()
         self.is_paused = False
         self.killed_for: Reason | None = None
@@ -69,7 +68,7 @@ class Process:
         self._deadline = math.inf
         self._answering: Host | None = None
         self._interrupting: threading.Thread | None = None
-        self._asides: AsyncReplies | None = None
+        self._async_replies: AsyncReplies | None = None
         self._uid: launch.Uid | None = None
         self.scratch = scratch.make()
         try:
@@ -94,13 +93,13 @@ class Process:
         try:
             frame = self._channel.read(time.monotonic() + START_SECONDS)
         except ProcessGone as error:
-            raise StartFailed(f"Deno did not start: {self._channel.last_words() or error}") from error
+            raise StartFailed(f"Deno did not start: {self._channel.stderr_tail() or error}") from error
         if frame.get("t") != "ready":
             raise StartFailed("Deno did not start: the runner said something else")
         self.baseline_threads = self._threads()
 
     def load(self, source: bytes, *, seconds: float) -> None:
-        """Load one version's module, whose top level may take so long. Raises LoadFailed with the code's own error;
+        """Load one version's module, whose top level may take `seconds`. Raises LoadFailed with the code's own error;
         discard the process then."""
         deadline = time.monotonic() + seconds
         try:
@@ -133,7 +132,7 @@ class Process:
         return self.popen.poll() is None
 
     def grew_threads(self) -> bool:
-        """Whether the last call left threads behind (a worker that outlived it): then it is retired."""
+        """Whether the last call left threads behind (such as a web worker): then the process is retired."""
         return self._threads() > self.baseline_threads + 2
 
     def rss_bytes(self) -> int:
@@ -149,15 +148,15 @@ class Process:
         self.killed_for = self.killed_for or reason
         self._signal(signal.SIGKILL)
 
-    def hurry(self) -> None:
-        """Interrupt a host that still answers a question of a call that is over: past its deadline, or killed. The pool
-        looks every 20 ms, because the thread of the call itself is in there."""
+    def interrupt_late_host(self) -> None:
+        """Interrupt a host that still answers a request of a call that is past its deadline or killed. The pool calls
+        this every 20 ms, because the thread of the call itself is in the host."""
         host = self._answering
         if host is None or not (self.killed_for or time.monotonic() >= self._deadline):
             return
         self.kill("timeout")
         if self._interrupting is None or not self._interrupting.is_alive():
-            # In a thread of its own: it may have to reach PostgreSQL, and memory is watched from here.
+            # In a separate thread: it may wait for PostgreSQL, and this thread watches the memory.
             self._interrupting = threading.Thread(target=host.interrupt, name="function-interrupt", daemon=True)
             self._interrupting.start()
 
@@ -175,7 +174,7 @@ class Process:
             del self._channel
         shutil.rmtree(self.scratch, ignore_errors=True)
         if self._uid is not None:
-            self._uid.close()  # nothing runs by it any more, and nothing lies about
+            self._uid.close()  # no process and no file has it any more
 
     def _signal(self, number: signal.Signals) -> None:
         if self.popen.returncode is None:
@@ -205,29 +204,29 @@ class Process:
             if ahead is None:
                 self._channel.write_bytes(sent.frame, deadline)
             while True:
-                kind, rest = self._said(tag, deadline)
+                kind, rest = self._next_frame(tag, deadline)
                 match kind:
                     case b"log":
-                        logs.append(self._line(rest))
+                        logs.append(self._log_line(rest))
                         if len(logs) > MAX_LOG_LINES:
-                            raise self._channel.broken()
+                            raise self._channel.protocol_violation()
                     case b"call":
                         self._reply(tag, rest, host, deadline)
                     case b"done":
-                        ended = self._done(rest, call.max_output, time.monotonic() - started, logs)
+                        ended = self._output_of(rest, call.max_output, time.monotonic() - started, logs)
                         break
                     case _:
-                        said = self._object(rest)
+                        said = self._parsed(rest)
                         too_large = said.get("reason") == "output_too_large"
                         reason: Reason = "output_too_large" if too_large else "user_error"
                         error = messages.error_of(said.get("error"))
                         ended = Outcome(time.monotonic() - started, reason=reason, error=error, logs=logs)
                         break
-            self._finish_asides(host, deadline)
+            self._finish_async_replies(host, deadline)
             return ended
         except ProcessGone as gone:
             self._signal(signal.SIGKILL)
-            if self._asides is not None and self._asides.is_busy:
+            if self._async_replies is not None and self._async_replies.is_busy:
                 loop_requests.in_thread(host.interrupt)
             reason = self.killed_for or ("memory" if loop_requests.in_thread(self._ran_out_of_memory) else "crashed")
             return Outcome(
@@ -237,51 +236,51 @@ class Process:
                 logs=logs,
             )
         finally:
-            if self._asides is not None:
-                self._asides.close()
-                self._asides = None
+            if self._async_replies is not None:
+                self._async_replies.close()
+                self._async_replies = None
                 self._channel.replies = tuple
 
-    def _finish_asides(self, host: Host, deadline: float) -> None:
-        """Complete the requests that the code did not wait for, as far as the call's time allows; their replies are
-        dropped."""
-        if self._asides is None:
+    def _finish_async_replies(self, host: Host, deadline: float) -> None:
+        """Complete the requests that the code did not wait for, as far as the call's time allows. Their replies
+        are dropped."""
+        if self._async_replies is None:
             return
         self._answering = host
         try:
-            loop_requests.in_thread(partial(self._asides.wait, deadline))
+            loop_requests.in_thread(partial(self._async_replies.wait, deadline))
         finally:
             self._answering = None
-        if self._asides.is_busy:
+        if self._async_replies.is_busy:
             self.kill("timeout")
             loop_requests.in_thread(host.interrupt)
 
-    def _said(self, tag: bytes, deadline: float) -> tuple[bytes, bytes]:
+    def _next_frame(self, tag: bytes, deadline: float) -> tuple[bytes, bytes]:
         """The kind of the next frame of this call, and the rest of it, unread."""
         found = _FRAME.fullmatch(self._channel.read_bytes(deadline))
         if found is None or found[2] != tag:
-            raise self._channel.broken()
+            raise self._channel.protocol_violation()
         return found[1], found[3]
 
-    def _object(self, rest: bytes) -> dict[str, Any]:
+    def _parsed(self, rest: bytes) -> dict[str, Any]:
         try:
             said = json.loads(b"{%b}" % rest)
         except (ValueError, RecursionError) as error:
-            raise self._channel.broken() from error
+            raise self._channel.protocol_violation() from error
         return dict(said)
 
-    def _line(self, rest: bytes) -> LogLine:
-        said = self._object(rest)
+    def _log_line(self, rest: bytes) -> LogLine:
+        said = self._parsed(rest)
         level = str(said.get("level"))
         return LogLine(time.time(), level if level in _LEVELS else "info", messages.clean(said.get("text"), 4096))
 
-    def _done(self, rest: bytes, longest: int, duration: float, logs: list[LogLine]) -> Outcome:
+    def _output_of(self, rest: bytes, longest: int, duration: float, logs: list[LogLine]) -> Outcome:
         """The code's output, checked to have at most `longest` bytes and to be valid JSON: `JSON.stringify` can write
         lone surrogates and, by `JSON.rawJSON`, numbers out of range."""
         if not rest.startswith(_OUTPUT):
-            raise self._channel.broken()
+            raise self._channel.protocol_violation()
         output = rest[len(_OUTPUT) :]
-        if len(output) > longest:  # the runner says so itself of most; it is not the runner's to decide
+        if len(output) > longest:  # the runner checks this too, but cannot be trusted
             too_large = {
                 "name": "OutputTooLarge",
                 "message": f"the output has more than {longest} bytes",
@@ -297,60 +296,60 @@ class Process:
         return Outcome(duration, output=output.decode(), logs=logs)
 
     def _reply(self, tag: bytes, rest: bytes, host: Host, deadline: float) -> None:
-        """Answer a question of the code, or let it be answered in another thread."""
+        """Answer a request of the code, here or in another thread."""
         found = _QUESTION.fullmatch(rest)
         if found is None:
-            raise self._channel.broken()
+            raise self._channel.protocol_violation()
         number, operation, arguments = found.groups()
         left = max(0.0, deadline - time.monotonic())
-        far: Callable[[], bytes] | None = None
+        in_background: Callable[[], bytes] | None = None
         self._answering = host
         try:
             answer = host.answer(operation.decode(), arguments, seconds=left)
             if callable(answer):
-                far, reply = answer, b""
+                in_background, reply = answer, b""
             else:
-                reply = _log_text(tag, number, answer)
+                reply = _reply_frame(tag, number, answer)
         except HostError as error:
-            reply = _refused(tag, number, error)
+            reply = _error_frame(tag, number, error)
         finally:
             self._answering = None
-        if time.monotonic() >= deadline:  # the answer took longer than the call had: it goes on no further
+        if time.monotonic() >= deadline:  # the answer took longer than the call's remaining time
             self.kill("timeout")
             raise ProcessGone("the deadline passed")
-        if far is None:
+        if in_background is None:
             self._channel.write_bytes(reply, deadline)
         else:
-            self._begin_aside(partial(_answered, tag, number, far), deadline)
+            self._begin_async_reply(partial(_call_and_reply, tag, number, in_background), deadline)
 
-    def _begin_aside(self, answer: Callable[[], bytes], deadline: float) -> None:
-        if self._asides is None:
-            self._asides = AsyncReplies(self._channel.wake)
-            self._channel.replies = self._asides.take
-        self._channel.hand_in(deadline)
-        while self._asides.is_full:
+    def _begin_async_reply(self, answer: Callable[[], bytes], deadline: float) -> None:
+        if self._async_replies is None:
+            self._async_replies = AsyncReplies(self._channel.wake)
+            self._channel.replies = self._async_replies.take
+        self._channel.send_replies(deadline)
+        while self._async_replies.is_full:
             self._channel.await_reply(deadline)
-            self._channel.hand_in(deadline)
-        self._asides.begin(answer)
+            self._channel.send_replies(deadline)
+        self._async_replies.begin(answer)
 
     def _ran_out_of_memory(self) -> bool:
-        """V8 says so and aborts; Deno's own allocations abort without a word. Nothing else that it does aborts."""
+        """V8 prints a message and aborts; Deno's own allocations abort silently. Nothing else aborts."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(1.0)
         aborted = self.popen.returncode in (-signal.SIGABRT, -signal.SIGTRAP, -signal.SIGILL)
-        return aborted or "out of memory" in self._channel.last_words()
+        return aborted or "out of memory" in self._channel.stderr_tail()
 
 
-def _answered(tag: bytes, number: bytes, answer: Callable[[], bytes]) -> bytes:
+def _call_and_reply(tag: bytes, number: bytes, answer: Callable[[], bytes]) -> bytes:
     try:
-        return _log_text(tag, number, answer())
+        return _reply_frame(tag, number, answer())
     except HostError as error:
-        return _refused(tag, number, error)
+        return _error_frame(tag, number, error)
 
 
-def _log_text(tag: bytes, number: bytes, value: bytes) -> bytes:
+def _reply_frame(tag: bytes, number: bytes, value: bytes) -> bytes:
     return b'{"t":"reply","tag":"%b","n":%b,"ok":true,"value":%b}' % (tag, number, value)
 
 
-def _refused(tag: bytes, number: bytes, error: HostError) -> bytes:
+def _error_frame(tag: bytes, number: bytes, error: HostError) -> bytes:
     return b'{"t":"reply","tag":"%b","n":%b,"ok":false,"value":%b}' % (tag, number, orjson.dumps(error.value))

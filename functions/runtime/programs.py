@@ -1,4 +1,4 @@
-"""A program, what the pool knows of its processes, and how another thread ends one."""
+"""A program, what the pool knows about its processes, and how another thread ends one."""
 
 import math
 import threading
@@ -10,44 +10,44 @@ from typing import Final
 from functions.runtime.process import Process
 from platform_site.concurrency.loop_requests import Gate
 
-_HEAT_HALVES_AFTER: Final = 10.0
-"""Seconds. Who is called more often than that keeps its place while others come and go."""
-_MOST_HEAT: Final = 8.0
-"""So that a program that was busy once cools down as fast as others."""
+_HALF_LIFE: Final = 10.0
+"""Seconds. A process that is called more often than this is not evicted in favor of rarely called ones."""
+_MAX_RECENT_USES: Final = 8.0
+"""A bound, so that a process that was busy once becomes evictable as fast as others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a process is warm for. `key` tells versions apart for ever (a version's id)."""
+    """What a warm process has loaded. `key` identifies the version and is never reused."""
 
     key: str
     owner: str
-    """The environment: two never share a process."""
+    """The environment: environments never share a process."""
     source: bytes
     memory_mb: int
 
 
 class Busy(RuntimeError):
-    """Every place in the pool is taken by running calls; try again shortly."""
+    """All processes of the pool run calls; try again shortly."""
 
 
 class Ending:
-    """By which another thread ends a process that may not have started yet."""
+    """A handle with which another thread ends a process that may not have started yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: Process | None = None
-        self._has_come = False
+        self._is_ended = False
 
     def end(self) -> None:
         with self._lock:
-            self._has_come = True
+            self._is_ended = True
             self._kill()
 
-    def reaches(self, process: Process | None) -> None:
+    def set_process(self, process: Process | None) -> None:
         with self._lock:
             self._process = process
-            if self._has_come:
+            if self._is_ended:
                 self._kill()
 
     def _kill(self) -> None:
@@ -63,45 +63,46 @@ class Running:
 
 @dataclass(slots=True)
 class ProgramProcesses:
-    """What the pool knows of one program while it has processes of it."""
+    """The processes of one program in the pool."""
 
     alive: int = 0
-    """Its processes, idle and busy ones and those that start."""
+    """All of them: idle, busy and starting."""
     busy: int = 0
     starting: int = 0
-    usual: float = 0.0
-    """Seconds that its calls take, as a mean that forgets."""
+    mean_seconds: float = 0.0
+    """Exponential moving average of the call duration."""
     on_loop: set[Process] = field(default_factory=set)
-    """Those that run calls of requests on the event loop."""
-    line: deque[Gate] = field(default_factory=deque)
-    """Calls that wait for one of its processes, the first first."""
+    """Processes that run calls of requests on the event loop."""
+    waiting: deque[Gate] = field(default_factory=deque)
+    """Calls that wait for one of its processes, in order."""
 
-    def took(self, seconds: float) -> None:
-        self.usual += (seconds - self.usual) / 4
+    def record_duration(self, seconds: float) -> None:
+        self.mean_seconds += (seconds - self.mean_seconds) / 4
 
-    def call_next(self) -> None:
+    def wake_next(self) -> None:
         """Wake the first waiting call, which leaves the queue: two free processes wake two calls."""
-        if self.line:
-            self.line.popleft().open()
+        if self.waiting:
+            self.waiting.popleft().open()
 
 
-def coldest(idle: Iterable[Process], now: float) -> Process:
-    """The idle process that was called least of late; of those between which is less than a factor of two, the one that
-    was started last. Not the one whose last call lies furthest back: of twenty functions called in a circle over
-    sixteen places that is always the next one needed, and none would ever be warm. Here the newcomers of such a circle
-    replace each other and the rest stay."""
+def least_used(idle: Iterable[Process], now: float) -> Process:
+    """The idle process with the fewest recent calls, to be evicted; if within a factor of two, the one started last.
+    Not LRU: of twenty functions called round-robin with sixteen processes, the least recently used one is always the
+    next one needed, and none would ever be warm. Here the newest processes replace each other and the others stay."""
 
-    def warmth(process: Process) -> tuple[int, float]:
-        return math.ceil(math.log2(process.heat * _cooled(now - process.heated_at) or 1e-9)), -process.started_at
+    def rank(process: Process) -> tuple[int, float]:
+        return math.ceil(
+            math.log2(process.recent_uses * _decay(now - process.uses_counted_at) or 1e-9)
+        ), -process.started_at
 
-    return min(idle, key=warmth)
-
-
-def heat(process: Process, now: float) -> None:
-    """It was called."""
-    process.heat = min(_MOST_HEAT, 1 + process.heat * _cooled(now - process.heated_at))
-    process.heated_at = now
+    return min(idle, key=rank)
 
 
-def _cooled(seconds: float) -> float:
-    return float(0.5 ** (seconds / _HEAT_HALVES_AFTER))
+def record_use(process: Process, now: float) -> None:
+    """Count a call of the process."""
+    process.recent_uses = min(_MAX_RECENT_USES, 1 + process.recent_uses * _decay(now - process.uses_counted_at))
+    process.uses_counted_at = now
+
+
+def _decay(seconds: float) -> float:
+    return float(0.5 ** (seconds / _HALF_LIFE))

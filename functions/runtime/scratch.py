@@ -1,6 +1,6 @@
 """The writable directories of function processes: one per platform process, and below it one per function process. Each
-platform directory has a file that its process keeps locked. The kernel releases the lock when the process dies, so the
-next one can tell remains (`remove_leftovers`) from directories in use, without process ids."""
+platform directory has a file that its process keeps locked. The kernel releases the lock when the process dies, so
+`remove_leftovers` can tell abandoned directories from those in use, without process ids."""
 
 import atexit
 import contextlib
@@ -55,7 +55,7 @@ def _directory() -> Path:
             descriptor = os.open(directory / "new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.rename(directory / "new", directory / _LOCK)
-            directory.chmod(0o711)  # a process with an uid of its own passes through, and sees no neighbour
+            directory.chmod(0o711)  # a process with its own uid can enter its directory, but cannot list the others
             _ours = (os.getpid(), directory, descriptor)
             atexit.register(_remove_ours)
         return _ours[1]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from functions.runtime.calls import Call
-from functions.runtime.calls_ahead import CallsAhead, Turn
+from functions.runtime.calls_ahead import CallsAhead, QueuedCall
 from functions.runtime.pool import Pool
 from functions.runtime.programs import Program
 from platform_site.concurrency import loop_requests
@@ -22,12 +22,12 @@ OverLoop = Callable[..., list[Any]]
 
 
 @pytest.fixture
-def sent_ahead(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
+def sent_ahead(monkeypatch: pytest.MonkeyPatch) -> list[QueuedCall]:
     """The calls that were sent while another one ran."""
-    sent: list[Turn] = []
+    sent: list[QueuedCall] = []
     send = CallsAhead.send
 
-    def noted(ahead: CallsAhead, call: Call) -> Turn | None:
+    def noted(ahead: CallsAhead, call: Call) -> QueuedCall | None:
         turn = send(ahead, call)
         if turn is not None:
             sent.append(turn)
@@ -61,7 +61,9 @@ def call_all(pool: Pool, host: RecordingHost) -> Iterator[OverLoop]:
         loop_requests._threads = None
 
 
-def test_calls_wait_in_the_process_and_run_one_by_one(call_all: OverLoop, pool: Pool, sent_ahead: list[Turn]) -> None:
+def test_calls_wait_in_the_process_and_run_one_by_one(
+    call_all: OverLoop, pool: Pool, sent_ahead: list[QueuedCall]
+) -> None:
     source = """let running = 0;
         export default async (n: number) => {
             const before = running++;
@@ -76,7 +78,7 @@ def test_calls_wait_in_the_process_and_run_one_by_one(call_all: OverLoop, pool: 
 
 
 def test_each_call_has_its_own_log_error_and_answers(
-    call_all: OverLoop, host: RecordingHost, sent_ahead: list[Turn]
+    call_all: OverLoop, host: RecordingHost, sent_ahead: list[QueuedCall]
 ) -> None:
     source = """export default async (n: number, ctx: any) => {
         console.log("call", n);
@@ -91,17 +93,19 @@ def test_each_call_has_its_own_log_error_and_answers(
     assert len(sent_ahead) == 2
 
 
-def test_a_call_behind_a_slow_one_goes_to_another_process(call_all: OverLoop, sent_ahead: list[Turn]) -> None:
+def test_a_call_behind_a_slow_one_goes_to_another_process(call_all: OverLoop, sent_ahead: list[QueuedCall]) -> None:
     source = """export default async (ms: number) => {
         if (ms) await new Promise((done) => setTimeout(done, ms));
         return ms;
     }"""
     slow, *quick = call_all(source, 2000, 0, 0)
     assert [each.output for each in (slow, *quick)] == [2000, 0, 0]
-    assert [turn.has_come for turn in sent_ahead] == [False, False]
+    assert [turn.has_process for turn in sent_ahead] == [False, False]
 
 
-def test_calls_behind_one_that_is_killed_go_to_another_process(call_all: OverLoop, sent_ahead: list[Turn]) -> None:
+def test_calls_behind_one_that_is_killed_go_to_another_process(
+    call_all: OverLoop, sent_ahead: list[QueuedCall]
+) -> None:
     source = "export default (n: number) => { while (n === 0); return n }"
     killed, *others = call_all(source, 0, 1, 2, timeouts=(0.02, 5.0, 5.0))
     assert killed.reason == "timeout"
@@ -109,7 +113,7 @@ def test_calls_behind_one_that_is_killed_go_to_another_process(call_all: OverLoo
     assert len(sent_ahead) == 2
 
 
-def test_the_code_sees_nothing_of_the_calls_behind_it(call_all: OverLoop, sent_ahead: list[Turn]) -> None:
+def test_the_code_sees_nothing_of_the_calls_behind_it(call_all: OverLoop, sent_ahead: list[QueuedCall]) -> None:
     source = """const seen: unknown[] = [];
         const note = { set(value: unknown) { seen[seen.length] = value }, configurable: true };
         for (const name of ["0", "1", "frame", "behind", "tag", "input"]) {
@@ -127,7 +131,7 @@ def test_the_code_sees_nothing_of_the_calls_behind_it(call_all: OverLoop, sent_a
     assert len(sent_ahead) == 2
 
 
-def test_a_large_input_is_sent_in_its_turn(call_all: OverLoop, sent_ahead: list[Turn]) -> None:
+def test_a_large_input_is_sent_in_its_turn(call_all: OverLoop, sent_ahead: list[QueuedCall]) -> None:
     ended = call_all("export default (text: string) => text.length", "x" * 200_000, "y" * 300_000, "z")
     assert [each.output for each in ended] == [200_000, 300_000, 1]
 

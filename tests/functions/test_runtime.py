@@ -636,7 +636,7 @@ def test_short_calls_at_the_same_time_share_a_process(host: RecordingHost, monke
             outcomes = [*threads.map(lambda number: shared.call(program, _call(number), host), range(200))]
         assert [outcome.output for outcome in outcomes] == ["1"] * 200
         assert len(started) <= Pool.STARTS_AT_ONCE
-        assert shared._crowds["short"].line == deque()
+        assert shared._by_program["short"].waiting == deque()
     finally:
         shared.close()
 
@@ -667,7 +667,7 @@ def test_who_waits_for_a_process_that_dies_starts_another(host: RecordingHost) -
         deadline = time.monotonic() + 10
         while patient._places and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert (patient.sizes(), patient._places, patient._crowds) == ((0, 0), 0, {})
+        assert (patient.sizes(), patient._places, patient._by_program) == ((0, 0), 0, {})
     finally:
         patient.close()
 
@@ -686,7 +686,7 @@ def test_a_full_pool_says_so(host: RecordingHost) -> None:
         with ThreadPoolExecutor(3) as threads:
             refused = [threads.submit(small.call, other, _call(number), host) for number in (2, 3, 4)]
             assert [type(call.exception()) for call in refused] == [Busy] * 3
-        assert set(small._crowds) == {"w"}
+        assert set(small._by_program) == {"w"}
         busy.join(10)
     finally:
         small.close()
@@ -761,11 +761,11 @@ def test_each_of_two_freed_processes_serves_a_waiting_call(
             processes.append(process)
         with ThreadPoolExecutor(2) as threads:
             waiting = [threads.submit(pair._take, program, _call(1)) for _ in range(2)]
-            while len(pair._crowds["pair"].line) < 2:
+            while len(pair._by_program["pair"].waiting) < 2:
                 time.sleep(0.005)
             with pair._lock:
                 for process in processes:
-                    pair._shelve(process, "pair", was_busy=True)
+                    pair._put_back(process, "pair", was_busy=True)
             taken = [call.result(within(5)) for call in waiting]
         assert {process for process, *_ in taken} == set(processes)
         for process in processes:
