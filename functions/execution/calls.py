@@ -104,8 +104,8 @@ def enqueue(
 
 
 def cancel(place: EnvironmentRef, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
-    """Cancel a run: at once if it is queued, else as soon as its process looks, and once more is nothing new. Raises
-    NoSuchRun, RunEnded."""
+    """Cancel a run: at once if it is queued, else when its process next checks. Idempotent. Raises NoSuchRun,
+    RunEnded."""
     using = place.cluster
     run = run_of(place, function_of(place, name), run_id)
     with transaction.atomic(using=using):

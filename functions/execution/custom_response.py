@@ -19,11 +19,11 @@ from typing import Any, Final
 import orjson
 
 CONTENT_POLICY: Final = "sandbox; default-src 'none'; frame-ancestors 'none'"
-"""Of every answer that a function words: a page of its own in no origin, without scripts, forms and windows."""
+"""Sent with every custom response: an opaque origin without scripts, forms and windows."""
 _MARK: Final = "$response"
 _MEMBERS: Final = frozenset({"status", "headers", "body", "body_base64"})
 _TEXTS: Final = frozenset({"text/plain", "text/csv", "text/xml", "application/xml"})
-"""Sent with the charset in which they are."""
+"""Sent with `charset=utf-8`."""
 _OTHERS: Final = frozenset({"application/json", "application/octet-stream", "application/x-www-form-urlencoded"})
 _JSON: Final = re.compile(r"application/[a-z0-9][a-z0-9.-]{0,60}\+json", re.ASCII)
 _TYPE: Final = re.compile(r"([^;\s]{1,100})(?:\s*;\s*charset=\"?utf-8\"?)?\s*", re.IGNORECASE)
@@ -47,7 +47,7 @@ class Response:
 
 
 def read(output: str) -> Response | None:
-    """The response that an output (JSON text) is; None where it is a plain one. Raises BadResponse."""
+    """The custom response in an output (JSON text); None for ordinary output. Raises BadResponse."""
     if not output.startswith("{") or _MARK not in output:
         return None
     members = orjson.loads(output)
@@ -97,7 +97,8 @@ def _headers(given: Any) -> dict[str, str]:
 
 
 def _content_type(given: str) -> str:
-    """As it is sent. No other charset and no other parameter: what a browser makes of them is not for a tenant."""
+    """The content type as it is sent. Other charsets and parameters are refused, because browsers could misinterpret
+    them."""
     found = _TYPE.fullmatch(given)
     kind = found[1].lower() if found is not None else ""
     if kind in _TEXTS:
@@ -121,5 +122,5 @@ def _body(given: Mapping[str, Any]) -> bytes:
 
 
 def _named(text: str) -> str:
-    """What the code wrote, as far as it helps to find it."""
+    """The value from the code, shortened."""
     return ascii(text[:60])

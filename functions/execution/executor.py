@@ -1,7 +1,6 @@
-"""Execute a run that is ours: bring its program and secrets, let it run in the process's pool, write down how it ended.
-Called in a request's thread for synchronous runs and by the worker's loop for queued ones. Everything that can happen
-to the code becomes an `Ending`; what happens to us leaves a lease that runs out
-(`functions.runs.leases.settle_lost`)."""
+"""Executes a claimed run: loads its program and secrets, runs it in the process's pool, and records the outcome. Called
+in a request's thread for synchronous runs and by the worker's loop for queued ones. Every failure of the code becomes
+an `Ending`; after a failure of the platform the lease expires (`functions.runs.leases.settle_lost`)."""
 
 import contextlib
 import logging
@@ -41,11 +40,11 @@ logger = logging.getLogger("platform.functions")
 
 SECRET_PURPOSE: Final = "functions.secret"  # noqa: S105 - a purpose, not a secret
 _KEY_COMES: Final = timedelta(seconds=5)
-"""After which a queued run is tried again whose secrets were sealed with a key that this process does not have."""
+"""Wait before a queued run is tried again whose secrets were sealed with a key that this process does not have."""
 _WAITS_FOR_KEY: Final = timedelta(hours=1)
-"""Since it was queued. By then every process has been replaced by one that has the key."""
+"""Since it was queued. By then every process should have the key."""
 _SOURCES_KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Of thousands of usual functions, or of the thirty largest."""
+"""Enough for thousands of typical functions, or the thirty largest."""
 
 _lock = threading.Lock()
 _pool: Pool | None = None
@@ -65,7 +64,7 @@ class CallResult:
 
 
 def pool() -> Pool:
-    """This process's pool of warm processes, made at first use and anew after a fork."""
+    """This process's pool of warm processes, created at first use and again after a fork."""
     global _pool, _pool_pid
     if _pool is None or _pool_pid != os.getpid():
         with _lock:
@@ -84,7 +83,7 @@ def pool() -> Pool:
 
 
 def close_pool() -> None:
-    """End this process's warm processes, for a command that is done. The next call would make a pool anew."""
+    """End this process's warm processes, at the end of a command. The next call would create a new pool."""
     global _pool
     with _lock:
         closing, _pool = _pool, None
@@ -96,7 +95,7 @@ watch = LeaseRenewer(lambda run_id: pool().cancel(run_id))
 
 
 def warm(program: Program) -> None:
-    """Start a process of the program in the background. What goes wrong is left to the first call."""
+    """Start a process of the program in the background. The first call reports errors."""
 
     def start() -> None:
         with contextlib.suppress(Busy, RuntimeFailed):
@@ -144,7 +143,7 @@ def execute(started: Started, caller: Caller, place: EnvironmentRef) -> CallResu
         logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
         outcome = _failure("platform", "RuntimeFailed", "the function's process could not be started")
     except Error:
-        raise  # the source could not be read: nor could an outcome be written
+        raise  # the source could not be read, so an outcome could not be written either
     except Exception:
         logger.exception("a run failed on our side", extra={"run_id": started.run_id})
         outcome = _failure("platform", "PlatformError", "something went wrong on our side")
@@ -179,7 +178,7 @@ def _program(started: Started) -> Program:
 
 
 def _waits_for_key(started: Started) -> bool:
-    """What was accepted is not lost where keys are changed while processes run that do not know the new one yet."""
+    """So that no accepted run is lost while encryption keys are rotated and some processes lack the new one."""
     return started.is_async and datetime.now(UTC) - ids.created_at(started.run_id) < _WAITS_FOR_KEY
 
 

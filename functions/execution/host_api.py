@@ -40,18 +40,18 @@ logger = logging.getLogger("platform.functions")
 _Answer = bytes | Callable[[], bytes]
 
 MAX_HOST_CALLS: Final = 1000
-"""Of one run. A loop that asks for ever ends at its timeout; this bounds what it can cost until then."""
+"""Per run. An endless loop of requests ends at its timeout; this bounds its cost until then."""
 MAX_FETCH_BODY: Final = 1024 * 1024
 MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
 """Maximum bytes of one request: a body of 1 MB in base64, with its envelope."""
 FETCH_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 2.0
-"""What it may take to tell PostgreSQL that a statement is not wanted any more."""
+"""Maximum time to cancel a statement in PostgreSQL."""
 
 
 class RunHost:
-    """The `functions.runtime.calls.Host` of one run. Used by the one thread that executes it, but for `interrupt` and
-    the requests of its fetches."""
+    """The `functions.runtime.calls.Host` of one run. Used by the thread that executes it, except for `interrupt` and
+    fetches."""
 
     def __init__(self, caller: Caller, place: EnvironmentRef, *, allowed_hosts: tuple[str, ...], depth: int) -> None:
         self._caller = caller
@@ -62,16 +62,16 @@ class RunHost:
         self._asked = 0
         self._lock = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
-        """The connection of the thread that answers, while it may be in a statement."""
+        """The connection of the answering thread while it may execute a statement."""
         self._fetching: set[outbound.Interruption] = set()
-        """Of each fetch that is under way."""
+        """One per fetch in progress."""
         self._is_over = False
         self._is_durable = False
 
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
-        """The answer to one question, as JSON text, or what gets it from elsewhere: a fetch, which ends with the call's
-        `seconds` at the latest. Raises HostError with the API's own code, message and fields, and so does that.
-        `arguments` is read as strictly as a request's body. Statements and fetches are ended by `interrupt`."""
+        """The reply to one request, as JSON text; for a fetch, a function that obtains it, within the call's `seconds`.
+        Raises HostError with the API's own code, message and fields; so does that function. `arguments` is parsed as
+        strictly as the body of an API request. `interrupt` ends statements and fetches."""
         self._asked += 1
         if self._asked > MAX_HOST_CALLS:
             raise HostError(
@@ -95,7 +95,7 @@ class RunHost:
 
     @contextlib.contextmanager
     def _refusing(self, operation: str) -> Iterator[None]:
-        """Whatever goes wrong inside is a HostError."""
+        """Converts all exceptions of the block to HostError."""
         try:
             yield
         except HostError:
@@ -113,7 +113,7 @@ class RunHost:
             raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
 
     def interrupt(self) -> None:
-        """The run is over: cancel the statement and the fetches that work for it, and begin no other."""
+        """The run is over: cancel its statement and fetches, and begin no others."""
         with self._lock:
             self._is_over = True
             for fetching in self._fetching:
@@ -139,7 +139,7 @@ class RunHost:
                 connection.close()
 
     def _let_go(self) -> bool:
-        """The statement has ended. Whether it was interrupted."""
+        """Called after the statement. Returns whether it was interrupted."""
         with self._lock:
             self._connection = None
             return self._is_over
@@ -221,8 +221,8 @@ class RunHost:
         return orjson.dumps({"ids": changed.ids, "next_cursor": changed.next_cursor})
 
     def _fetch(self, arguments: dict[str, Any], seconds: float) -> Callable[[], bytes]:
-        """What makes one request through the guarded client, to an allowed host only. Redirects are answers, not
-        followed."""
+        """A function that makes one request through the guarded client, to an allowed host only. Redirects are
+        returned, not followed."""
         method = _text(arguments, "method").upper()
         try:
             target = outbound.parse_url(_text(arguments, "url"))

@@ -14,8 +14,8 @@ TURN: Final = timedelta(seconds=10)
 """The spacing between queued runs of one network, about the duration of one at the longest timeout. So a new network
 waits behind one or two runs of each other network."""
 
-# Of `run_turn_of_crowd` the limit's entries are looked at, and those of events that are queued, which are few. No input
-# is read for its size.
+# Reads as many entries of the index `run_turn_of_crowd` as the limit, and the few of queued runs of events. The size of
+# an input is known without reading it.
 _WAITING: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
   FROM (SELECT input, network FROM platform.functions_run
@@ -26,15 +26,15 @@ SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE n
 
 
 def waiting(place: EnvironmentRef) -> tuple[int, int]:
-    """How many of these runs wait in the environment, and the bytes of their inputs; counts at most the plan's
-    limit."""
+    """The number of queued runs of anonymous callers in the environment, and the bytes of their inputs; counts at most
+    the plan's limit."""
     count, size, _ = _count(place)
     return count, size
 
 
 def admit(place: EnvironmentRef, anonymous: AnonymousCall | None, input_size: int) -> timedelta:
-    """How long the turn of a new run is delayed: behind those of its network. Raises TooManyAnonymousCalls. Not under a
-    lock: those that come at the same moment may pass the limits together."""
+    """The delay of a new run, behind the queued ones of its network. Raises TooManyAnonymousCalls. Takes no lock:
+    concurrent calls may exceed the limits together."""
     limits = plan_limits(place.plan)
     count, size, own = _count(place, None if anonymous is None else anonymous.network)
     if not has_share(limits.visitor_queued_runs, count, own):
@@ -48,7 +48,7 @@ def admit(place: EnvironmentRef, anonymous: AnonymousCall | None, input_size: in
 
 
 def _count(place: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:
-    """How many wait, with how many bytes of input, and how many of them are this network's."""
+    """The number of queued runs, the bytes of their inputs, and how many of the runs are this network's."""
     most = plan_limits(place.plan).visitor_queued_runs
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(_WAITING, [network, place.environment_id, most])

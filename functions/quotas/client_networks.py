@@ -21,11 +21,11 @@ from cachetools import LRUCache
 from platform_site.security import keyring
 
 FREE_SECONDS: Final = 5.0
-"""Seconds that a network may sit at a time without being heavy."""
+"""Seconds of recent usage up to which a network is not heavy."""
 _DECAY_PER_SECOND: Final = 1 / 60
-"""Of what it sat, in each second."""
+"""Usage that is forgotten per second."""
 _MAX_SECONDS: Final = 60.0
-"""What is remembered at most: an hour's worth of forgetting."""
+"""Maximum recorded usage, which decays within an hour."""
 _NETWORKS: Final = 20_000
 
 
@@ -34,13 +34,13 @@ class AnonymousCall:
     """A call with a publishable key."""
 
     network: int
-    """A number of the environment's own numbering (64 bits, signed), which reveals no IP address."""
+    """A keyed hash per environment (64 bits, signed), which reveals no IP address."""
     is_heavy: bool = False
-    """Whether it sat for long lately."""
+    """Whether its recent usage exceeds FREE_SECONDS."""
 
 
 def anonymous_call_of(environment_id: str, site: str) -> AnonymousCall:
-    """One that comes from there."""
+    """A call from the client network `site`."""
     digest = keyring.mac(f"{environment_id}\0{site}".encode(), purpose="functions.network")
     network = int.from_bytes(digest[:8], signed=True)
     return AnonymousCall(network, recent_usage.is_heavy(network))
@@ -57,20 +57,20 @@ def has_share(most: int, taken: int, own: int) -> bool:
 
 
 class RecentUsage:
-    """For how many seconds each network sat lately. Thread-safe; of the last so many networks."""
+    """Recent seconds of execution time per network, for the last _NETWORKS networks. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._sat: LRUCache[int, tuple[float, float]] = LRUCache(_NETWORKS)
-        """Seconds, and when they were that many."""
+        """Seconds of usage, and the time of that value."""
 
     def is_heavy(self, network: int) -> bool:
         with self._lock:
             return self._left(network) > FREE_SECONDS
 
     def record(self, network: int, seconds: float) -> None:
-        """It has held a slot for so long, until now."""
+        """The network has held a slot for `seconds`, until now."""
         with self._lock:
             self._sat[network] = min(_MAX_SECONDS, self._left(network) + seconds), self._clock()
 

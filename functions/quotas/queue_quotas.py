@@ -32,14 +32,14 @@ SHARE: Final = 8
 """One user has this part of the users' budget, and one endpoint this part of the second half of the endpoints'
 budget."""
 STEPS: Final = 16
-"""A process looks again after this part of a budget, or of a share."""
+"""A process counts again after it has admitted this part of a budget or share."""
 PAUSE: Final = 2.0
-"""Seconds for which others are refused by a look."""
+"""Seconds for which a count is cached to refuse others."""
 _MAX_ENTRIES: Final = 20_000
 
 
 class Kind(StrEnum):
-    """Whose runs share a budget; the value is what an error calls them."""
+    """Callers whose runs share a budget. The value appears in error messages."""
 
     KEYS = "queued runs of keys and members"
     INBOUND = "queued runs by inbound endpoints"
@@ -52,7 +52,7 @@ _IS_OF: Final = {
     Kind.USERS: "caller_kind = 'user'",
 }
 _OWNER: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
-"""Who has a share of the kind's budget; keys and members have none by themselves."""
+"""The owner of a share of the kind's budget. Keys and members have no shares."""
 _WHY: Final = {
     Kind.INBOUND: "This endpoint has used an eighth of that, and gets more only while half of it is free.",
     Kind.USERS: "You have some waiting, and more only while half of that is free and less than an eighth is yours.",
@@ -78,7 +78,7 @@ _QUEUE_STATS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Of runs, and of bytes that their inputs have."""
+    """A number of runs, and the bytes of their inputs."""
 
     runs: int
     size: int
@@ -104,14 +104,14 @@ NOTHING: Final = Amount(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What waited of a kind a moment ago."""
+    """The queued runs of a kind at the last count."""
 
     taken: Amount
     of: Mapping[str, Amount]
-    """What of it was whose."""
+    """The part of each owner."""
 
     def room(self, kind: Kind, budget: Amount, whose: str) -> Amount:
-        """How much more may wait of this one."""
+        """How much more this owner may queue."""
         free, own, half = budget.without(self.taken), self.of.get(whose, NOTHING), budget.part(2).without(self.taken)
         left_of_share = budget.part(SHARE).without(own)
         if kind == Kind.USERS and own.runs:
@@ -121,7 +121,7 @@ class QueueStats:
         return free
 
     def refusal(self, kind: Kind, budget: Amount, whose: str, wanted: Amount) -> TooManyQueued | None:
-        """Why so much more is too much; None if it is not."""
+        """The error if `wanted` exceeds the quota, else None."""
         free = budget.without(self.taken)
         is_full = not free.covers(wanted)
         room = free if is_full else self.room(kind, budget, whose)
@@ -131,21 +131,21 @@ class QueueStats:
         return TooManyQueued(limit, kind, "So many wait." if is_full else _WHY[kind])
 
     def of_the_refused(self, kind: Kind, budget: Amount) -> "QueueStats":
-        """The same, without those who would not be refused, however large what they bring: they are most, and many."""
+        """The same, only with the owners that could be refused. That leaves out most of them."""
         most = Amount(1, budget.part(STEPS).size)
         scarce = {whose: own for whose, own in self.of.items() if not self.room(kind, budget, whose).covers(most)}
         return QueueStats(self.taken, scarce)
 
 
 class SpareQuota:
-    """What may be queued without a look. Thread-safe; of the last so many names."""
+    """The amounts that may be queued without counting, for the last _MAX_ENTRIES names. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._left: LRUCache[str, Amount] = LRUCache(_MAX_ENTRIES)
 
     def take(self, name: str, wanted: Amount, *, at_first: Amount) -> bool:
-        """Whether so much was there, and is taken. `at_first` is there under a name that is not known."""
+        """Take `wanted` if it is available. `at_first` is available for an unknown name."""
         with self._lock:
             left = self._left.get(name, at_first)
             if not left.covers(wanted):
@@ -160,7 +160,7 @@ class SpareQuota:
 
 
 class QueueStatsCache:
-    """The last look at each budget, for PAUSE seconds. Thread-safe."""
+    """The last count of each budget, for PAUSE seconds. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -177,7 +177,7 @@ class QueueStatsCache:
 
 _budgets: Final = SpareQuota()
 _shares: Final = SpareQuota()
-"""Apart: thousands of users make no budget forgotten."""
+"""Separate, so that entries of thousands of users do not evict budgets."""
 _stats_cache: Final = QueueStatsCache()
 
 
@@ -214,7 +214,7 @@ def _owner_of(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
 
 
 def _queue_stats(place: EnvironmentRef, kind: Kind, most: int) -> QueueStats:
-    """What waits of the kind, of no more than `most` runs."""
+    """The queued runs of the kind. Counts at most `most`."""
     with by_index(place.cluster) as cursor:
         cursor.execute(_QUEUE_STATS[kind], {"environment_id": place.environment_id, "most": most})
         of = {whose: Amount(int(runs), int(size)) for whose, runs, size in cursor.fetchall()}

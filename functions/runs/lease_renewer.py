@@ -1,7 +1,7 @@
-"""What a process does for its runs while they execute: it renews their leases and looks whether one was cancelled.
-Short runs never meet it: a thread for each region looks every half second, and only while something executes there. So
-a lease can be short however long a function may run, and a run can be cancelled from any process. A run whose lease
-another process has taken over is ended here, since its outcome would not count any more."""
+"""Renews the leases of the runs that this process executes, and ends cancelled ones. A thread per region checks every
+half second, only while something executes, so most short runs never meet it. So a lease can be short however long a
+function may run, and any process can cancel a run. A run whose lease another process has taken over is ended here,
+since its outcome would not count any more."""
 
 import logging
 import os
@@ -24,8 +24,8 @@ RENEW_SECONDS: Final = 0.5
 
 
 class LeaseRenewer:
-    """The runs that this process executes. `end(run_id)` ends one of them. Each region has a thread of its own: one
-    region that does not answer costs the others no lease."""
+    """The runs that this process executes. `end(run_id)` ends one of them. Each region has its own thread, so that an
+    unavailable region does not delay the leases of others."""
 
     def __init__(self, end: Callable[[str], object]) -> None:
         self._end = end
@@ -36,10 +36,10 @@ class LeaseRenewer:
         self._pid = os.getpid()
 
     def begin(self, started: Started) -> None:
-        """Watch over the run until `end`, which has to be called whatever comes of this."""
+        """Renew the lease of the run until `end`, which must be called even if this raises."""
         using = started.cluster
         with self._lock:
-            if self._pid != os.getpid():  # forked: the other process watches over its own
+            if self._pid != os.getpid():  # forked: the parent renews its own leases
                 self._pid = os.getpid()
                 self._threads.clear()
                 self._executing.clear()
@@ -73,8 +73,8 @@ class LeaseRenewer:
                     connections.close_all()
                 if executing:
                     self._look(using, executing, renew=is_due)
-            except Exception as error:  # whatever it is, the next look is as due as this one
-                # Away for longer than a lease: others may begin our runs again, and only one outcome will count.
+            except Exception as error:  # the next check is still due
+                # After an outage longer than a lease others may execute our runs again; only one outcome counts.
                 trace = None if isinstance(error, Error) else error
                 logger.warning(
                     "region %s: leases could not be renewed: %s", using, type(error).__name__, exc_info=trace

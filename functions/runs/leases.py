@@ -14,7 +14,7 @@ from functions.runs.start import Started
 from platform_site.postgres import sql_files
 
 LOST_ATTEMPTS: Final = 3
-"""How often a run is begun at all when workers keep dying under it."""
+"""Maximum attempts of a run whose workers die."""
 
 _SQL: Final = sql_files.load(__file__, end_without_outcome=end_without_outcome(), event_of_run=EVENT_OF_RUN)
 _RENEW: Final = _SQL["renew"]
@@ -22,8 +22,8 @@ _CANCELLED: Final = _SQL["cancelled"]
 
 
 def renew(using: str, executing: Collection[Started]) -> set[str]:
-    """Hold the leases of these runs for another while. Returns the ids of those that are still ours. One that a crash
-    of PostgreSQL forgot is (`begin`); one that went with its function is not."""
+    """Renew the leases of these runs. Returns the ids of those that are still ours: also of one that PostgreSQL lost in
+    a crash (`start_run`), but not of one that was deleted with its function."""
     parameters: dict[str, Any] = {
         "lease": settings.FUNCTION_LEASE,
         "ids": [started.run_id for started in executing],
@@ -56,12 +56,12 @@ def settle_lost(using: str) -> tuple[int, int, int]:
 
 _REPAIR_FUTURE_TIMES: Final = _SQL["repair_future_times"]
 _LONGEST_LEASE: Final = timedelta(hours=2)
-"""Beyond what FUNCTION_LEASE_SECONDS may be, in any process, and beyond any wait for the next attempt."""
+"""Longer than any FUNCTION_LEASE_SECONDS and any wait for the next attempt."""
 
 
 def repair_future_times(using: str) -> int:
-    """Bring back what a clock of PostgreSQL has put off that was set back since: attempts are due now, and leases last
-    as long as a new one, since their workers may be alive. Returns how many. Reads all that has not ended."""
+    """Repair due times and leases after the database clock was set back: attempts become due now, and leases last as
+    long as a new one, since their workers may be alive. Returns how many. Reads all runs that have not ended."""
     parameters: dict[str, Any] = {"lease": settings.FUNCTION_LEASE, "longest": _LONGEST_LEASE}
     with connections[using].cursor() as cursor:
         cursor.execute(_REPAIR_FUTURE_TIMES, parameters)

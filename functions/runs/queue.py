@@ -1,5 +1,5 @@
-"""Which queued run is executed next: claimed by a worker, and put back where its attempt did not count or failed.
-Called by `functions.worker`. See `functions.runs.start` for what holds of all transitions."""
+"""The queue of runs: a worker claims the next one, and puts it back if its attempt failed or did not begin. Called by
+`functions.worker`. `functions.runs.start` describes all transitions."""
 
 import threading
 from datetime import timedelta
@@ -12,7 +12,7 @@ from functions.runs.start import REACHES, Started, lease_values, number_of, secr
 from platform_site.postgres import prepared, sql_files
 from projects.provisioning.suspension import suspended_in
 
-# A skip scan from one environment to the next: no backlog is scanned, least of all that of a suspended one.
+# A skip scan from one environment to the next, so that no backlog is scanned.
 WAITING: Final = """
 RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE phase = 'queued' ORDER BY environment_id LIMIT 1)
@@ -23,15 +23,15 @@ RECURSIVE reached AS (
 ), waiting AS (
     SELECT environment_id FROM reached WHERE environment_id <> ALL ({suspended}::text[])
 )"""
-"""A common table expression: the environments with queued runs, but for those that are `suspended` (a parameter)."""
+"""A common table expression: the environments with queued runs, except those in the parameter `suspended`."""
 _SQL: Final = sql_files.load(
     __file__, waiting=WAITING.format(suspended="%s"), waiting_of_claim=WAITING.format(suspended="$3")
 )
 _CLAIM: Final = _SQL["claim"].encode()
 _IS_DUE: Final = _SQL["is_due"]
 _claiming: Final[dict[str, threading.Lock]] = {}
-# By region. Two that claim at the same moment mostly reach for the same slot: the second would wait for the first's
-# commit, fail, and start over. Between processes that is left to happen.
+# By region. Concurrent claims usually try the same slot: the second would wait for the first's commit, fail and retry.
+# Between processes this is accepted.
 
 
 def claim(using: str) -> tuple[Started, bool] | None:
@@ -102,8 +102,8 @@ _RELEASE: Final = _SQL["release"]
 
 
 def release(started: Started, wait: timedelta) -> None:
-    """Put a claimed run whose attempt never began back into the queue, to be claimed after `wait`: nothing of it
-    counts. To be called once: the next attempt has this one's number."""
+    """Put a claimed run whose attempt never began back into the queue, to be claimed after `wait`. The attempt does not
+    count. Call it once: the next attempt has the same number."""
     with connections[started.cluster].cursor() as cursor:
         parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
         cursor.execute(_RELEASE, parameters)

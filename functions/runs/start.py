@@ -32,7 +32,7 @@ from platform_site.postgres import prepared, sqlstates
 from platform_site.postgres.libpq import Row
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
-"""How long beyond its timeout a run may take: then it is lost, if it is not by `FUNCTION_LEASE`
+"""How long beyond its timeout a run may take before it is lost, unless `FUNCTION_LEASE` is shorter
 (`functions.runs.lease_renewer`)."""
 
 
@@ -69,12 +69,12 @@ class Started:
 
     @property
     def program_key(self) -> str:
-        """What a warm process is warm for."""
+        """The key of the warm processes that can execute the run."""
         return program_key(self.function_id, self.version, self.source_hash, self.memory_mb)
 
 
 def program_key(function_id: str, version: int, source_hash: str, memory_mb: int) -> str:
-    """The name of a version's warm processes."""
+    """The key of a version's warm processes."""
     return f"{function_id}:{version}:{source_hash}:{memory_mb}"
 
 
@@ -151,9 +151,9 @@ SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_
   JOIN platform.functions_version v ON v.function_id = f.id AND v.number = r.version
  WHERE r.id = $1::text
 """
-# A slot is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
-# moment: the second waits for the first's commit and reaches again. Each begins to look at another slot, so that this
-# is rare and the first one looked at is mostly free: to look at all sixty-four and sort them cost more than the insert.
+# A unique index on the slot enforces the limit under concurrency. If two calls try the same slot, the second waits for
+# the first's commit and tries again. Each call starts its search at a random slot, so that this is rare and the first
+# slot examined is usually free: sorting all 64 slots would cost more than the insert.
 REACHES: Final = 50
 _SLOTS: Final = 13
 """The index of the slots among the values of `_START_RUN`."""
@@ -313,8 +313,8 @@ def _insert(new: _NewRun, values: list[bytes | None], limit: int, may_take: int)
 
 
 def _admit_to_queue(new: _NewRun) -> bytes | None:
-    """The delay of its turn behind other runs of its network; None for others. Raises TooManyAnonymousCalls,
-    TooManyQueued."""
+    """The delay of an anonymous caller's run behind others of its network; None for other callers. Raises
+    TooManyAnonymousCalls, TooManyQueued."""
     input_size = len(new.input_text.encode())
     if new.caller.kind == "anonymous":
         delay = anonymous_queue.admit(new.place, new.anonymous, input_size)
@@ -324,7 +324,7 @@ def _admit_to_queue(new: _NewRun) -> bytes | None:
 
 
 def _started(row: Row, new: _NewRun) -> Started:
-    """What to execute, by a row of `_START_RUN`."""
+    """The run to execute, from a row of `_START_RUN`."""
     function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, *_ = row
     return Started(
         run_id=new.id,
@@ -367,8 +367,8 @@ SELECT source FROM platform.functions_version WHERE function_id = $1::text AND n
 
 
 def source_of(started: Started) -> bytes:
-    """The module's text. Asked once per process and version (`functions.execution.executor` keeps it). Raises
-    NoSuchFunction if the function was deleted since."""
+    """The source of the module. Read once per process and version (`functions.execution.executor` caches it). Raises
+    NoSuchFunction if the function was deleted meanwhile."""
     values = [started.function_id.encode(), b"%d" % started.version]
     found = prepared.retry_if_lost(connections[started.cluster], _SOURCE, values)
     if not found:

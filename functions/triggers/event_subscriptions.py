@@ -27,11 +27,11 @@ from rows.outbox import event_types, subscriptions
 FIELDS: Final = ("events_kind", "events_id")
 """What `activated` may change of a function."""
 SCOPES: Final = ("functions:invoke", "rows:read")
-"""What whoever such a function runs as must have: events carry rows."""
+"""Scopes that the run-as identity of event triggers needs, since events contain rows."""
 NOT_SUBSCRIBABLE: Final = frozenset({*event_types.OF_RUNS, "webhook.test"})
-"""Events that no function runs on, `*` or not."""
+"""Events that cannot trigger functions, also not by `*`."""
 _EVERYTHING: Final = (*event_types.OF_ROWS, *sorted(event_types.SYSTEM_EVENTS - NOT_SUBSCRIBABLE))
-"""What `*` stands for here. A webhook's has the end of runs, too, for which each run would leave an event."""
+"""The events of `*` here. For webhooks it also covers `function.run.*`, for which each run would record an event."""
 MAX_PATTERNS: Final = 20
 _NAMES_A_URL: Final = "webhook.disabled"
 
@@ -66,8 +66,8 @@ def _set(function: Function, place: EnvironmentRef, patterns: list[str] | None, 
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
-    """Another version answers: runs on events execute as `by` from now on, who chose it and may (`way`). Raises
-    ValidationFailed."""
+    """Another version becomes active: runs of events execute as `by` from now on, whose permissions were checked
+    (`trigger_kind`). Raises ValidationFailed."""
     if not has_triggers(function):
         return
     if function.invoke == "user":
@@ -90,25 +90,25 @@ def has_triggers(function: Function) -> bool:
 
 
 def copied(patterns: list[str] | None) -> dict[str, Any]:
-    """The fields of a copy of a function with these events: stopped, until they are set again."""
+    """The fields of a copied function with these events: stopped until they are set again."""
     return {} if patterns is None else {"events": patterns, "events_stopped": Function.Stopped.COPIED}
 
 
 def refresh(environment_id: str, using: str) -> None:
-    """After a change: from the commit of the transaction at hand on, writes leave events for what is subscribed to."""
+    """Call after a change: from the commit of the current transaction on, writes record the events subscribed to."""
     subscriptions.lock(environment_id, using)
     subscriptions.refresh(environment_id, using)
 
 
 def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
-    """The patterns of each function of the environment that runs on events; stopped ones hear of none."""
+    """The event patterns of each function of the environment, without stopped triggers."""
     listening = Function.objects.using(using).filter(environment_id=environment_id, events_stopped=None)
     found = listening.filter(events__isnull=False).values_list("events", flat=True)
     return [_EVERYTHING if "*" in patterns else patterns for patterns in found if patterns is not None]
 
 
 def count_subscriptions(place: EnvironmentRef) -> int:
-    """How many of the environment's functions run on events; stopped ones do not count. One query."""
+    """How many of the environment's functions have event triggers; stopped ones do not count. One query."""
     listening = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, events_stopped=None)
     return listening.filter(events__isnull=False).count()
 
@@ -120,7 +120,7 @@ def _check_room(place: EnvironmentRef) -> None:
 
 
 def may_run(caller: Caller) -> bool:
-    """Whether runs on events may execute as they are now."""
+    """Whether the event triggers are active."""
     return all(caller.may(scope) for scope in SCOPES)
 
 

@@ -46,25 +46,26 @@ from rows.rules.evaluator import TooCostly
 logger = logging.getLogger("platform.functions")
 
 MAX_QUEUED: Final = 200
-"""Runs of events that are queued in one environment at the same time. More are queued once half of them have begun, so
-that a hundred runs cost one look."""
+"""Maximum queued runs of events per environment. More are queued once half of them have begun, so that a hundred runs
+cost one check."""
 AT_ONCE: Final = 4 * 2**20
-"""Bytes of events that one transaction reads and makes inputs of."""
+"""Bytes of events that one transaction reads."""
 ROUNDS: Final = 25
 """Maximum transactions of one environment per turn: pending events of deleted functions are removed by thousands,
 without delaying others."""
 MAX_INPUT_BYTES: Final = 8 * 2**20
-"""Bytes of an event that still makes a run, as it makes a delivery: an update has the row twice."""
+"""Maximum bytes of an event, as for a delivery: an update has the row twice."""
 
 
 _known: Final[dict[str, tuple[str, float]]] = {}
-"""Of each environment its plan, and when it was asked (`time.monotonic()`)."""
+"""The plan of each environment, and when it was read (`time.monotonic()`)."""
 _costly: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
 """By region."""
 
 # ── Heard ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# From `run_turn_of_crowd`, at most the free slots and the anonymous callers' runs. No input is read for its size.
+# Reads the index `run_turn_of_crowd`: at most MAX_QUEUED entries and the anonymous callers' runs. The size of an input
+# is known without reading it.
 _QUEUED: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0)
   FROM (SELECT input FROM platform.functions_run r
@@ -78,13 +79,13 @@ _SQL: Final = sql_files.load(
     weight=sampled_size("octet_length(input)", "caller_kind"),
 )
 REACHED: Final = _SQL["reached"]
-"""A common table expression: the environments in which something waits, and null."""
+"""A common table expression: the environments with pending events, and null."""
 _INSERT_PENDING: Final = _SQL["insert_pending"]
 
 
 class Subscription:
-    """What functions make of one turn of the relay. Implements `rows.outbox.subscriptions.ConsumerInterest`; asks one
-    query to begin with, and nothing more where no function of these environments runs on events."""
+    """The event triggers' part of one pass of the relay. Implements `rows.outbox.subscriptions.ConsumerInterest`. One
+    query if no function of these environments has event triggers."""
 
     def __init__(self, environment_ids: Collection[str], using: str) -> None:
         self.count = 0
@@ -111,7 +112,7 @@ class Subscription:
 
 
 def forget_environment(environment_id: str, using: str) -> None:
-    """The pending events of an environment that is gone, in batches."""
+    """Delete the pending events of a deleted environment, in batches."""
     pending = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("pk")
     while batch := list(pending.values_list("pk", flat=True)[:1000]):
         PendingEvent.objects.using(using).filter(pk__in=batch).delete()
@@ -119,12 +120,12 @@ def forget_environment(environment_id: str, using: str) -> None:
 
 # ── Queued ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# By the index that has the order: without statistics the planner expects few, and would fetch and sort all of them.
+# Read by the index on the order: without statistics the planner would fetch and sort all rows.
 _IN_ORDER: Final = "SELECT set_config('enable_sort', %s, true)"
 _WAITING: Final = _SQL["waiting"]
 _FUNCTIONS: Final = _SQL["functions"]
-# Held until the runs that name them are committed, so that a deletion comes before or after. Whoever deploys at this
-# moment is waited for: one that is not found is gone, and its events with it.
+# Locked until the runs that reference them are committed, to serialize with deletions. This waits for concurrent
+# deployments: a function that is not found then is deleted, with its events.
 _FUNCTIONS_HELD: Final = f"{_FUNCTIONS} FOR KEY SHARE"
 _FREE_SLOTS: Final = _QUEUED.format(environment="%s", most="%s")
 _QUEUE: Final = _SQL["queue"]
@@ -142,16 +143,16 @@ class _Everything:
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What becomes of an event: runs with this input, or ones that have failed before they began."""
+    """The decision about an event: queued runs with this input, or failed runs that never began."""
 
     type: str | None = None
-    """None: it is not kept any more."""
+    """None: the event has expired."""
     request_id: str | None = None
     depth: int = 0
     input: str = "{}"
     error: Mapping[str, str] | None = None
     is_hidden: bool = False
-    """Role `server` may not read the row: no run says that it was written."""
+    """Role `server` may not read the row, so no run may reveal that it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ def queue(using: str) -> int:
 
 
 def _plans(environment_ids: Collection[str]) -> dict[str, str]:
-    """The plans of those where something may begin, as they were KNOWN_SECONDS ago at most. Raises OperationalError."""
+    """The plans of the active environments among these, at most FRESH_SECONDS old. Raises OperationalError."""
     now = time.monotonic()
     for environment_id, (_, asked_at) in list(_known.items()):
         if now - asked_at >= FRESH_SECONDS:
@@ -286,7 +287,7 @@ def _queue(
 def _listening(
     pending: Sequence[PendingEvent], environment_id: str, using: str, statement: str
 ) -> dict[str, tuple[int, list[str], str, str]]:
-    """Of the functions that these are pending for, and run on events now: version, patterns, and as whom."""
+    """By function with an active event trigger among these events': version, patterns and run-as identity."""
     with connections[using].cursor() as cursor:
         cursor.execute(statement, [list({each.function_id for each in pending}), environment_id])
         return {function_id: tuple(rest) for function_id, *rest in cursor.fetchall()}
@@ -295,8 +296,8 @@ def _listening(
 def _wants(
     listening: Mapping[str, tuple[int, list[str], str, str]], each: PendingEvent, event_type: str | None
 ) -> bool:
-    """Whether its function is still there, and was not deployed without this event since. `event_type`: None where the
-    event is not kept any more."""
+    """Whether its function still exists and still subscribes to the event. `event_type`: None if the event has
+    expired."""
     found = listening.get(each.function_id)
     return found is not None and (event_type is None or covers(found[1], event_type))
 
@@ -304,8 +305,8 @@ def _wants(
 def _read(
     pending: Sequence[PendingEvent], listening: Mapping[str, tuple[int, list[str], str, str]], using: str
 ) -> tuple[list[PendingEvent], dict[str, OutboxEvent | None]]:
-    """The first pending events, as many as have AT_ONCE together, and the events by id that are wanted, None where
-    one is not kept any more. What is not wanted is not read, nor is the `data` of one that has more than LARGEST."""
+    """The first pending events, up to AT_ONCE bytes in all, and the subscribed events by id, None for an expired one.
+    Does not read other events, nor the `data` of events of more than MAX_INPUT_BYTES."""
     known = OutboxEvent.objects.using(using).filter(event_id__in=[each.event_id for each in pending])
     kept = known.annotate(size=OctetLength("data")).values_list("event_id", "type", "size")
     types_and_sizes = {event_id: (event_type, size) for event_id, event_type, size in kept}
@@ -361,5 +362,5 @@ def _input_of(event: OutboxEvent, payloads: Payloads) -> str:
 
 
 def _error(name: str, reason: str, message: str) -> Mapping[str, str]:
-    """Of a run that ends before it begins, visibly."""
+    """The error of a run that fails before it begins."""
     return {"name": name, "reason": reason, "message": message}

@@ -11,13 +11,13 @@ from platform_site.identity.callers import Caller
 
 @dataclass(frozen=True, slots=True)
 class TriggerKind:
-    """One way in which a function runs without being called, in words that complete "The function runs …"."""
+    """One kind of trigger. `how` completes "The function runs …"."""
 
     how: str
     remedy: str
     """How the owner removes the trigger."""
     scopes: tuple[str, ...]
-    """What whoever it runs as must have."""
+    """The scopes that its run-as identity needs."""
 
 
 def check(by: Caller | None, ways: Iterable[TriggerKind | None]) -> None:

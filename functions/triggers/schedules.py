@@ -40,8 +40,8 @@ BATCH: Final = 500
 FIELDS: Final = ("scheduled_kind", "scheduled_id")
 """What `activated` may change of a function."""
 _MIN_CLOCK_STEP: Final = timedelta(hours=2)
-"""By how much PostgreSQL's clock must have been set back for `repair_future_times`: what a shorter one has run already
-is not run a second time."""
+"""Minimum clock step that `repair_future_times` repairs. After a shorter one, a due time that has already run is not
+run again."""
 
 
 def deployed(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
@@ -68,8 +68,8 @@ def _set(function: Function, place: EnvironmentRef, text: str | None, by: Caller
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
-    """Another version answers: scheduled runs execute as `by` from now on, who chose it and may (`way`). Raises
-    ValidationFailed."""
+    """Another version becomes active: scheduled runs execute as `by` from now on, whose permissions were checked
+    (`trigger_kind`). Raises ValidationFailed."""
     if function.next_run_at is None:
         return
     if function.invoke == "user":
@@ -80,24 +80,24 @@ def activated(function: Function, *, by: Caller | None) -> None:
 
 
 def trigger_kind(function: Function) -> TriggerKind | None:
-    """What it takes to stand behind its schedule; None where it has none that runs it."""
+    """The permissions that the run-as identity of its schedule needs; None without an active schedule."""
     if function.next_run_at is None:
         return None
     return TriggerKind("by a schedule", 'deploy it with "schedule": null', ("functions:invoke",))
 
 
 def copied(text: str | None) -> dict[str, Any]:
-    """The fields of a copy of a function with this schedule: stopped, until it is set again."""
+    """The fields of a copied function with this schedule: stopped until it is set again."""
     return {} if text is None else {"schedule": text, "schedule_stopped": Function.Stopped.COPIED}
 
 
 def caller_of(actor: Caller | Actor) -> Caller | None:
-    """Whom runs can execute as: None for staff and commands."""
+    """The caller if runs can execute as it; None for staff and commands."""
     return actor if isinstance(actor, Caller) and actor.kind != "staff" else None
 
 
 def count_schedules(place: EnvironmentRef) -> int:
-    """How many of the environment's functions run by a schedule; stopped ones do not count. One query."""
+    """How many of the environment's functions have a schedule; stopped ones do not count. One query."""
     return (
         Function.objects.using(place.cluster)
         .filter(environment_id=place.environment_id, next_run_at__isnull=False)
@@ -128,8 +128,8 @@ def queue_due(using: str) -> int:
     return queued
 
 
-# What was decided of each claimed function, as arrays: bulk_create and bulk_update take ten times as long (1.2 ms a
-# run), and on the full hour very many are due.
+# The decisions about all claimed functions, as arrays: bulk_create and bulk_update take ten times as long (1.2 ms a
+# run), and on the full hour many functions are due.
 _CARRY_OUT: Final = """
 WITH decided AS (
     SELECT *
@@ -155,7 +155,7 @@ SELECT decided.run_id, f.environment_id, f.id, f.active_version, 'running', 'que
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """What becomes of a due function: members in the order of `_CARRY_OUT`. Without `run_id` it makes no run now."""
+    """The decision about a due function: fields in the order of `_CARRY_OUT`. Without `run_id` no run is queued now."""
 
     function_id: str
     next_run_at: datetime | None = None
@@ -167,9 +167,9 @@ class _Decided:
 
 
 def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
-    """Claim due functions of these environments, queue their runs, say when they are due next: one transaction. Returns
-    how many runs were made and whether nothing more is due. No key changes, so calls of these functions, whose runs
-    name them, wait for nothing."""
+    """Claim due functions of these environments, queue their runs and set the next due times, in one transaction.
+    Returns how many runs were queued and whether nothing more is due. No key column changes, so calls of these
+    functions, whose runs reference them, are not blocked."""
     last_run = Run.objects.filter(pk=OuterRef("scheduled_run_id")).exclude(phase=Run.Phase.ENDED)
     with transaction.atomic(using=using):
         now = clock.now(using)
@@ -238,8 +238,8 @@ def stop(started: Started) -> None:
 
 
 def repair_future_times(using: str) -> int:
-    """Bring back what PostgreSQL's clock has put off that was set back by hours since. Returns how many. Reads all
-    functions that have a schedule."""
+    """Repair due times after the database clock was set back by hours. Returns how many. Reads all functions with a
+    schedule."""
     now = clock.now(using)
     mended = 0
     waiting = Function.objects.using(using).filter(next_run_at__gt=now + _MIN_CLOCK_STEP).order_by("pk")
