@@ -24,7 +24,7 @@ from platform_site.background.periodic import log_failures, periodic_job, period
 logger = logging.getLogger("platform.functions")
 
 _stopping = multiprocessing.Event()
-"""Made before the worker forks: its processes share it, and a warm stop reaches the loops inside them."""
+"""Created before the worker forks, so that its processes share it and a warm shutdown ends their loops."""
 _workers: dict[str, Worker] = {}
 
 
@@ -40,7 +40,7 @@ def work(using: str) -> None:
     if using not in settings.REGION_DATABASES:
         return
     with log_failures("queueing runs of events", using=using):
-        event_triggers.queue(using)  # first: others' runs may keep the loop from ever being done
+        event_triggers.queue(using)  # first: the loop may never end while others queue runs
     try:
         _workers.setdefault(using, Worker(using)).run(_stopping.is_set)
     except Error as error:
@@ -118,7 +118,7 @@ def purge_anonymous_runs(using: str) -> None:
 
 @periodic_job_per_region(every=300)
 def shorten_histories(using: str) -> None:
-    """Of a history that takes more of the disk than the plan allows, the oldest goes."""
+    """Delete the oldest runs of histories that exceed the plan."""
     run_retention.shorten(using)
 
 
@@ -140,5 +140,5 @@ def remove_orphaned_rows(using: str) -> None:
 
 @periodic_job(every=300)
 def clear_scratch() -> None:
-    """Remove what processes of this host that were killed have left in its temporary directory."""
+    """Remove the temporary directories of killed processes of this host."""
     scratch.remove_leftovers()

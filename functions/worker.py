@@ -35,16 +35,16 @@ _CALLER_NAMES: Final = {
     Run.Trigger.INBOUND: "the run-as identity of its inbound endpoint",
     Run.Trigger.EVENT: "the run-as identity of its events",
 }
-"""Who may no longer act where a run fails as `CallerGone`."""
+"""The caller in the message of a run that fails as `CallerGone`, by trigger."""
 _STOPS: Final = {Run.Trigger.SCHEDULE: schedules.stop, Run.Trigger.EVENT: event_subscriptions.stop}
 _RETRY_SECONDS: Final = timedelta(seconds=2)
-"""Delay after which a run is tried again whose caller could not be looked up."""
+"""Delay before a run is tried again if its caller could not be looked up."""
 _POLL_SECONDS: Final = 0.2
-"""Seconds until a thread calls another one after one found nothing to do."""
+"""Seconds without starting further siblings after one found nothing to do."""
 
 
 class _WorkerThreads:
-    """The threads that one call of `Worker.run` has brought, and how many runs they executed."""
+    """The threads that one call of `Worker.run` has started, and how many runs they executed."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -54,7 +54,7 @@ class _WorkerThreads:
         """When a thread last found nothing to do (`time.monotonic()`)."""
 
     def living(self) -> threading.Thread | None:
-        """One of the threads that are still at work."""
+        """A thread that is still running."""
         with self.lock:
             self.threads = [thread for thread in self.threads if thread.is_alive()]
             return self.threads[0] if self.threads else None
@@ -91,7 +91,7 @@ class Worker:
                 found = True
                 started, is_last = claimed
                 is_needed = not is_last and (sibling is None or not sibling.is_alive())
-                # What waits may wait for a slot of its environment: a thread for each run would come for nothing.
+                # Queued runs may wait for a slot of their environment, so a thread per run could find nothing to do.
                 if is_needed and time.monotonic() - crew.idle_at >= _POLL_SECONDS:
                     sibling = self._sibling(should_stop, crew)
                 self._execute(started)
@@ -103,12 +103,12 @@ class Worker:
                 crew.idle_at = time.monotonic()
 
     def _claim(self) -> tuple[Started, bool] | None:
-        """The next run; where none is due, of those that events make."""
+        """The next run. If none is due, queues runs of pending events first."""
         claimed = run_queue.claim(self.using)
         return run_queue.claim(self.using) if claimed is None and event_triggers.queue(self.using) else claimed
 
     def _sibling(self, should_stop: ShouldStop, crew: _WorkerThreads) -> threading.Thread:
-        """Another thread at the same loop. It calls a sibling of its own, so a backlog soon has all hands."""
+        """Start another thread of this loop. It starts siblings, too, so a backlog soon uses all threads."""
 
         def join_in() -> None:
             try:
@@ -133,14 +133,15 @@ class Worker:
             if is_gone and (stop := _STOPS.get(Run.Trigger(started.trigger))) is not None:
                 stop(started)
         except Error:
-            # The control database is unavailable. Left to its lease, the run would be lost at its third attempt.
+            # The control database is unavailable. If the lease just expired, the run would be lost at its third
+            # attempt.
             run_queue.release(started, _RETRY_SECONDS)
             raise
         if again is None or is_gone:
             who = _CALLER_NAMES[Run.Trigger(started.trigger)]
             gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
             _, told = completion.end(started, RunResult("failed", 0, error=gone))
-        elif again[1].is_suspended:  # a moment ago: the claim did not know yet
+        elif again[1].is_suspended:  # suspended after the claim
             suspension.evict(self.using)
             run_queue.release(started, timedelta())
             return

@@ -51,7 +51,7 @@ class Functions:
     def _versions(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
         for function in self._all(place).order_by("name"):
             versions = Version.objects.using(place.cluster).filter(function=function)
-            # One by one: behind a pooler there is no cursor that would not hold them all.
+            # One by one: behind a pooler, where server-side cursors are unavailable, a query would load all of them.
             for number in versions.order_by("number").values_list("number", flat=True):
                 version = versions.get(number=number)
                 yield {"function": function.name, **{field: getattr(version, field) for field in _VERSION_FIELDS}}

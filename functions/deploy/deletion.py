@@ -25,9 +25,9 @@ SELECT created_at, id FROM platform.functions_run
  WHERE function_id = %(function_id)s {after} ORDER BY created_at DESC, id DESC LIMIT %(batch)s
 """
 _AFTER: Final = "AND (created_at, id) < (%(at)s::timestamptz, %(id)s::text)"
-# Each page begins where the last one ended: it would otherwise go through all that PostgreSQL has not cleaned up yet.
+# Each page begins where the last one ended: otherwise it would scan deleted rows that are not vacuumed yet.
 _IN_ORDER: Final = "SELECT set_config('enable_sort', 'off', true)"
-# By the index, whatever the planner believes: where statistics are old it may fetch and sort all of them for a page.
+# Forces the index: with old statistics the planner may fetch and sort all rows for a page.
 _DELETE_RUNS: Final = "DELETE FROM platform.functions_run WHERE id = ANY (%s)"
 
 Position = tuple[datetime, str]

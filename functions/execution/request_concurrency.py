@@ -33,10 +33,11 @@ _T = TypeVar("_T")
 _Key = TypeVar("_Key")
 
 MAX_WEIGHT: Final = 16 * 1024 * 1024
-"""Of the queue of one process, in bytes: 256 calls with small bodies, fewer with large ones."""
+"""Maximum weight of the queue of one process, in bytes: 256 calls with small bodies, fewer with large ones."""
 WEIGHT_EACH: Final = 64 * 1024
 RETRY: Final = 0.02
-"""Seconds between two attempts at the plan's slots while calls in other processes hold them. Also the clock's tick."""
+"""Seconds between two attempts to take a slot of the plan while other processes hold all. Also the interval of the
+clock thread."""
 PAUSE_PART: Final = 0.05
 """After a call, its slot stays free for this part of the call's duration, so that other processes can take it."""
 _SHORTEST_PAUSE: Final = 0.005
@@ -96,7 +97,7 @@ class ConcurrencyLimiter:
         """Waiting calls by environment and caller; the ones served least recently come first."""
         self._weight = 0
         self._paused: dict[tuple[str, bool], float] = {}
-        """Until when a kind of call of an environment leaves the plan's slots alone."""
+        """Until when a kind of call of an environment does not try the plan's slots."""
         self._clock: threading.Thread | None = None
         self._is_closed = False
 
@@ -134,7 +135,7 @@ class ConcurrencyLimiter:
             self._let_in(now)
 
     def leave(self, admission: Admission) -> None:
-        """The call has ended, or is given up. A admission may leave more than once."""
+        """The call has ended, or is given up. Idempotent."""
         with self._lock:
             now, state = time.monotonic(), admission.state
             if state is State.WAITING:
@@ -156,7 +157,7 @@ class ConcurrencyLimiter:
         then()
 
     def close(self) -> None:
-        """The process is about to end: nothing waits here any longer."""
+        """The process is about to end: end all waiting calls."""
         with self._lock:
             self._is_closed = True
             for admission in self._waiting():
@@ -212,7 +213,8 @@ class ConcurrencyLimiter:
             _add(self._networks, admission.anonymous.network, by)
 
     def _pause(self, admission: Admission, now: float) -> None:
-        """After a call that has ended: the plan had a slot for it. A long one leaves it to other processes a moment."""
+        """After a call that had a slot of the plan. After a long one the slot stays free briefly for other
+        processes."""
         self._paused.pop(admission.kind, None)
         pause = min(_LONGEST_PAUSE, (now - admission.held_since) * PAUSE_PART)
         if admission.limit is not None and admission.limit <= self._most()[1] and pause >= _SHORTEST_PAUSE:
@@ -236,7 +238,7 @@ class ConcurrencyLimiter:
             self._clock.start()
 
     def _heaviest(self) -> Admission:
-        """The newest call of the caller that has most in the queue, in the environment that has most in it."""
+        """The newest call of the caller with the most weight in the queue, in the environment with the most."""
 
         def weight(queues: dict[str, deque[Admission]]) -> int:
             return sum(WEIGHT_EACH + admission.size for queue in queues.values() for admission in queue)
@@ -285,7 +287,7 @@ class ConcurrencyLimiter:
         return self._callers[environment_id, caller]
 
     def _watch(self) -> None:
-        """In a thread of its own while calls wait: end those that waited long enough, and try the plan's slots."""
+        """Runs in its own thread while calls wait: ends those that waited too long, and tries the plan's slots."""
         while True:
             time.sleep(RETRY)
             with self._lock:
@@ -323,7 +325,7 @@ def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], 
     """The result of `work`, which begins and executes one call and raises TooManyRuns where the plan has no slot. Waits
     for a slot up to `timeout()` seconds, which is only asked if the call has to wait. In a thread of the server the
     request gives that back meanwhile and is repeated from its beginning; elsewhere it waits. Raises TooManyCalls."""
-    loop_connections.let_go()  # of those who wait, else others would lack one
+    loop_connections.let_go()  # waiting calls must not hold connections that others need
     admission = request.__dict__.pop(_ATTRIBUTE, admission)
     if admission.state is State.NEW:
         limiter.take(admission)

@@ -1,5 +1,5 @@
-"""The caller of a queued run, resolved again when the run starts: a key that was deleted, a user who was disabled or a
-member who left in the meantime runs nothing any more."""
+"""Resolves the caller of a queued run when the run starts: a key that was revoked, a user who was disabled or a member
+who left in the meantime may no longer run anything."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from projects.directory.environments import place_for, place_of
 
 
 def restore_caller(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, EnvironmentRef] | None:
-    """Who invoked, as they are now, and the place; None if they may no longer act there. At most two queries."""
+    """The current state of the caller, and the environment; None if it may no longer act there. At most two queries."""
     place = place_of(environment_id)
     if place is None:
         return None

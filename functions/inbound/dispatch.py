@@ -28,11 +28,11 @@ from projects.directory.environments import place_of
 
 _MOST_REMEMBERED: Final = 5000
 _proven: Final[dict[str, None]] = {}
-"""Addresses that this process has met before, by their names in Redis."""
+"""Endpoints that this process knows, by their Redis keys."""
 _OF_NO_ENVIRONMENT: Final = "inbound"
-"""Where tokens count that name an environment which is not there."""
+"""Counter of tokens that name an unknown environment."""
 _CREATED_HERE: Final = "inbound made here"
-"""Where tokens count, for their environment, that lead nowhere any more but were made here."""
+"""Counter, per environment, of genuine tokens whose endpoint no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
 
 
 def _counters(environment_id: str, token: str) -> Sequence[str]:
-    """Where this token counts if it leads nowhere: at the first, or where its environment is not there at the last."""
+    """The counters for this token if it has no endpoint: the first one, or the last one if its environment is
+    unknown."""
     if inbound_tokens.is_valid(token):
         return (f"{_CREATED_HERE}\0{environment_id}",)
     return environment_id, _OF_NO_ENVIRONMENT

@@ -29,7 +29,7 @@ _NO_TEXT: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def input_of(meta: Mapping[str, Any], body: bytes, token: str, facts: Mapping[str, Any]) -> str:
-    """The input as JSON. `meta` is `request.META`; `facts` are members of which the request itself says nothing."""
+    """The input as JSON. `meta` is `request.META`; `facts` are fields that do not come from the request."""
     query = meta.get("QUERY_STRING", "")
     told: dict[str, Any] = {
         "method": meta["REQUEST_METHOD"],
@@ -42,8 +42,8 @@ def input_of(meta: Mapping[str, Any], body: bytes, token: str, facts: Mapping[st
 
 
 def _headers(meta: Mapping[str, Any], token: str) -> dict[str, str]:
-    """By their names in lower case; one that came several times has its values joined by commas (RFC 9110, 5.3). What a
-    connection or a credential is made of is not among them (RFC 9110, 7.6.1)."""
+    """The headers by lower-case name; values of a repeated one are joined by commas (RFC 9110, 5.3). Connection headers
+    (RFC 9110, 7.6.1) and credentials are left out."""
     left_out = _LEFT_OUT | {name.strip().lower() for name in meta.get("HTTP_CONNECTION", "").split(",")}
     found = {}
     for key, value in meta.items():
@@ -69,5 +69,6 @@ def _body(body: bytes) -> dict[str, str]:
 
 
 def _text(value: str) -> str:
-    """As JSON can write it: half of a surrogate pair, which a server may make of odd bytes, becomes a question mark."""
+    """Text that JSON can represent: lone surrogates, which a server may make of undecodable bytes, become question
+    marks."""
     return value.encode("utf-8", "replace").decode()

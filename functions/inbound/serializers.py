@@ -16,7 +16,7 @@ class NewEndpoint(Serializer):
     label = fields.CharField(max_length=100, required=False, help_text=_LABEL)  # type: ignore[assignment]
 
     def get_fields(self) -> dict[str, Any]:
-        """`async` is a word of Python's, so it cannot be declared as a member."""
+        """`async` is a Python keyword, so it cannot be declared as an attribute."""
         return {**super().get_fields(), "async": fields.BooleanField(required=False, default=True, help_text=_ASYNC)}
 
 

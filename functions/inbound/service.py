@@ -21,7 +21,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.outbox import audit as audit_outbox
 
 MAX_ENDPOINTS: Final = 10
-"""Addresses of one function, on every plan."""
+"""Maximum endpoints of one function, on every plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class EndpointWithToken:
 
     address: InboundEndpoint
     is_stopped: bool
-    """Whoever it runs as may not invoke there any more, so it answers as if it were not there."""
+    """The run-as identity may no longer invoke the function, so the endpoint returns 404."""
 
 
 def create(

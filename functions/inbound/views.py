@@ -122,8 +122,7 @@ class InboundViewSet(ApiViewSet):
         return respond({"run_id": run_id}, 202)
 
     def _output(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
-        """What the function returns: a text as it is, which is how a challenge is answered, anything else as JSON, or
-        the answer that it words itself."""
+        """The response to the caller: the custom response, else a string as plain text (for challenges), else JSON."""
         place, caller, name = arrival.place, arrival.caller, arrival.record.function_name
         address_id, input_text = arrival.record.address_id, self._input(arrival, token)
         try:
@@ -175,7 +174,7 @@ def _worded(response: Response) -> HttpResponse:
 
 
 def _note_use(arrival: InboundRequest) -> None:
-    """No reason to refuse what is done if it fails."""
+    """Never raises: the call itself has succeeded."""
     try:
         inbound_endpoints.note_use(arrival.place, arrival.record.address_id)
     except Error as error:

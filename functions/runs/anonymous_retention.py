@@ -20,12 +20,12 @@ _ON_EVENTS: Final = "event"
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """What is written down of a run that ends."""
+    """The stored values of a run that ends."""
 
     output: str | None
     logs: tuple[Mapping[str, Any], ...]
     not_stored: tuple[str, ...]
-    """Of `input`, `output`, `logs`."""
+    """The missing ones of `input`, `output`, `logs`."""
 
 
 def stores_input(caller_kind: str, trigger: str, input_text: bytes) -> bool:
@@ -60,7 +60,7 @@ def stored_values(
 
 
 def _first(logs: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
-    """As many of the first lines as are kept."""
+    """The first lines, up to MAX_STORED_BYTES."""
     size = 0
     for count, line in enumerate(logs):
         size += len(orjson.dumps(line))

@@ -1,5 +1,5 @@
-"""How a run ends: with an outcome that is the current attempt's, or cancelled; and the event that tells of it. See
-`functions.runs.start` for what holds of all transitions."""
+"""Ends a run: records the outcome of the current attempt or cancels it, and records the event of its end.
+`functions.runs.start` describes all transitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ _SIZE_OF_OUTCOME: Final = "coalesce(octet_length($4::text), 0) + pg_column_size(
 # `_WRITE_WHOLE` has in their place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request,
 # $18 depth, $19 trigger, $20 inbound endpoint.
 #
-# The phase is compared in a way that leaves only the indexes of the id. PostgreSQL takes the one of executing runs for
-# the smallest, but that has an entry for every run since the last vacuum or since the oldest snapshot.
+# The phase is compared so that only an index on the id fits. The planner expects the index of executing runs to be the
+# smallest, but it has an entry for every run since the last vacuum or the oldest snapshot.
 _END: Final = b"""
 WITH ended AS (
     UPDATE platform.functions_run
@@ -120,7 +120,7 @@ def end(started: Started, ending: RunResult) -> tuple[bool, bool]:
 
 
 def _whole(started: Started, what: StoredRun) -> list[bytes | None]:
-    """What `_WRITE_WHOLE` takes beyond the outcome."""
+    """The values of `_WRITE_WHOLE` beyond the outcome."""
     request_id = current_request_id()
     return [
         started.function_id.encode(),

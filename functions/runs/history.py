@@ -1,7 +1,7 @@
-"""The newest runs of a function, however many there are and however few of them are wanted. One index has each
-function's runs in order, another those of each trigger and status. So a status alone is looked for under each trigger,
-and the newest of those are the page: at most `limit` entries for each. A third has those of each app user, who sees no
-others. Called by the API's list, and by the console for the last run of each function."""
+"""The newest runs of a function, with bounded work for any filter and history. One index has each function's runs in
+order, another those of each trigger and status. So a filter by status alone reads at most `limit` runs under each
+trigger, and takes the newest of those. A third index has those of each app user, who sees no others. Called by the
+API's list, and by the console for the last run of each function."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,15 +14,15 @@ _ORDER: Final = ("-created_at", "-id")
 
 
 def selected_kinds(wanted: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The pairs of trigger and status that are wanted, where `wanted` may name a `trigger`, a `status` or both."""
+    """The pairs of trigger and status that match `wanted`, which may have a `trigger`, a `status` or both."""
     triggers = [wanted["trigger"]] if "trigger" in wanted else Run.Trigger.values
     statuses = [wanted["status"]] if "status" in wanted else Run.Status.values
     return [(trigger, status) for trigger in triggers for status in statuses]
 
 
 def newest_of(runs: Any, wanted: Mapping[str, str], limit: int) -> Any:
-    """A queryset of the newest runs wanted among some of one function. Each way is cut before they are put together:
-    else the planner reads all of each and sorts them."""
+    """A queryset of the newest matching runs of one function. Each part has its own limit, before the union: else the
+    planner reads and sorts all of them."""
     pieces = (
         [runs.filter(trigger=trigger, status=status) for trigger, status in selected_kinds(wanted)]
         if wanted

@@ -23,15 +23,15 @@ MAX_ANONYMOUS_RUNS: Final = 10_000
 callers."""
 BATCH: Final = 1000
 
-# An array, not `IN (SELECT … LIMIT …)`: a nested loop would run that for each row, and delete more than the limit.
+# An array, not `IN (SELECT … LIMIT …)`: a nested loop would execute that for each row and delete more than the limit.
 _PURGE = """
 DELETE FROM platform.functions_run
  WHERE id = ANY (ARRAY (SELECT id FROM platform.functions_run
                      WHERE id < %(oldest)s AND phase = 'ended' AND ended_at < now() - %(age)s
                      ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED))
 """
-# In leaps from one environment with visits to the next, by the index `run_visit`. The environment is asked for by
-# BETWEEN, since no other index has that order.
+# A skip scan over the environments in the index `run_visit`. BETWEEN on the environment makes the planner use this
+# index: no other has that order.
 _OVER_LIMIT = """
 WITH RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE caller_kind = 'anonymous' ORDER BY environment_id LIMIT 1)
@@ -58,7 +58,7 @@ DELETE FROM platform.functions_run
 
 
 def purge(using: str, *, older_than: timedelta = RETENTION) -> int:
-    """Forget ended runs that are older. Returns how many."""
+    """Delete ended runs that are older than `older_than`. Returns how many."""
     oldest = ids.earliest("run", datetime.now(UTC) - older_than)
     return _in_batches(using, _PURGE, {"oldest": oldest, "age": older_than})
 
@@ -74,7 +74,7 @@ def purge_anonymous_runs(using: str, *, but: int = MAX_ANONYMOUS_RUNS) -> int:
     )
 
 
-# In leaps from one environment to the next, by the index `run_weighed`: an entry for each UNIT of history is read.
+# A skip scan over the environments in the index `run_weighed`, which has one entry per UNIT of history.
 _WEIGHED = """
 WITH RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE weight IS NOT NULL
@@ -124,7 +124,7 @@ def shorten(using: str) -> int:
 
 
 def level(weights: list[int], budget: int) -> int:
-    """What each may keep at most so that all together have no more than the budget."""
+    """The common maximum of each history so that their sum fits the budget."""
     left = budget
     for position, weight in enumerate(sorted(weights)):
         share = left // (len(weights) - position)
@@ -135,7 +135,7 @@ def level(weights: list[int], budget: int) -> int:
 
 
 def shortened_at(function: Function) -> datetime | None:
-    """Where the function's history begins, if runs went from it that are no seven days old."""
+    """The start of the function's history if runs of the last seven days were deleted, else None."""
     since = function.runs_since
     return since if since is not None and since > datetime.now(UTC) - RETENTION else None
 
@@ -146,7 +146,8 @@ def _shorten(using: str, environment_id: str, function_id: str, most: int) -> in
         found = cursor.fetchone()
     if found is None:
         return 0
-    # Said first: cut off in between the batches, the next look may find that enough has gone, and would not say it.
+    # Recorded first: if interrupted between batches, the next check may find that enough was deleted, and not record
+    # it.
     Function.objects.using(using).filter(pk=function_id).update(runs_since=found[0])
     gone = _in_batches(using, _SHORTEN, {"function_id": function_id, "until": found[0]})
     logger.warning(

@@ -10,10 +10,11 @@ from typing import Final
 UNIT: Final = 2**20
 """Bytes."""
 ROW: Final = 1024
-"""Bytes of a run without its texts, and of its entries in indexes."""
+"""Bytes of a run without its texts, including its index entries."""
 
 
 def sampled_size(size: str, caller_kind: str) -> str:
-    """What goes into `weight` of a run that ends with texts of so many bytes. Both are SQL, worked out repeatedly."""
+    """The `weight` of a run that ends with texts of `size` bytes, as SQL. The expression `size` is evaluated
+    repeatedly."""
     whole = f"({ROW} + {size})"
     return f"CASE WHEN {caller_kind} <> 'anonymous' AND random() * {UNIT} < {whole} THEN greatest({whole}, {UNIT}) END"

@@ -21,13 +21,13 @@ from platform_site.postgres.libpq import Row
 Values = Sequence[bytes | None]
 
 MOST: Final = 16
-"""In one trip: what is read of each is held in memory until all are there."""
+"""Per round trip. All results are held in memory until the last one arrives."""
 _DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
-# Any committed record does: a commit that waits for the disk waits for all that came before it in the log.
+# Any record will do: a commit that waits for the disk also waits for all earlier records of the log.
 
 
 def make_durable(using: str) -> None:
-    """Return when everything that was committed before is on disk."""
+    """Return when all earlier commits are on disk."""
     prepared.run(using, _DURABLE, [])
 
 
@@ -48,7 +48,7 @@ class StatementBatcher:
 
     def run(self, using: str, values: Values) -> list[Row]:
         """As `platform_site.postgres.prepared.run`, without the last two values and the last column. In a transaction
-        it goes alone, as a part of it."""
+        the statement is sent alone, as a part of it."""
         # A request on the loop is in no transaction, and borrows a connection only to lead.
         if loop_requests.current() is None and connections[using].in_atomic_block:
             return _rows_of(b"", prepared.run(using, self.sql, [*values, b"f", b""]))
@@ -68,7 +68,8 @@ class StatementBatcher:
         return mine.outcome
 
     def _lead(self, using: str, line: "_Queue", batch: list["_Ticket"]) -> None:
-        """Go for all of the batch, by the leader's connection, and give the line to the first who came meanwhile."""
+        """Send the whole batch over the leader's connection, and make the first call that arrived meanwhile the next
+        leader."""
         try:
             outcomes = self._outcomes(connections[using], batch)
         except BaseException as error:  # of the connection, or a bug: no thread may wait for ever
@@ -122,7 +123,7 @@ _Outcome = list[Row] | BaseException
 
 
 def _everybodys(error: BaseException) -> DatabaseError:
-    """The leader's error for one who came along: each thread raises its own, with PostgreSQL's as the cause."""
+    """The leader's error for another call of the batch: each thread raises its own, with PostgreSQL's as the cause."""
     made = OperationalError(*error.args)
     made.__cause__ = error.__cause__ if isinstance(error, DatabaseError) else error
     return made
@@ -135,7 +136,8 @@ class _Queue:
 
 
 class _Ticket:
-    """One call's values and what came of them. Its gate opens when there is an outcome, or when it is to lead."""
+    """One call's values and their outcome. The gate opens when there is an outcome, or when this call becomes the
+    leader."""
 
     __slots__ = ("gate", "outcome", "batch", "values")
 
@@ -150,7 +152,7 @@ _all: Final[weakref.WeakSet[StatementBatcher]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """The child has none of its parent's threads, and must not wait for one of them to come back."""
+    """After a fork: the child has none of the parent's threads, so it must not wait for them."""
     for each in _all:
         each._forget()
 
