@@ -116,12 +116,12 @@ def test_a_schedule_is_set_kept_changed_and_taken_away(tracker: Tracker, place: 
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("60 * * * *", '"60" is no minute'),
+        ("60 * * * *", '"60" is not a valid minute'),
         ("* * * * * *", '"*" is a sixth field'),
         ("0 0 30 2 *", "never comes"),
         ("", None),
         ("0," * 5_000 + "0 * * * *", "at most 200"),
-        ("٣ * * * *", "is no minute"),
+        ("٣ * * * *", "is not a valid minute"),
         ("CRON_TZ=Europe/Berlin 0 9 * * *", "is a time zone, and schedule times are UTC."),
         ("0 9 * * * Europe/Berlin", "is a time zone, and schedule times are UTC."),
         ("TZ=UTC @daily", "is a time zone, and schedule times are UTC."),
