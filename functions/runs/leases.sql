@@ -30,7 +30,7 @@ WITH lost AS (
     UPDATE platform.functions_run r
        SET status = 'failed', phase = 'ended', slot = NULL, ended_at = now(), claimed_until = NULL,
            {end_without_outcome},
-           -- The service may have stood still for longer than the 24 days that the column holds.
+           -- The service may have been down for longer than the 24 days that the column can hold.
            duration_ms = least(extract(epoch FROM now() - r.started_at) * 1000, 2147483647),
            error = CASE WHEN lost.is_cancelled
                         THEN '{"name": "Cancelled", "reason": "cancelled", "message": "the run was cancelled"}'
@@ -44,6 +44,6 @@ SELECT (SELECT count(*) FROM again), (SELECT count(*) FROM failed), (SELECT coun
 -- name: repair_future_times
 UPDATE platform.functions_run
    SET claimed_until = now() + CASE WHEN phase = 'executing' THEN %(lease)s ELSE interval '0' END
-  -- Spelled so that each half has its partial index: the history is not read.
+  -- Written so that each half uses its partial index and the history is not read.
  WHERE phase = 'executing' AND claimed_until > now() + %(longest)s
     OR phase = 'queued' AND claimed_until > now() + %(longest)s

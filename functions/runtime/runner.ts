@@ -1,13 +1,13 @@
 /**
- * The program inside the walls. It loads one version of one function and calls it, one call at a time, as told by frames on
- * stdin; answers go out as frames on stdout. Calls that are sent while another one runs wait here, in their order. A frame
- * is a 4-byte little-endian length and that many bytes of JSON.
+ * The program inside the sandbox. It loads one version of one function and runs one call at a time, as requested by frames
+ * on stdin; results are frames on stdout. Calls that arrive while another one runs are queued. A frame is a 4-byte
+ * little-endian length and that many bytes of JSON.
  *
- * Everything the channel needs is taken before the tenant's code is loaded, so code that patches globals breaks itself and
- * nothing else. Every frame of a call carries the call's random tag, which that code is not shown: frames are assembled as
- * text, never through an object whose prototype it could reach. No limit rests on this program: the host counts and measures
- * for itself. What the code asks of the outside goes over the same channel and is decided by the host, as the caller of this
- * call; a `ctx` kept from an earlier call is dead.
+ * References to all built-ins that the channel needs are saved before the tenant's code is loaded, so code that patches
+ * globals only breaks itself. Every frame of a call carries its random tag, which the code cannot read: frames are assembled
+ * as text, never through an object whose prototype the code could reach. No limit relies on this program: the host counts
+ * and measures itself. Requests of the code use the same channel, and the host decides them with the permissions of the
+ * call's caller; a `ctx` kept from an earlier call has no effect.
  *
  * In:   {t:"load", source, ahead, required} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
  * Out:  {t:"ready"} · {t:"loaded"} · {t:"unloadable", error} · {t:"log", tag, level, text} · {t:"call", tag, n, op, args}
@@ -65,7 +65,7 @@ const btoa64 = globalThis.btoa;
 const queue = globalThis.queueMicrotask;
 const clearTimer = globalThis.clearTimeout;
 const now = performance.now.bind(performance) as () => number;
-/** V8 carries it along promises, timers, events and streams: which call the code that runs now comes from. */
+/** The call to which the running code belongs. V8 propagates it through promises, timers, events and streams. */
 const { AsyncVariable, setAsyncContext } = (Deno as any)[(Deno as any).internal].core;
 const origin = new AsyncVariable();
 const enterCall = origin.enter.bind(origin) as (tag: string) => unknown;
@@ -79,7 +79,7 @@ const UNHANDLED_WARNING_MS = 1000;
 const SIGNAL_GRACE_MS = 50;
 
 // ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-/** Pieces of a buffer are views of our own making: `subarray` would ask the prototype for their kind, which is the code's. */
+/** Views of a buffer are constructed directly: `subarray` would read the constructor from the prototype, which the code may have patched. */
 function send(text: string): void {
   const body = encode(encoder, text) as Uint8Array;
   const length = lengthOf(body) as number;
@@ -93,12 +93,12 @@ function send(text: string): void {
   for (let sent = writeSync(frame); sent < length + 4;) sent += writeSync(new Bytes(buffer, sent));
 }
 
-/** What was read and not yet asked for: most frames come whole, so one read is enough for each. */
+/** Bytes read ahead: most frames arrive whole, so one read is enough for each. */
 const aheadBuffer = new NativeBuffer(65536);
 const ahead = readable(aheadBuffer, 0);
 let from = 0, until = 0;
 
-/** Deno's `read` asks what it fills for its length: answered by the view itself, not by its prototype. */
+/** Deno's `read` reads the length of its buffer: an own property, not the prototype's. */
 function readable(buffer: ArrayBuffer, offset: number): Uint8Array {
   const bytes = new Bytes(buffer, offset);
   return defineProperty(bytes, "length", { value: lengthOf(bytes) });
@@ -108,7 +108,7 @@ function fill(buffer: ArrayBuffer, length: number): void {
   const into = new Bytes(buffer);
   for (let got = 0; got < length;) {
     if (from === until) {
-      const direct = length - got >= 65536; // the middle of a large frame goes where it belongs at once
+      const direct = length - got >= 65536; // a large frame is read directly into its buffer
       const more = readSync(direct ? readable(buffer, got) : ahead);
       if (more === null) exit(0); // the parent is gone
       else if (direct) {
@@ -122,7 +122,7 @@ function fill(buffer: ArrayBuffer, length: number): void {
   }
 }
 
-/** Until there is something to receive. The code of the call goes on meanwhile. */
+/** Waits for input. The code of the call continues meanwhile. */
 async function arrival(): Promise<void> {
   if (from !== until) return;
   const more = await read(ahead);
@@ -130,7 +130,7 @@ async function arrival(): Promise<void> {
   else from = 0, until = more;
 }
 
-/** The next frame's JSON. It blocks, which costs a fraction of an asynchronous read; between two calls nothing is to run. */
+/** The next frame's JSON. It blocks, which is much cheaper than an asynchronous read; nothing may run between two calls. */
 function receive(): string {
   fill(headBuffer, 4);
   const length = head[0] | (head[1] << 8) | (head[2] << 16) | (head[3] << 24);
@@ -151,18 +151,18 @@ function parse(json: string): any {
   return parsed;
 }
 
-// ── what a call leaves behind is cleared when it ends ───────────────────────────────────────────────────────────────
+// ── state of a call, cleared when it ends ───────────────────────────────────────────────────────────────
 let tag: string | null = null;
 let lines = 0;
-/** Of the call: how many there are, were sent, were answered. */
+/** Requests of the call: how many were made, sent, answered. */
 let questions = 0, sent = 0, answered = 0;
 let asked = new NativeMap<number, { text: string; resolve: (value: unknown) => void; reject: (error: unknown) => void; refusal: Error }>();
 let allSent: (() => void) | null = null;
-/** Lets the main loop go on, which waits for the end of the call or for its next question. */
+/** Wakes the main loop, which waits for the end of the call or for its next request. */
 let goOn: (() => void) | null = null;
 const timers: number[] = [];
 let failCall: ((error: unknown) => void) | null = null;
-/** Rejected promises of this call that nobody has handled so far. */
+/** Rejected promises of this call that are not handled so far. */
 let unhandled = new NativeMap<Promise<unknown>, { reason: unknown }>();
 
 function describe(error: unknown): { name: string; message: string; stack: string | null } {
@@ -177,7 +177,7 @@ function describe(error: unknown): { name: string; message: string; stack: strin
   }
 }
 
-/** An error with what it was caused by, and what it stands for where it is several. */
+/** An error with its cause, and the errors of an AggregateError. */
 function stackOf(error: unknown, depth: number): string {
   if (!(error instanceof NativeError)) return text(typeof error === "string" ? error : inspect(error), 1000);
   let told = text(cleaned(NativeString(error.stack)), 4000);
@@ -188,7 +188,7 @@ function stackOf(error: unknown, depth: number): string {
   return told;
 }
 
-/** Which columns or parameters were refused, where the error is an answer of `ctx.rows` that nobody caught. */
+/** The refused columns or parameters, if the error is an uncaught one of `ctx.rows`. */
 function refused(error: any): string {
   let told = "";
   try {
@@ -200,7 +200,7 @@ function refused(error: any): string {
   return told;
 }
 
-/** As JSON, string by string: an object would be written by a `toJSON` that the code may have hung into its prototype. */
+/** As JSON, string by string: for an object, a `toJSON` that the code may have put on a prototype would be called. */
 function errorText(error: { name: string; message: string; stack: string | null }): string {
   return '{"name":' + stringify(error.name) + ',"message":' + stringify(error.message) + ',"stack":' + stringify(error.stack) + "}";
 }
@@ -209,7 +209,7 @@ function text(value: unknown, longest: number): string {
   return slice(typeof value === "string" ? value : NativeString(value), 0, longest);
 }
 
-/** The tenant's module arrives as a data: URL of many kilobytes; in a stack it reads `function.ts`, and the runner not at all. */
+/** The tenant's module arrives as a data: URL of many kilobytes; in a stack it appears as `function.ts`; lines of the runner are left out. */
 const replace = uncurry(String.prototype.replace);
 const includes = uncurry(String.prototype.includes);
 const MODULE_URL = /data:application\/typescript[^\s:)"]*(:?)/g;
@@ -219,7 +219,7 @@ function cleaned(stack: string): string {
   return replace(replace(stack, MODULE_URL, "function.ts$1"), OWN_FRAMES, "");
 }
 
-/** With the values in their places where the first part is a format (`%s`, `%d`, …), as consoles do. */
+/** Formats values as consoles do, if the first one is a format string (`%s`, `%d`, …). */
 function formatted(parts: unknown[]): unknown[] {
   const format = parts[0];
   if (typeof format !== "string" || parts.length === 1 || !includes(format, "%")) return parts;
@@ -241,7 +241,7 @@ function formatted(parts: unknown[]): unknown[] {
   return told;
 }
 
-/** Of an earlier call's code, and of what the module began as it was loaded, nothing: the log is for whoever called. */
+/** Ignores code of earlier calls and of the module's top level, since the log is shown to the caller. */
 function log(level: string, parts: unknown[]): void {
   if (tag === null || callOfCode() !== tag || lines > MAX_LOG_LINES) return;
   lines += 1;
@@ -262,7 +262,7 @@ function log(level: string, parts: unknown[]): void {
 }
 
 function ask(mine: string, op: string, args: unknown): Promise<any> {
-  const refusal = new NativeError(); // with the line of the question: the answer comes to a loop of ours
+  const refusal = new NativeError(); // created here for its stack: the reply arrives in our own loop
   return new NativePromise((resolve, reject) => {
     if (tag !== mine) {
       reject(new NativeError("this ctx belongs to a call that has ended"));
@@ -282,7 +282,7 @@ function ask(mine: string, op: string, args: unknown): Promise<any> {
   });
 }
 
-/** No more than the host takes in while it waits for us to read: a burst of megabytes would leave both sides writing. */
+/** At most what the host reads while its own write blocks: with a larger burst both sides would block on writing. */
 function sendQuestions(): void {
   while (sent < questions && sent - answered < MAX_ASKED) send(mapGet(asked, ++sent)!.text);
   goOn?.();
@@ -292,7 +292,7 @@ function sendQuestions(): void {
   }
 }
 
-/** Give a question its answer, or the refusal as the error that was made where it was asked. */
+/** Settle a request with its reply, or with the error that was created where the request was made. */
 function settle(reply: any): void {
   const waiting = mapGet(asked, reply.n);
   if (!waiting) return;
@@ -315,12 +315,12 @@ function bytesToBase64(bytes: Uint8Array): string {
   const length = lengthOf(bytes) as number;
   if (length > MAX_FETCH_BODY) throw coded(new NativeRangeError("the body has more than 1 MB"), "payload_too_large");
   let binary = "";
-  // Piece by piece: character by character a megabyte becomes a rope of a million knots.
+  // In chunks: character by character, a megabyte would become a rope of a million nodes.
   for (let i = 0; i < length; i += 8192) binary += fromCharCodes(null, subarray(bytes, i, i + 8192));
   return btoa64(binary);
 }
 
-/** A body as `fetch` sends it, with the type that it brings along. What has to be read piece by piece is awaited. */
+/** A body as `fetch` sends it, with its default content type. Streams are awaited. */
 function bytesOf(body: unknown): { bytes: Uint8Array; type: string | null } | Promise<{ bytes: Uint8Array; type: string | null }> {
   if (body instanceof NativeBuffer) return { bytes: new Bytes(body), type: null };
   if (isView(body)) return { bytes: new Bytes(body.buffer as ArrayBuffer, body.byteOffset, body.byteLength), type: null };
@@ -333,7 +333,7 @@ function bytesOf(body: unknown): { bytes: Uint8Array; type: string | null } | Pr
   return { bytes: encode(encoder, NativeString(body)), type };
 }
 
-/** Rejects as soon as the signal does. The host is told the time of one that `AbortSignal.timeout` made, and ends by it. */
+/** Rejects as soon as the signal aborts. The host receives the time of an `AbortSignal.timeout` as its own timeout. */
 function unlessAborted<T>(signal: AbortSignal | null | undefined, work: Promise<T>): Promise<T> {
   if (!signal) return work;
   return new NativePromise((resolve, reject) => {
@@ -346,7 +346,7 @@ function coded(error: Error, code: string): Error {
   return defineProperty(error, "code", { value: code, enumerable: true });
 }
 
-/** What the code knows as `ctx.fetch`, like the `fetch` of browsers: asked of the host, which knows where it may lead. */
+/** `ctx.fetch`, like the `fetch` of browsers: the host makes the request, to allowed hosts only. */
 function fetchOf(mine: string) {
   const fetch = async (address: string | URL | Request, init: any = {}): Promise<Response> => {
     if (address instanceof NativeRequest) {
@@ -395,8 +395,8 @@ function contextOf(mine: string, run: any): unknown {
   return freeze({ rows, fetch: fetchOf(mine), runId: run.run_id, caller: freeze(run.caller), secrets: freeze(run.secrets) });
 }
 
-// ── the world that the tenant's code sees ───────────────────────────────────────────────────────────────────────────
-/** By these Deno calls its own operations, with the object that holds all of them: whoever replaced one would be given it. */
+// ── globals of the tenant's code ───────────────────────────────────────────────────────────────────────────
+/** Deno calls its own operations by these, with the object that holds all of them: code that replaced one would get that object. */
 function keepCallAndApply(): void {
   const { prototype } = Function as any;
   for (const name of ["call", "apply"]) {
@@ -408,14 +408,14 @@ function keepCallAndApply(): void {
   }
 }
 
-/** Everything that a console prints goes into the log of the run. */
+/** All console output goes to the log of the run. */
 function prepareConsole(): void {
   const console = globalThis.console as any;
   for (const [name, level] of [["log", "info"], ["info", "info"], ["debug", "debug"], ["warn", "warning"], ["error", "error"], ["trace", "debug"]]) {
     console[name] = (...parts: unknown[]) => log(level, parts);
   }
   for (const name of ["dir", "dirxml", "table", "group", "groupCollapsed"]) console[name] = (...parts: unknown[]) => log("info", parts);
-  // Deno's own print these past the other methods, some on stdout, which is the channel.
+  // Deno's own versions do not use the other methods; some print to stdout, which is the channel.
   const counts = new NativeMap<string, number>(), begun = new NativeMap<string, number>();
   console.count = (label: unknown = "default") => {
     const name = NativeString(label), times = (mapGet(counts, name) ?? 0) + 1;
@@ -439,13 +439,13 @@ function prepareConsole(): void {
   console.clear = () => {};
 }
 
-/** Timers end with the call that began them. */
+/** Timers end with the call that started them. */
 function prepareTimers(): void {
   for (const name of ["setTimeout", "setInterval"] as const) {
     const start = timerStart[name] as any;
     (globalThis as any)[name] = (...args: unknown[]) => {
       const by = callOfCode();
-      if (by !== undefined && by !== tag) return 0; // its call has ended, and with it its timers
+      if (by !== undefined && by !== tag) return 0; // its call has ended
       const id = start(...args);
       timers[timers.length] = id;
       return id;
@@ -464,7 +464,7 @@ function prepareWorld(): void {
     setDeadline(deadlines, signal, now() + ms);
     return signal;
   };
-  // Storage, workers and prompts outlive or escape a call; what they are for is done by ctx.
+  // Storage, workers and prompts would outlive or bypass a call; ctx replaces them.
   for (const name of ["Worker", "localStorage", "sessionStorage", "caches", "prompt", "alert", "confirm", "BroadcastChannel", "WebSocket", "EventSource", "close"]) {
     defineProperty(globalThis, name, { value: undefined, writable: true, configurable: true });
   }
@@ -484,7 +484,7 @@ addEventListener("unhandledrejection", (event) => {
   const warn = () => {
     if (mapGet(unhandled, promise)) log("warning", ["A promise was rejected and is not handled yet: " + describe(reason).message]);
   };
-  timers[timers.length] = startTimer(warn, UNHANDLED_WARNING_MS); // a call that never ends has this in its log
+  timers[timers.length] = startTimer(warn, UNHANDLED_WARNING_MS); // also logged if the call never ends
 });
 addEventListener("rejectionhandled", (event) => void mapDelete(unhandled, (event as PromiseRejectionEvent).promise));
 addEventListener("error", (event) => {
@@ -492,7 +492,7 @@ addEventListener("error", (event) => {
   if (failCall && callOfCode() === tag) failCall((event as ErrorEvent).error);
 });
 
-/** What gives its items one by one, and would be `{}` as JSON. */
+/** An iterator, which would be `{}` as JSON. */
 function isStream(output: any): boolean {
   if (typeof output !== "object" || output === null || isArray(output) || typeof output.toJSON === "function") return false;
   return typeof output[asyncIterator] === "function" || typeof output[iterator] === "function" && typeof output.next === "function";
@@ -533,7 +533,7 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
   } catch (error) {
     answer = '{"t":"failed","tag":"' + mine + '","reason":"user_error","error":' + errorText(describe(error)) + "}";
   }
-  // What was asked and not waited for is answered before the call is over.
+  // Requests that the code did not await are completed before the call ends.
   if (sent < questions) await new NativePromise<void>((resolve) => { allSent = resolve; });
   tag = null;
   failCall = null;
@@ -544,11 +544,11 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
 }
 
 /**
- * Load modules of Node's that need all of Deno to come up, and take away what they brought: their `process` is no export of
- * theirs, but it is an EventEmitter, and what patches that class may be handed it.
+ * Load Node modules that need all of Deno to initialize, and remove their `process`: they do not export it, but it is an
+ * EventEmitter, so code that patches that class could obtain it.
  */
 async function loadAhead(names: string[]): Promise<void> {
-  const node = "node:"; // a literal import would be looked up before the first line of this program
+  const node = "node:"; // a literal import would be loaded before the first line of this program
   for (const name of names) await import(node + name);
   const { default: theirs } = await import(node + "process");
   const { prototype: emitter } = (await import(node + "events")).default;
@@ -560,7 +560,7 @@ async function loadAhead(names: string[]): Promise<void> {
 }
 const NEEDED_OF_PROCESS = new Set<PropertyKey>(["nextTick", "constructor", "_events", "_eventsCount", "_maxListeners", "versions"]);
 
-/** The `require` that bundles call which were made of CommonJS. */
+/** The `require` for bundles of CommonJS modules. */
 async function defineRequire(names: string[]): Promise<void> {
   const node = "node:";
   const found = new NativeMap<string, unknown>();
@@ -573,17 +573,17 @@ async function defineRequire(names: string[]): Promise<void> {
   };
 }
 
-/** What libraries and Node's own modules ask of `process` in passing. */
+/** The parts of `process` that libraries and Node's own modules commonly read. */
 function emptyProcess() {
   const nextTick = (work: (...args: unknown[]) => void, ...args: unknown[]) => queue(() => work(...args));
   return { env: {}, nextTick, cwd: () => "/", emitWarning: () => {} };
 }
 
-/** A list of our own making: what is put into an array may be seen by the code, by what it has set on its prototype. */
+/** A private list: setters on the array prototype would let the code see the items of an array. */
 interface Waiting { frame: any; behind: Waiting | null }
 
 async function main(): Promise<void> {
-  // While a call waits for what never comes, nothing else keeps Deno from ending: its time is the host's to measure.
+  // Keeps Deno running while a call waits for something that never happens: the host ends it by the timeout.
   startTimer(() => {}, 2 ** 31 - 1);
   send('{"t":"ready"}');
   let handler: any = null;
@@ -615,7 +615,7 @@ async function main(): Promise<void> {
       else last!.behind = waiting;
       last = waiting;
     } else if (frame.t === "run") {
-      void run(frame, handler); // not awaited: replies to its questions arrive on this same loop
+      void run(frame, handler); // not awaited: replies to its requests arrive in this loop
     } else if (frame.t === "reply" && frame.tag === tag) {
       settle(frame);
     }

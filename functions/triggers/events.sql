@@ -5,7 +5,7 @@ SELECT environment_id, function_id, event_id, sequence
     ON CONFLICT DO NOTHING
 
 -- name: reached
--- In leaps from one environment to the next, whatever waits in each.
+-- A skip scan from one environment to the next, so that no backlog is scanned.
 RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_pendingevent ORDER BY environment_id LIMIT 1)
     UNION ALL

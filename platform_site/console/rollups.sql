@@ -36,7 +36,7 @@ SELECT now(),
                                  WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
                                  LIMIT %(most)s) AS each
                  LIMIT %(most)s) AS queued),
-       -- Those that are next, of the crowd (`functions.runs.queue`) and of all others.
+       -- Those that are next, of anonymous callers and events (`functions.runs.queue`) and of all others.
        (SELECT min(next.created_at)
           FROM waiting CROSS JOIN (VALUES (true), (false)) AS those (are_crowd),
                LATERAL (SELECT r.created_at FROM platform.functions_run r

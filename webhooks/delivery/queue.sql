@@ -27,8 +27,8 @@ SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks
 (SELECT sequence FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
 
 -- name: next_of_rows
--- Of a webhook in the order of rows the first event of each row that has something due for longest. Often that is
--- not what is due itself: one that is tried again is due later than those that wait behind it, or is not due yet.
+-- For webhooks with ordering by row: the first pending event of each row that has a due delivery. That event itself
+-- may not be due yet: a retry is due later than the deliveries that wait behind it.
 SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.host_limit
   FROM open_webhooks, LATERAL (
        SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
@@ -45,8 +45,8 @@ SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks
                UNION ALL
               SELECT one.* FROM platform.webhooks_delivery one WHERE one.id = due_rows.alone) AS d
         WHERE d.status = 'pending' AND d.next_attempt_at <= now() AND {unclaimed}
-          -- Relays go by the sequence, so it is rare that one before it is not relayed, of whatever row; only then
-          -- are the events of its own row read, which may be a hundred thousand.
+          -- Relays work in the order of the sequence, so an earlier event of any row is rarely unrelayed. Only then
+          -- the events of this row are read, which may be a hundred thousand.
           AND (d.sequence < coalesce({first_unrelayed}, d.sequence + 1) OR NOT EXISTS (
               SELECT 1 FROM platform.rows_outboxevent unrelayed
                WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
@@ -64,8 +64,8 @@ SELECT id, webhook_id FROM (
  WHERE size_so_far - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s
 
 -- name: state
--- Their webhooks, as they are by now. Whoever switches one at this moment is not waited for, and whoever will waits
--- until this claim is made.
+-- The current state of their webhooks. Webhooks that are being changed are skipped; later changes wait for this
+-- claim.
 SELECT w.id, w.host, w.url, w.sealed_secret,
        w.sealed_previous_secret, w.previous_secret_until
   FROM platform.webhooks_webhook w
@@ -73,8 +73,8 @@ SELECT w.id, w.host, w.url, w.sealed_secret,
    FOR KEY SHARE OF w SKIP LOCKED
 
 -- name: locked
--- Those of them that no other worker was quicker to take. Spelled so that no partial index of what is pending
--- offers itself: without statistics the planner would take one, and read the whole backlog to find these few.
+-- Those of them that no other worker has locked. Written so that no partial index of pending deliveries fits: without
+-- statistics the planner would use one and read the whole backlog.
 SELECT d.id FROM platform.webhooks_delivery d
  WHERE d.id = ANY (ARRAY (SELECT chosen.id FROM chosen JOIN standing ON standing.id = chosen.webhook_id))
    AND coalesce(d.status, '') = 'pending' AND {unclaimed}
@@ -90,14 +90,14 @@ locked AS ({locked})
 UPDATE platform.webhooks_delivery d
    SET claimed_until = now() + %(lease)s, attempts = d.attempts + 1
   FROM standing w
- -- Spelled so that only the identifiers lead to the deliveries, never the index of a webhook's whole history.
+ -- Written so that deliveries are only found by id, never by the index of a webhook's whole history.
  WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = coalesce(d.webhook_id, '')
 RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.environment_id, w.host, w.url, d.event_id,
           d.event_type, d.depth, d.body, w.sealed_secret, w.sealed_previous_secret, w.previous_secret_until,
           clock_timestamp()
 
 -- name: longest_wait
--- Since when the oldest event waits for a relay, and of each webhook the first delivery for a worker.
+-- The times since which the oldest event waits for a relay, and the first delivery of each webhook for a worker.
 WITH RECURSIVE {of_each_webhook}
 SELECT max(now() - waiting.since)
   FROM ((SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
@@ -122,8 +122,8 @@ SELECT * FROM jsonb_to_recordset(%(results)s::jsonb) AS r (
        gone boolean)
 
 -- name: attempted
--- Locked in one order, so that two workers that record side by side never wait for each other in a circle; and those
--- of a lost claim, too, so that nobody deletes a delivery while its attempt is written.
+-- Locked in a fixed order, so that concurrent workers never deadlock. Deliveries of a lost claim are locked too, so
+-- that none is deleted while its attempt is recorded.
 SELECT d.id, d.status, d.attempts FROM platform.webhooks_delivery d
  WHERE d.id = ANY (%(ids)s) ORDER BY d.id FOR NO KEY UPDATE OF d
 
@@ -143,8 +143,8 @@ SELECT d.id, d.status, d.attempts FROM platform.webhooks_delivery d
     WHERE d.id = ANY (%(ids)s) AND d.id = attempted.id AND attempted.id = r.delivery_id
       AND attempted.status = 'pending' AND w.id = d.webhook_id
       AND (attempted.attempts = r.attempt
-           -- Late, but the receiver has it: what the attempt of another worker comes to is of no matter any more. Not
-           -- where that was asked for (a redelivery), nor where the row's next event would overtake that attempt.
+           -- Late, but delivered: the outcome of another worker's attempt no longer matters. Except for a requested
+           -- redelivery, and where the next event of the row would overtake that attempt.
            OR r.status = 'delivered' AND r.attempt > d.schedule_from
               AND (w.ordering = 'none' OR d.subject IS NULL OR coalesce(d.claimed_until < now(), true)))
 RETURNING d.id
@@ -165,7 +165,7 @@ history AS ({history})
 SELECT count(*) FROM outcomes
 
 -- name: health
--- When a webhook's row of failures begins and ends; and which of them are to be disabled.
+-- The start and end of each webhook's series of failures, and the webhooks to be disabled.
 WITH health AS (
     SELECT * FROM unnest(%(webhooks)s::text[], %(succeeded)s::bool[], %(gone)s::bool[])
            AS h (webhook_id, succeeded, gone)

@@ -16,8 +16,8 @@ SELECT enabled, drop_before, recover_from, recover_until FROM platform.webhooks_
  WHERE id = %(webhook)s AND deleted_at IS NULL FOR KEY SHARE SKIP LOCKED
 
 -- name: hold
--- In all of these the deliveries are found through the partial index that the order asks for, and changed by their ids
--- alone: without statistics the planner would take the index of a webhook's whole history.
+-- All of these find deliveries by the partial index that has the order, and update them by id only: without
+-- statistics the planner would use the index of a webhook's whole history.
 WITH found AS (
     SELECT d.id FROM platform.webhooks_delivery d
      WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND {unclaimed}
@@ -28,8 +28,8 @@ UPDATE platform.webhooks_delivery d
  WHERE d.id = ANY (ARRAY (SELECT id FROM found))
 
 -- name: positions
--- Due at once, but each a little later than the event before it, since claims go by that time. By how much is looked up
--- in an object: a join of a thousand with as many is planned badly without statistics, and reads the table with some.
+-- Due now, but each a little later than the previous event, because claims are ordered by that time. The offsets are
+-- looked up in a JSON object: the planner would choose a bad join for a thousand rows.
 SELECT jsonb_object_agg(id, later) AS of_each
   FROM (SELECT id, row_number() OVER (ORDER BY sequence DESC) AS later FROM to_be_sent) AS numbered
 
@@ -73,7 +73,7 @@ UPDATE platform.webhooks_delivery d SET status = 'dropped', outcome = 'dropped o
  WHERE d.id = ANY (ARRAY (SELECT id FROM locked))
 
 -- name: end_dropping
--- What another process is dropping at this moment is there still, should that process fail.
+-- Deliveries that another process is dropping count as present, because that process may fail.
 UPDATE platform.webhooks_webhook SET drop_before = NULL
  WHERE id = %(webhook)s AND NOT EXISTS ({to_be_dropped})
 

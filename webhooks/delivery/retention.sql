@@ -1,6 +1,6 @@
 -- name: expire
--- What was sent again is older than the wait: that began when it was last due. What an enabled webhook has is about to
--- be let go, however old.
+-- The waiting time starts when a delivery was last due, since a redelivery is older. Held deliveries of an enabled
+-- webhook are about to be released, however old.
 WITH RECURSIVE {holding}, expired AS (
     SELECT of_one.id
       FROM holding JOIN platform.webhooks_webhook w ON w.id = holding.webhook_id, LATERAL (
@@ -19,8 +19,8 @@ UPDATE platform.webhooks_delivery d SET status = 'dropped', outcome = 'held long
  WHERE d.id = ANY (ARRAY (SELECT id FROM locked))
 
 -- name: is_over
--- A page of the oldest, and of it what is over: what is not may lie there for months, and is passed once. The page has
--- no upper end: without statistics the planner expects little between two ids, and reads all there is.
+-- A page of the oldest rows, and the expired ones among them. The others may stay for months and are passed once. The
+-- page has no upper bound: without statistics the planner expects few rows between two ids, and would read all.
 d.status NOT IN ('pending', 'held') AND greatest(d.created_at, d.last_attempt_at) < now() - %(age)s
 
 -- name: purge_deliveries
