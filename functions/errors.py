@@ -22,9 +22,9 @@ class RunEnded(Conflict):
 class TooManyRuns(RateLimited):
     """All concurrency slots of the plan, or of anonymous callers, are taken."""
 
-    def __init__(self, limit: int, *, of_visitors: bool = False) -> None:
-        runs = "runs for publishable keys" if of_visitors else "runs"
-        shared = " Client networks share them." if of_visitors else ""
+    def __init__(self, limit: int, *, of_anonymous: bool = False) -> None:
+        runs = "runs for publishable keys" if of_anonymous else "runs"
+        shared = " Client networks share them." if of_anonymous else ""
         super().__init__(1, f"The plan allows {limit} {runs} at the same time.{shared}")
 
 

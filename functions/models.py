@@ -188,19 +188,19 @@ class Run(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["function", "-created_at", "-id"], name="run_of_function"),
-            # What is looked for most in a long history is rare in it: without this, 500,000 runs are walked for it. Of
-            # every run, since which are rare is each function's own: calls are, where thousands run on events. How it
-            # answers for a status alone, or for a trigger: `functions.runs.history`.
+            # The runs that are searched for most are rare in a long history: without this index a search would scan
+            # 500,000 runs. It covers all runs, since each function has other rare ones. `functions.runs.history`
+            # searches by status or trigger alone.
             models.Index(fields=["function", "trigger", "status", "-created_at", "-id"], name="run_by_how"),
-            # App users see their own runs alone: without this each page would walk over those of all others.
+            # App users only see their own runs: without this index each page would scan those of all others.
             models.Index(
                 fields=["function", "caller_id", "-created_at", "-id"],
                 condition=models.Q(caller_kind="user"),
                 name="run_of_user",
             ),
-            # Whose turn it is within an environment: `false` comes first, and no crowd's thousands are walked over. The
-            # only one of what is queued: beside one in another order the planner takes whichever has fewer pages, and
-            # sorts all that waits, as long as the statistics know of no queue.
+            # The order of the queue within an environment: `false` comes first, so runs of anonymous callers and events
+            # are not scanned. The only index of queued runs: with a second one in another order, the planner would take
+            # the smaller one and sort the whole queue while the statistics are old.
             models.Index(
                 "environment_id",
                 models.ExpressionWrapper(
@@ -215,14 +215,14 @@ class Run(models.Model):
             models.Index(
                 fields=["environment_id", "id"], condition=models.Q(caller_kind="anonymous"), name="run_visit"
             ),
-            # A sample, by which a history is found that has grown too large.
+            # The sample by which histories that exceed the plan are found.
             models.Index(
                 fields=["environment_id", "function", "id"],
                 include=["weight"],
                 condition=models.Q(weight__isnull=False),
                 name="run_weighed",
             ),
-            # For the console: what ended in the last minutes, and what a request led to.
+            # For the console: runs that ended in the last minutes, and the runs of a request.
             models.Index(fields=["ended_at"], condition=models.Q(ended_at__isnull=False), name="run_ended"),
             models.Index(fields=["request_id"], condition=models.Q(request_id__isnull=False), name="run_of_request"),
         ]

@@ -91,11 +91,11 @@ def queue_pending_events(using: str) -> None:
 @periodic_job_per_region(every=300)
 def repair_future_times(using: str) -> None:
     """After the clock of the region's PostgreSQL was set back."""
-    if mended := leases.repair_future_times(using):
-        logger.warning("region %s: the clock was set back: %s runs wait for it no longer", using, mended)
+    if repaired := leases.repair_future_times(using):
+        logger.warning("region %s: the clock was set back: %s runs wait for it no longer", using, repaired)
         dispatch.send_now(work.name, using)
-    if mended := schedules.repair_future_times(using):
-        logger.warning("region %s: the clock was set back: %s schedules wait for it no longer", using, mended)
+    if repaired := schedules.repair_future_times(using):
+        logger.warning("region %s: the clock was set back: %s schedules wait for it no longer", using, repaired)
 
 
 @periodic_job_per_region(every=300)

@@ -83,8 +83,8 @@ def end_cli_listeners(using: str) -> None:
 @periodic_job_per_region(every=300)
 def repair_delivery_times(using: str) -> None:
     """After the database clock was set back; `dispatch_due` finds what is due then."""
-    if mended := repair_future_times(using, lease=settings.WEBHOOK_LEASE):
-        logger.warning("region %s: the clock was set back: %s deliveries wait for it no longer", using, mended)
+    if repaired := repair_future_times(using, lease=settings.WEBHOOK_LEASE):
+        logger.warning("region %s: the clock was set back: %s deliveries wait for it no longer", using, repaired)
 
 
 @shared_task

@@ -71,7 +71,7 @@ class Admission:
     since: float = field(default_factory=time.monotonic)
     until: float = 0.0
     state: State = State.NEW
-    is_crowded_out: bool = False
+    is_refused: bool = False
     held_since: float = 0.0
     on_decision: Callable[[], None] | None = None
 
@@ -161,15 +161,15 @@ class ConcurrencyLimiter:
         with self._lock:
             self._is_closed = True
             for admission in self._waiting():
-                self._crowd_out(admission)
+                self._refuse(admission)
 
     # ── All of these are called with the lock held ──
 
     def _waiting(self) -> list[Admission]:
         return [admission for queues in self._queues.values() for queue in queues.values() for admission in queue]
 
-    def _crowd_out(self, admission: Admission) -> None:
-        admission.is_crowded_out = True
+    def _refuse(self, admission: Admission) -> None:
+        admission.is_refused = True
         self._decide(admission, State.OVER)
 
     def _most(self) -> tuple[int, int]:
@@ -224,7 +224,7 @@ class ConcurrencyLimiter:
     def _wait(self, admission: Admission, *, at_front: bool) -> None:
         now = time.monotonic()
         if now >= admission.until or self._is_closed:
-            admission.state, admission.is_crowded_out = State.OVER, self._is_closed
+            admission.state, admission.is_refused = State.OVER, self._is_closed
             return
         admission.state = State.WAITING
         queue = self._queues.setdefault(admission.environment_id, {}).setdefault(admission.caller, deque())
@@ -232,7 +232,7 @@ class ConcurrencyLimiter:
         self._weight += WEIGHT_EACH + admission.size
         self._let_in(now)
         while self._weight > MAX_WEIGHT:
-            self._crowd_out(self._heaviest())
+            self._refuse(self._heaviest())
         if self._queues and self._clock is None:
             self._clock = threading.Thread(target=self._watch, name="function-queue", daemon=True)
             self._clock.start()
@@ -349,7 +349,7 @@ def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], 
         if admission.state is State.WAITING:
             _wait(request, admission)
         if admission.state is State.OVER:
-            raise TooManyCalls(admission.until - admission.since, is_queue_full=admission.is_crowded_out)
+            raise TooManyCalls(admission.until - admission.since, is_queue_full=admission.is_refused)
 
 
 def _wait(request: HttpRequest, admission: Admission) -> None:

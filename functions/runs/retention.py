@@ -67,10 +67,10 @@ def purge_anonymous_runs(using: str, *, but: int = MAX_ANONYMOUS_RUNS) -> int:
     """Delete anonymous callers' ended runs except the newest `but` of each environment. Returns how many."""
     with by_index(using) as cursor:
         cursor.execute(_OVER_LIMIT, [but])
-        crowded = cursor.fetchall()
+        over_limit = cursor.fetchall()
     return sum(
         _in_batches(using, _PURGE_ANONYMOUS, {"environment_id": environment_id, "newest": newest})
-        for environment_id, newest in crowded
+        for environment_id, newest in over_limit
     )
 
 

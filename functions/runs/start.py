@@ -222,7 +222,7 @@ def start_run(
     delay = _admit_to_queue(new) if is_async else None
     row = _insert(new, _values(new, name, may_take, delay, theirs), limit, may_take)
     if row is None:
-        raise TooManyRuns(theirs, of_visitors=caller.kind == "anonymous")
+        raise TooManyRuns(theirs, of_anonymous=caller.kind == "anonymous")
     return _started(row, new)
 
 

@@ -51,7 +51,7 @@ cost one check."""
 AT_ONCE: Final = 4 * 2**20
 """Bytes of events that one transaction reads."""
 ROUNDS: Final = 25
-"""Maximum transactions of one environment per turn: pending events of deleted functions are removed by thousands,
+"""Maximum transactions of one environment per pass: pending events of deleted functions are removed by thousands,
 without delaying others."""
 MAX_INPUT_BYTES: Final = 8 * 2**20
 """Maximum bytes of an event, as for a delivery: an update has the row twice."""
@@ -182,7 +182,7 @@ def queue(using: str) -> int:
     queued = 0
     plans = _plans(waiting)
     costly = _costly[using]
-    turn = TimeBudget()
+    budget = TimeBudget()
     for environment_id in costly.one_of(plans):
         costly.discard(environment_id)
         with log_failures(f"events for functions of {environment_id}", using=using):
@@ -190,11 +190,11 @@ def queue(using: str) -> int:
             for _ in range(ROUNDS):
                 looked_at, made = _queue_some(environment_id, limits, using)
                 queued += made
-                turn.charge(environment_id)
-                if not looked_at or turn.has_had(environment_id):
+                budget.charge(environment_id)
+                if not looked_at or budget.has_had(environment_id):
                     break
-        turn.charge(environment_id)
-        if turn.has_had(environment_id):
+        budget.charge(environment_id)
+        if budget.has_had(environment_id):
             costly.add(environment_id)
     return queued
 
@@ -223,14 +223,14 @@ def _queue_some(environment_id: str, limits: PlanLimits, using: str, *, most: in
             # batch.
             return _queue_some(environment_id, limits, using, most=1)
         logger.exception("an event's run cannot be written", extra={"environment_id": environment_id})
-        return _queue(environment_id, limits, using, most=1, is_hopeless=True)
+        return _queue(environment_id, limits, using, most=1, is_unwritable=True)
 
 
 def _queue(
-    environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None, is_hopeless: bool = False
+    environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None, is_unwritable: bool = False
 ) -> tuple[int, int]:
     """One batch, in one transaction. Returns how many pending events are dealt with, and how many runs are queued for
-    it. `is_hopeless`: no input can be made of the event in it."""
+    it. `is_unwritable`: no input can be made of the event in it."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         # One worker at a time queues of an environment, so that runs are made in order; another has nothing to do.
         if not advisory_locks.try_lock(cursor, LockSpace.NAMED, f"pending-events:{environment_id}"):
@@ -250,29 +250,29 @@ def _queue(
         batch, events_of_batch = _read(pending, listening, using)
         if not batch:
             return 0, 0
-        fates: dict[str, _Decision] = {}
+        decisions: dict[str, _Decision] = {}
         payloads = Payloads(using)
-        turn = TimeBudget()
+        budget = TimeBudget()
         decided = []
         for each in batch:
-            if turn.is_over or turn.has_had(environment_id):
+            if budget.is_over or budget.has_had(environment_id):
                 break
             decided.append(each)
-            if each.event_id in events_of_batch and each.event_id not in fates:
+            if each.event_id in events_of_batch and each.event_id not in decisions:
                 event = events_of_batch[each.event_id]
-                fates[each.event_id] = _decide(event, payloads, is_hopeless=is_hopeless)
-                turn.charge(environment_id)
+                decisions[each.event_id] = _decide(event, payloads, is_unwritable=is_unwritable)
+                budget.charge(environment_id)
         listening = _listening(decided, environment_id, using, _FUNCTIONS_HELD)
         made: list[_NewRun] = []
         slots = anonymous_slots(limits.function_concurrency)
         for each in decided:
-            fate = fates.get(each.event_id)
-            if fate is None or fate.is_hidden or not _wants(listening, each, fate.type):
+            decision = decisions.get(each.event_id)
+            if decision is None or decision.is_hidden or not _wants(listening, each, decision.type):
                 continue
             version, _, caller_kind, caller_id = listening[each.function_id]
             made.append(_NewRun(
                 ids.new("run"), environment_id, each.function_id, version, each.event_id, caller_kind, caller_id, slots,
-                fate.request_id, fate.depth, fate.input, fate.error,
+                decision.request_id, decision.depth, decision.input, decision.error,
             ))  # fmt: skip
         queued, told = 0, False
         if made:
@@ -328,32 +328,32 @@ def _read(
     return batch, found | {event.event_id: event for event in known.filter(event_id__in=large).defer("data")}
 
 
-def _decide(event: OutboxEvent | None, payloads: Payloads, *, is_hopeless: bool) -> _Decision:
+def _decide(event: OutboxEvent | None, payloads: Payloads, *, is_unwritable: bool) -> _Decision:
     if event is None:
         return _Decision(error=_error("EventGone", "event_gone", "the event expired before the function could run"))
-    fate = _Decision(event.type, event.request_id, event.depth)
+    decision = _Decision(event.type, event.request_id, event.depth)
     if event.depth >= call_depth.MAX_DEPTH:
         message = f"not run, to prevent a loop: a chain of {event.depth} functions and webhooks led to the event"
-        return replace(fate, error=_error("Loop", "chain_cut", message))
+        return replace(decision, error=_error("Loop", "chain_cut", message))
     if "data" in event.get_deferred_fields():
         message = f"the event is larger than {MAX_INPUT_BYTES >> 20} MB, the limit for functions"
-        return replace(fate, error=_error("EventTooLarge", "event_too_large", message))
+        return replace(decision, error=_error("EventTooLarge", "event_too_large", message))
     try:
-        if is_hopeless:
+        if is_unwritable:
             raise ValueError("its run cannot be written")
-        return replace(fate, input=_input_of(event, payloads))
+        return replace(decision, input=_input_of(event, payloads))
     except Hidden:
-        return replace(fate, is_hidden=True)
+        return replace(decision, is_hidden=True)
     except TooCostly:
         message = "a rule would take too long on a row as large as this"
-        return replace(fate, error=_error("EventTooCostly", "event_too_costly", message))
+        return replace(decision, error=_error("EventTooCostly", "event_too_costly", message))
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:
         if lost_connection(error):
             raise
         logger.exception("no run can be made of an event", extra={"event_id": event.event_id})
-        return replace(fate, error=_error("PlatformError", "platform", "no input could be made of the event"))
+        return replace(decision, error=_error("PlatformError", "platform", "no input could be made of the event"))
 
 
 def _input_of(event: OutboxEvent, payloads: Payloads) -> str:

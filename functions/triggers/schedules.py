@@ -241,7 +241,7 @@ def repair_future_times(using: str) -> int:
     """Repair due times after the database clock was set back by hours. Returns how many. Reads all functions with a
     schedule."""
     now = clock.now(using)
-    mended = 0
+    repaired = 0
     waiting = Function.objects.using(using).filter(next_run_at__gt=now + _MIN_CLOCK_STEP).order_by("pk")
     for function_id, text, next_run_at in waiting.values_list("pk", "schedule", "next_run_at").iterator(BATCH):
         try:
@@ -250,5 +250,5 @@ def repair_future_times(using: str) -> int:
             continue
         if next_run_at is not None and schedule.next_after(now + _MIN_CLOCK_STEP) < next_run_at:
             same = Function.objects.using(using).filter(pk=function_id, next_run_at=next_run_at)
-            mended += same.update(next_run_at=schedule.next_after(now))
-    return mended
+            repaired += same.update(next_run_at=schedule.next_after(now))
+    return repaired

@@ -23,14 +23,14 @@ WITH page AS (
       FROM platform.webhooks_delivery d
      WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND d.next_attempt_at > %(after)s::timestamptz
      ORDER BY d.next_attempt_at FETCH FIRST (%(page)s) ROWS WITH TIES
-), mended AS (
+), repaired AS (
     UPDATE platform.webhooks_delivery d
        SET next_attempt_at = least(d.next_attempt_at, now()),
            claimed_until = CASE WHEN d.claimed_until > now() THEN now() + %(lease)s END
      WHERE d.id = ANY (ARRAY (SELECT id FROM page WHERE is_put_off)) AND coalesce(d.status, '') = 'pending'
  RETURNING 1
 )
-SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SELECT count(*) FROM mended)
+SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SELECT count(*) FROM repaired)
 """
 
 
@@ -48,7 +48,7 @@ def _repair(using: str, webhook_id: str, lease: timedelta) -> int:
     while True:
         with connections[using].cursor() as cursor:
             cursor.execute(_REPAIR_PAGE, facts | {"after": after})
-            looked_at, after, mended = cursor.fetchone()
-        total += int(mended)
+            looked_at, after, repaired = cursor.fetchone()
+        total += int(repaired)
         if looked_at < PAGE:
             return total

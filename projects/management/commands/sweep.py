@@ -53,8 +53,8 @@ class Command(BaseCommand):
             except Error as error:
                 raise CommandError(f"{cluster} cannot be compared: {type(error).__name__}.") from None
             for environment_id in without_owner:
-                fate = "dropped by the next cleanup" if environment_id in never_owned else "kept until sweep --drop"
-                self.stdout.write(f"{cluster}  {environment_id}  a schema that no environment owns: {fate}")
+                state = "dropped by the next cleanup" if environment_id in never_owned else "kept until sweep --drop"
+                self.stdout.write(f"{cluster}  {environment_id}  a schema that no environment owns: {state}")
             for environment_id in without_schema:
                 self.stdout.write(f"{cluster}  {environment_id}  an environment without its schema: delete it")
             for environment_id in left:
