@@ -69,7 +69,7 @@ class StaffLinkThemselves(FlowError):
 
 class SignUpClosed(FlowError):
     error, code = "access_denied", "sign_up_closed"
-    text = "There is no user for this identity, and new ones are not admitted."
+    text = "There is no user for this identity, and sign-up is not allowed."
 
 
 class UserDisabled(FlowError):

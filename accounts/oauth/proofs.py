@@ -66,5 +66,5 @@ def read(text: str, *, environment_id: str | None, code_verifier: str) -> Proof:
 def refused() -> InvalidGrant:
     return InvalidGrant(
         "The code is unknown, expired or belongs to another request.",
-        fields=[FieldError("code", "unknown", "There is no such code any more.")],
+        fields=[FieldError("code", "unknown", "The code is not valid.")],
     )

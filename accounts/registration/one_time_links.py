@@ -28,7 +28,7 @@ def make_token() -> str:
 def invalid_link() -> InvalidGrant:
     return InvalidGrant(
         "The link is unknown, has expired, was used or was replaced by a newer one.",
-        fields=[FieldError("token", "unknown", "There is no such link any more.")],
+        fields=[FieldError("token", "unknown", "The link is no longer valid.")],
     )
 
 

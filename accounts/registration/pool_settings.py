@@ -62,7 +62,7 @@ def plan_of(pool_id: str | None) -> str:
         return OF_PLATFORM
     place = environment_directory.directory().place_of(pool_id)
     if place is None:
-        raise NotFound("There is no such environment any more.")
+        raise NotFound("The environment no longer exists.")
     return place.plan
 
 

@@ -15,4 +15,4 @@ def caller_named(caller_id: str, place: EnvironmentRef) -> tuple[Caller, Environ
             if not found[0].may("functions:invoke"):
                 raise CommandError(f"{caller_id} may not invoke functions here.")
             return found
-    raise CommandError(f"{caller_id} is no app user, member or key that may act in this environment.")
+    raise CommandError(f"{caller_id} is not an app user, member or key that may act in this environment.")

@@ -63,7 +63,7 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
         if password is None:
             raise ValidationFailed.of("password", "required", "Choose a password to create your account.")
         if not invitations.are_taken():
-            raise Forbidden("New accounts are not admitted at the moment.")
+            raise Forbidden("New accounts are not allowed at the moment.")
         passwords.check_chosen(password, User(email=found.recipient, name=name))
         password_hash = passwords.hashed(password)
     with transaction.atomic():

@@ -33,7 +33,7 @@ def problem_with(pattern: str) -> str | None:
     if pattern == "*" or pattern in SYSTEM_EVENTS or _ROW_PATTERN.fullmatch(pattern):
         return None
     return (
-        "is no event: use <table>.insert, <table>.update, <table>.delete, *.<action>, <table>.*, * "
+        "is not an event: use <table>.insert, <table>.update, <table>.delete, *.<action>, <table>.*, * "
         f"or one of {', '.join(sorted(SYSTEM_EVENTS))}"
     )
 

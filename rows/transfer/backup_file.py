@@ -112,7 +112,7 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
-            raise DamagedArchive("it is no ZIP archive, or its end is missing") from error
+            raise DamagedArchive("it is not a ZIP archive, or its end is missing") from error
         try:
             self.manifest = self._read_manifest()
             self.members = self._read_members()
@@ -132,7 +132,7 @@ class Archive:
                 text = member.read(_LARGEST_JSON + 1)
             manifest = json.loads(text)
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise DamagedArchive("it is no backup of an environment")
+            raise DamagedArchive("it is not a backup of an environment")
         if (version := manifest.get("format_version")) != FORMAT_VERSION:
             raise UnsupportedFormat(f"its format is {version}; this release reads format {FORMAT_VERSION}")
         return manifest

@@ -111,7 +111,7 @@ def test_a_branch_is_merged_and_a_conflict_resolved(configured: Configured, alic
 
 def test_permissions_are_those_of_the_caller(configured: Configured, bob: User, project: Project, write: Any) -> None:
     file = write(wider())
-    with pytest.raises(CommandError, match="no member"):
+    with pytest.raises(CommandError, match="neither a member"):
         run("config", "plan", configured.id, file, "--as", bob.pk)
     Member.objects.create(project=project, user=bob, role="viewer")
     with pytest.raises(CommandError, match="schema:write"):
@@ -123,7 +123,7 @@ def test_permissions_are_those_of_the_caller(configured: Configured, bob: User, 
     Member.objects.filter(user=bob).update(role="developer")
     plan = run("config", "plan", configured.id, file, "--as", bob.pk)[0].strip()
     Member.objects.filter(user=bob).delete()
-    with pytest.raises(CommandError, match="no member"):
+    with pytest.raises(CommandError, match="neither a member"):
         run("config", "apply", configured.id, plan, "--as", bob.pk)
 
 

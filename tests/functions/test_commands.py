@@ -110,7 +110,7 @@ def test_it_runs_with_the_configured_identity(tracker: Tracker, deploy: Any) -> 
     assert json.loads(run(*command, "--as", tracker.users["alice"])[0]) == ["alice's"]
     assert len(json.loads(run(*command)[0])) == 2
     for nobody in ("usr_" + "0" * 26, "key_" + "0" * 26, "alice"):
-        with pytest.raises(CommandError, match="no app user, member or key"):
+        with pytest.raises(CommandError, match="not an app user, member or key"):
             run(*command, "--as", nobody)
     with pytest.raises(CommandError, match="no such function"):
         run("run_function", tracker.environment_id, "nothing")
@@ -154,7 +154,7 @@ def test_a_schedule_is_set_kept_and_taken_away(tracker: Tracker, deploy: Any) ->
         (("--schedule", "60 * * * *", "--as", owner), 'schedule: "60" is not a valid minute'),
         (("--schedule", "@daily", "--as", tracker.users["alice"]), "not as an app user"),
         (("--schedule", "@daily", "--as", viewer), "may not invoke functions here"),
-        (("--schedule", "@daily", "--as", "key_x"), "no app user, member or key"),
+        (("--schedule", "@daily", "--as", "key_x"), "not an app user, member or key"),
     ):
         with pytest.raises(CommandError, match=why):
             deploy("sum", SUM, *arguments)

@@ -59,7 +59,7 @@ def test_a_pattern_covers_what_it_says(pattern: str, event: str, covered: bool) 
 def test_what_is_no_pattern_is_refused_with_a_reason(pattern: str) -> None:
     reason = event_types.problem_with(pattern)
     assert reason is not None
-    assert "is no event" in reason
+    assert "is not an event" in reason
 
 
 def test_the_outbox_is_asked_for_exactly_what_is_wanted() -> None:

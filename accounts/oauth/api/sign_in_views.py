@@ -315,11 +315,11 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
     if flow.environment_id is not None:
         place = environment_directory.active_place(flow.environment_id)
         if place is None:
-            raise ValidationFailed.of("state", "environment_gone", "The application is not there any more.")
+            raise ValidationFailed.of("state", "environment_gone", "The application no longer exists.")
         pool_id, plan = place.pool_id, place.plan
     provider = providers.of_pool(pool_id).filter(pk=flow.provider_id, enabled=True).first()
     if provider is None or provider.pk != provider_id:
-        raise ValidationFailed.of("state", "provider_gone", "This identity provider is not there any more.")
+        raise ValidationFailed.of("state", "provider_gone", "The identity provider no longer exists or is disabled.")
     if not redirects.is_allowed(flow.environment_id, flow.redirect_uri):
         raise ValidationFailed.of(
             "redirect_uri", "not_allowed", "The URI is not one of the application's redirect URIs."

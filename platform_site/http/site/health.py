@@ -119,7 +119,7 @@ def _required(request: HttpRequest) -> list[str]:
     names = [*_dependencies] if given == "all" else given.split(",")
     if unknown := [name for name in names if name not in _dependencies]:
         known = ", ".join(_dependencies)
-        message = f'"{unknown[0][:40]}" is no dependency. Write all, or some of these with commas: {known}.'
+        message = f'"{unknown[0][:40]}" is not a dependency. Write all, or some of these with commas: {known}.'
         raise ValidationFailed.of("require", "unknown", message)
     return names
 

@@ -178,7 +178,7 @@ def _caller(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentR
         found = restore_caller(kind, caller_id, place.environment_id)
         if found is not None:
             return found
-    raise CommandError(f"{escaped(caller_id)} is no member of the project and no key of this environment.")
+    raise CommandError(f"{escaped(caller_id)} is neither a member of the project nor a key of this environment.")
 
 
 def _resolved(options: Mapping[str, Any]) -> dict[str, Any] | None:
