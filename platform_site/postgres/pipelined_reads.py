@@ -5,7 +5,7 @@ none waits behind a read that is slower or waits for the lock of another table."
 from collections.abc import Sequence
 from typing import Final
 
-from django.db import DatabaseError
+from django.db import DatabaseError, Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.concurrency import loop_requests
@@ -60,7 +60,7 @@ def _read_all(connection: BaseDatabaseWrapper, sql: bytes, reads: list[_Read]) -
         outcomes = prepared.run_each(connection, [(sql, each.values) for each in reads])
         for each, outcome in zip(reads, outcomes, strict=True):
             each.outcome = outcome
-    except DatabaseError:
+    except Error:
         pass  # of the connection
     finally:
         for each in reads[1:]:
