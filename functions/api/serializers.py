@@ -150,8 +150,8 @@ class FunctionDetail(Serializer):
     on_as = fields.CharField(allow_null=True, help_text="The key or account that runs on events execute as.")
     runs_since = fields.DateTimeField(
         allow_null=True,
-        help_text="Where its history begins, if runs of the last seven days went before their time: it took more than "
-        "run_history_bytes of the plan.",
+        help_text="The start of its history, if runs of the last seven days were deleted early because they exceeded "
+        "the plan's run_history_bytes.",
     )
     secrets = fields.ListField(child=fields.CharField(), help_text="Names only.")
     created_at = fields.DateTimeField()
@@ -184,8 +184,7 @@ class InvokeResponse(Serializer):
     not_stored = fields.ListField(
         child=fields.ChoiceField(choices=["output"]),
         required=False,
-        help_text="Where the output would have to come from the record of a run for a publishable key, and was too "
-        "large to be kept.",
+        help_text="Set in a replayed response to a publishable key if the output was too large to be stored.",
     )
 
 

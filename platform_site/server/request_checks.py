@@ -20,7 +20,7 @@ def check_host(named: str | None, meta: dict[str, Any]) -> None:
         raise errors.InvalidRequest("The request has no Host.")
     host = meta.get("HTTP_HOST")
     if host is not None and not (_is_usual(host) if len(host) <= 255 else _may_be_host(host)):
-        raise errors.InvalidRequest("The Host is empty, or its port is none.")
+        raise errors.InvalidRequest("The Host header is empty, or its port is invalid.")
 
 
 def _may_be_host(host: str) -> bool:

@@ -115,8 +115,8 @@ def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Itera
         way = _way_back(part, table.name, said)
         if way is not None:
             message = (
-                f"When this is asked the row that is written is among the rows of {way}, and may be the one that is "
-                "wanted. Say beside it what the row itself must not be, or ask another table."
+                f"The row being written is already among the rows of {way} when this is checked, so it may satisfy the "
+                "condition itself. Add a condition that excludes it, or check another table."
             )
             yield FieldError(at, "vouches_for_itself", message)
             return

@@ -86,8 +86,8 @@ class QueryContext:
         accesses = {known: rules.access(known, self.role_key) for known in self.environment.schema.tables}
         open_ones = [known for known, access in accesses.items() if access.read or access.insert]
         slip = identifiers.did_you_mean(name, open_ones) or "."
-        shown = f'no table "{name}"' if identifiers.PATTERN.fullmatch(name) else "no such table"
-        return NotFound(f"There is {shown} that you can see in {self.environment.id}{slip}")
+        shown = f'Table "{name}"' if identifiers.PATTERN.fullmatch(name) else "This table"
+        return NotFound(f"{shown} does not exist in {self.environment.id}, or you have no access to it{slip}")
 
     def readable(self, name: str) -> Table:
         table, access = self.table(name)
@@ -121,7 +121,7 @@ class QueryContext:
                 return found
         if limit_ms is not None:
             return run_limited(self.connection, statement.sql, values, limit_ms)
-        if is_short:
+        if is_short and loop_requests.current() is not None:
             return pipelined_reads.run(self.connection, statement.sql, values)
         return retry_if_lost(self.connection, statement.sql, values)
 

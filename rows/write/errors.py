@@ -247,12 +247,12 @@ def unknown_users(asking: QueryContext, table: Table, cells: body_parsing.Cells)
 
 def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFailed:
     """`grown` are the columns that an operator makes longer."""
-    message = f"A row holds at most {MAX_ROW_BYTES >> 20} MB, and this one would have more."
+    message = f"The row would be larger than {MAX_ROW_BYTES >> 20} MB."
     if shared is not None:
         message = (
-            f"What you may read of a row has at most {shared.own >> 20} MB, or less where what you may not has more "
-            "than half of the row. This one would have more."
+            f"The columns that you may read would be larger than {shared.own >> 20} MB, or than their share of a row "
+            "whose other columns have more than half of it."
         )
         if shared.unread:
-            message += f" What you may write and not read has at most {shared.most_unread >> 10} KB in a column."
+            message += f" A column that you may write but not read can hold {shared.most_unread >> 10} KB."
     return ValidationFailed(fields=[FieldError(name, "too_large", message) for name in (*grown,) or (WHOLE_BODY,)])

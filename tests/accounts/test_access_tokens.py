@@ -266,7 +266,7 @@ def test_a_401_says_no_more_of_a_token_than_that_its_time_is_over(api: Api, sign
         for kind, token in hostile(signed_in.access_token).items()
         if token.count(".") == 2
     }
-    assert "expired. POST /v1/auth/token" in said.pop("expired")
+    assert "expired. Send the refresh token to POST /v1/auth/token" in said.pop("expired")
     assert len(set(said.values())) == 1, said
 
 

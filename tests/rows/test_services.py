@@ -431,8 +431,9 @@ def test_a_table_that_is_not_there_and_one_without_rules_are_alike(tenant: Tenan
     row_id = [] if verb in ("insert", "rows") else ["x"]
     with pytest.raises(NotFound) as caught:
         getattr(tenant, verb)(ALICE, table, *row_id)
-    called = f'no table "{table}"' if identifiers.PATTERN.fullmatch(table) else "no such table"
-    assert caught.value.text == f"There is {called} that you can see in {tenant.place.environment_id}."
+    called = f'Table "{table}"' if identifiers.PATTERN.fullmatch(table) else "This table"
+    place = tenant.place.environment_id
+    assert caught.value.text == f"{called} does not exist in {place}, or you have no access to it."
 
 
 def test_a_table_that_can_only_be_written_to_is_not_suggested_for_itself() -> None:

@@ -209,7 +209,7 @@ def test_large_anonymous_response_is_not_stored_and_effect_not_repeated(make_tra
     assert records.filter(sealed_answer=None).count() == 1
     again = put("visitor", long, "long")
     assert (again.status, again.error) == (409, "conflict")
-    assert "was done" in again.json["error"]["message"]
+    assert "was processed" in again.json["error"]["message"]
     made = put("operator", long, "long")
     assert put("operator", long, "long").json == made.json, "a signed-in caller gets it again, however long it is"
     assert len(book.get("operator", "/rows/notes").json["data"]) == 3
