@@ -47,6 +47,7 @@ PATTERNS: Final = (
     (r"\d{4}-\d\d-\d\d", "<date>"),
     (r"(?i)(?<=-)[0-9a-f]{10}\b", "<hex>"),
     (r"\bt[0-9a-f]{10}\b", "t<hex>"),
+    (r'; did you mean "[a-z-]*<hex>"\?', "."),  # names that differ in random digits resemble each other now and then
     (r"(127\.0\.0\.1|localhost|\[::1\]):\d+", "<host>"),
     (r"(?<![\w-])(?=[\w-]*\d)(?=[\w-]*[a-z])[\w-]{20,}={0,2}", "<secret>"),
 )
