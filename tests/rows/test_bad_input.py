@@ -109,7 +109,9 @@ def test_slips_are_told_what_is_meant(tracker: Tracker) -> None:
     for who, table, meant in (("alice", "task", "tasks"), ("key", "Task_s", "tasks"), ("key", "ordre", "order")):
         answer = tracker.get(who, f"/rows/{table}")
         assert answer.status == 404
-        assert answer.json["error"]["message"].endswith(f'; did you mean "{meant}"?')
+        assert answer.json["error"]["message"].endswith(
+            f'{tracker.environment_id}, or you have no access to it; did you mean "{meant}"?'
+        )
     hidden, unknown = (tracker.get("alice", f"/rows/{table}") for table in ("secrets", "secrots"))
     same = [answer.json["error"]["message"] for answer in (hidden, unknown)]
     assert same[0].replace("secrets", "") == same[1].replace("secrots", "")
