@@ -118,9 +118,7 @@ def _tables_are_emptied_quickly() -> None:
         connection = connections[alias]
         tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
         return "; ".join(
-            f"DELETE FROM {connection.ops.quote_name(table)}"  # noqa: S608
-            for table in tables
-            if table not in _OF_THE_RELEASE
+            f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables if table not in _OF_THE_RELEASE
         )
 
     def emptied(self: TransactionTestCase) -> None:
@@ -185,6 +183,12 @@ def hashing_as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in _HASHING_IN_PRODUCTION.items():
         monkeypatch.setattr(passwords.Argon2idHasher, name, value)
     monkeypatch.setattr(passwords, "_dummy", None)
+
+
+@pytest.fixture
+def with_fastpath(settings: Any) -> None:
+    """For tests of the shortcuts themselves, when the suite runs with `FASTPATH=0`."""
+    settings.FASTPATH = True
 
 
 @pytest.fixture(autouse=True)

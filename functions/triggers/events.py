@@ -34,7 +34,7 @@ from platform_site.background.periodic import log_failures
 from platform_site.identity import call_depth, ids
 from platform_site.identity.plans import PlanLimits, plan_limits
 from platform_site.postgres import sql_files
-from platform_site.postgres.sizes import OctetLength
+from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
 from projects.provisioning.suspension import FRESH_SECONDS, plans_of_active, suspended_in
 from rows.events.payloads import Hidden, Payloads

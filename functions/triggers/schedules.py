@@ -29,7 +29,7 @@ from platform_site.http.fields import timestamp
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres import clock
+from platform_site.postgres import sql_functions
 from projects.directory.environments import place_of
 from projects.provisioning.suspension import plans_of_active, suspended_in
 from rows.outbox import audit as audit_outbox
@@ -64,7 +64,7 @@ def _set(function: Function, place: EnvironmentRef, text: str | None, by: Caller
         raise ValidationFailed.of("schedule", "nobody", "Set `run_as` for a function with a schedule.")
     if not was_running:
         _check_room(place)
-    function.next_run_at = cron.read(text).next_after(clock.now(place.cluster))
+    function.next_run_at = cron.read(text).next_after(sql_functions.now(place.cluster))
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
@@ -172,7 +172,7 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
     functions, whose runs reference them, are not blocked."""
     last_run = Run.objects.filter(pk=OuterRef("scheduled_run_id")).exclude(phase=Run.Phase.ENDED)
     with transaction.atomic(using=using):
-        now = clock.now(using)
+        now = sql_functions.now(using)
         due = (
             Function.objects.using(using)
             .filter(next_run_at__lte=now, environment_id__in=plans)
@@ -240,7 +240,7 @@ def stop(started: Started) -> None:
 def repair_future_times(using: str) -> int:
     """Repair due times after the database clock was set back by hours. Returns how many. Reads all functions with a
     schedule."""
-    now = clock.now(using)
+    now = sql_functions.now(using)
     repaired = 0
     waiting = Function.objects.using(using).filter(next_run_at__gt=now + _MIN_CLOCK_STEP).order_by("pk")
     for function_id, text, next_run_at in waiting.values_list("pk", "schedule", "next_run_at").iterator(BATCH):

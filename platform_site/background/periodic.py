@@ -30,7 +30,7 @@ from django.db import (
 
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
-from platform_site.fastpath.libpq import session
+from platform_site.postgres.direct import session
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from platform_site.config.submitted import Submitted
 from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, Forbidden, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import clock
+from platform_site.postgres import sql_functions
 from projects.directory import applying
 from projects.directory import locks as environment_locks
 from projects.directory.environments import place_of
@@ -80,7 +80,7 @@ def _apply(
     resolve: Mapping[str, Any],
     caller: Caller,
 ) -> Outcome:
-    if plan.expires_at <= clock.now(place.cluster):
+    if plan.expires_at <= sql_functions.now(place.cluster):
         raise PreconditionFailed("The plan is older than an hour. Plan again.")
     if not (_is_current_in_region(place, source, plan) and _is_current_in_control(place, source, plan)):
         raise PreconditionFailed(_OUTDATED)
@@ -227,7 +227,7 @@ def settle_interrupted() -> None:
         with log_failures(f"the apply of {plan_id}"):
             place = place_of(environment_id)
             if place is not None and plan_id is not None and since is not None:
-                _settle_abandoned(place, plan_id, is_old=since < clock.now(DEFAULT_DB_ALIAS) - ABANDONED)
+                _settle_abandoned(place, plan_id, is_old=since < sql_functions.now(DEFAULT_DB_ALIAS) - ABANDONED)
 
 
 def _settle_abandoned(place: EnvironmentRef, plan_id: str, *, is_old: bool) -> None:

@@ -12,7 +12,7 @@ from platform_site.http import exact_json
 from platform_site.http.errors import NotFound
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import clock
+from platform_site.postgres import sql_functions
 from projects.directory import locks as environment_locks
 from projects.models import Environment
 
@@ -58,7 +58,7 @@ def store(
             confirm=plan.confirm,
             version_in_region=in_region,
             version_in_control=in_control,
-            expires_at=clock.now(using) + LIFETIME,
+            expires_at=sql_functions.now(using) + LIFETIME,
         )
 
 
@@ -76,7 +76,7 @@ def find(place: EnvironmentRef, plan_id: str) -> StoredPlan:
 
 def delete_old(using: str) -> None:
     """Plans that are being applied stay."""
-    old = StoredPlan.objects.using(using).filter(expires_at__lt=clock.now(using) - REMEMBERED)
+    old = StoredPlan.objects.using(using).filter(expires_at__lt=sql_functions.now(using) - REMEMBERED)
     while True:
         batch = dict(old.order_by("expires_at").values_list("pk", "state")[:BATCH])
         interrupted = [plan_id for plan_id, state in batch.items() if state == StoredPlan.State.APPLIED]

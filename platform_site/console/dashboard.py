@@ -22,7 +22,7 @@ from platform_site.console.charts import Series
 from platform_site.console.figures import age_of, milliseconds, oldest, percentage, quantile, tone_of, up_to
 from platform_site.models import RateLimitedCaller, Sample
 from platform_site.observability import metrics
-from platform_site.postgres import clock
+from platform_site.postgres import sql_functions
 from platform_site.templatetags.console_ids import timeline_url
 from projects.models import Plan, Project, Region
 from rows.changes import stream_counts
@@ -79,7 +79,7 @@ class Metric:
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Called by unfold, for staff only."""
-    now = clock.now(DEFAULT_DB_ALIAS).astimezone(UTC)
+    now = sql_functions.now(DEFAULT_DB_ALIAS).astimezone(UTC)
     since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
     samples = {sample.name: sample for sample in Sample.objects.all()}
     control, control_at = _control(samples, now)

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from django.conf import settings
+
 logger = logging.getLogger(__name__)
 
 Thing = TypeVar("Thing")
@@ -43,7 +45,9 @@ class Batch(Generic[Thing]):
         if len(waiting) >= self._most:
             return False
         waiting.append(thing)
-        if not self._is_called:
+        if not settings.FASTPATH:
+            self.flush()
+        elif not self._is_called:
             self._call()
         return True
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.db import connections
 from django.db.models import QuerySet
 
@@ -17,7 +18,7 @@ class Compiled:
 
     def first(self, *values: str) -> tuple[Any, ...] | None:
         """The first row as psycopg returns it (JSON is text), or None."""
-        if self._compiled is None:
+        if self._compiled is None or not settings.FASTPATH:
             asked = self._make(*self._marks)[:1]
             self._compiled = (asked.db, *asked.query.get_compiler(asked.db).as_sql())
         alias, sql, parameters = self._compiled

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from django import db
+from django.conf import settings
 from django.core import cache, signals
 from django.core.handlers.base import reset_urlconf
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -22,6 +23,8 @@ _opened = _Opened()
 
 def take_over() -> None:
     """Replace Django's receivers in this process; idempotent."""
+    if not settings.FASTPATH:
+        return
     signals.request_started.disconnect(db.reset_queries)
     signals.request_started.disconnect(db.close_old_connections)
     signals.request_finished.disconnect(db.close_old_connections)

@@ -5,6 +5,7 @@ tests/api/test_routes.py compares both."""
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.conf import settings
 from django.urls import ResolverMatch, URLPattern, URLResolver, get_resolver
 from django.urls.converters import StringConverter
 from django.urls.resolvers import RoutePattern
@@ -102,7 +103,10 @@ _current: Final = _Current()
 
 
 def resolve(path: str) -> ResolverMatch:
+    """Raises Resolver404."""
     resolver = get_resolver()
+    if not settings.FASTPATH:
+        return resolver.resolve(path)
     if _current.routes is None or _current.resolver is not resolver:
         _current.routes, _current.resolver = Routes(resolver), resolver
     return _current.routes.resolve(path)

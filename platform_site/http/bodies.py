@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import IO, Any, Final, NoReturn
 
 import orjson
+from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 from rest_framework.parsers import BaseParser
 
-from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 
 MEDIA_TYPE: Final = "application/json"
@@ -133,7 +133,7 @@ def declared_length(meta: Mapping[str, Any]) -> int:
         return 0
     if not (isinstance(text, str) and text.isascii() and text.isdigit()):
         raise InvalidRequest("Content-Length is not a number.")
-    if len(text) > 18 or int(text) > cached_settings.MAX_BODY_BYTES:
+    if len(text) > 18 or int(text) > settings.MAX_BODY_BYTES:
         raise PayloadTooLarge
     return int(text)
 
@@ -145,7 +145,7 @@ def read_request(request: HttpRequest) -> Any:
         body = request.body
     except UnreadablePostError:
         raise InvalidRequest("The body ended before its announced length.") from None
-    if len(body) > cached_settings.MAX_BODY_BYTES:
+    if len(body) > settings.MAX_BODY_BYTES:
         raise PayloadTooLarge
     if not body:
         raise InvalidRequest("The body is empty; a JSON value is needed.")

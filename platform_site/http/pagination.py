@@ -11,7 +11,7 @@ from django.db.models.fields.tuple_lookups import Tuple, TupleGreaterThan, Tuple
 
 from platform_site.http import cursors
 from platform_site.http.errors import ValidationFailed
-from platform_site.postgres.sizes import OctetLength
+from platform_site.postgres.sql_functions import OctetLength
 
 DEFAULT_LIMIT: Final = 20
 MAX_LIMIT: Final = 100

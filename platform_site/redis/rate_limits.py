@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from django.conf import settings
 from django.http import HttpRequest
 from django_ratelimit.core import get_usage
 
 from platform_site.concurrency import server_hints
-from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http import client_ip
 from platform_site.http.errors import RateLimited
 from platform_site.http.requests import add_header
@@ -95,7 +95,7 @@ class Counting:
     def settle(self, quota: int, *, fall_back: bool = False) -> tuple[str, str, int | None]:
         """Compare with `quota`: returns both headers, and the seconds to wait if exceeded. `fall_back`: count in this
         process while Redis is unavailable."""
-        quota = max(1, int(quota * cached_settings.RATE_LIMIT_FACTOR))
+        quota = max(1, int(quota * settings.RATE_LIMIT_FACTOR))
         count, time_left = self._tally.value, self._time_left
         if count is None:
             if not fall_back:

@@ -31,7 +31,7 @@ def _direct_variable(name: str) -> str:
 
 
 def _direct_databases() -> dict[str, dict[str, Any]]:
-    """For databases behind a pooler (`platform_site.fastpath.libpq`)."""
+    """For databases behind a pooler (`platform_site.postgres.direct`)."""
     names = {"default": "DATABASE_URL", **{region: region_variable(region) for region in REGIONS}}
     variables = {alias: _direct_variable(name) for alias, name in names.items()}
     parts = {alias: env.postgres(name, url) for alias, name in variables.items() if (url := env.text(name))}

@@ -14,6 +14,9 @@ WEB_THREADS_WAITING = env.integer("WEB_THREADS_WAITING", 8, minimum=0, maximum=1
 WEB_QUEUE_TIMEOUT = env.number("WEB_QUEUE_TIMEOUT_MS", 2000, minimum=50, maximum=600_000) / 1000
 """Seconds until a queued request gets 503."""
 
+FASTPATH = env.boolean("FASTPATH", True)
+"""Use `platform_site.fastpath` instead of Django's own ways, which answer the same more slowly."""
+
 MAX_BODY_BYTES = 1_048_576
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 SECURE_SSL_REDIRECT = env.boolean("SECURE_SSL_REDIRECT", PRODUCTION)

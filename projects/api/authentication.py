@@ -9,6 +9,7 @@ from types import NoneType
 from typing import Any, Final, Literal, get_args
 
 import orjson
+from django.conf import settings
 from django.db import Error
 from django.db.models import Value
 from django.http import HttpRequest
@@ -21,7 +22,6 @@ from accounts.tokens.revocation import REVOKED, UNCACHED
 from accounts.users import identity_lookup
 from accounts.users import service as user_service
 from accounts.users.identity_lookup import Identity
-from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
 from platform_site.http.requests import named_environment
 from platform_site.identity import ids
@@ -117,7 +117,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     where = trip.get(question.where) if question.where is not None else None
     begun = (rate_limits.begin_anonymous if question.is_anonymous else rate_limits.begin)(request, trip, question.payer)
     guesses = rate_limits.Refusals(request, trip) if _may_be_forged(question) else None
-    mark_name = _mark_names.get(question.where) if cached_settings.REPLICAS and question.where else None
+    mark_name = _mark_names.get(question.where) if settings.REPLICAS and question.where else None
     mark = trip.highest(mark_name) if mark_name is not None else None
     may_embed = "with=" in request.META.get("QUERY_STRING", "")
     version = users_version.ask(trip, question.where) if may_embed and question.where is not None else None
@@ -132,7 +132,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     _check_expiry(found.identity)
     begun.settle(found.caller.plan, found.caller.id)
     _check_place(question, found, use)
-    if cached_settings.REPLICAS and found.caller.place is not None:
+    if settings.REPLICAS and found.caller.place is not None:
         _note_freshness(request, question, found.caller.place, mark_name, mark)
     if may_embed and question.where is not None and (place := found.caller.place) is not None:
         users_version.note(request, question.where, place.pool_id, version)

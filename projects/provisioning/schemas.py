@@ -19,9 +19,9 @@ from psycopg import sql
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.background.periodic import after_commit
-from platform_site.fastpath.libpq import session
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres.direct import session
 from projects.directory import locks as environment_locks
 from projects.models import Environment
 from projects.provisioning import failpoints

@@ -11,8 +11,8 @@ from django.db import OperationalError, connections, models, transaction
 from django.db.models.functions import Cast, Coalesce
 
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import clock
-from platform_site.postgres.sizes import OctetLength
+from platform_site.postgres import sql_functions
+from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.outbox.event_types import trimmed
 from rows.outbox.models import OutboxEvent
@@ -173,7 +173,7 @@ class Payloads:
     def _resolved(self, variable: Variable) -> Any:
         """The value of a rule's variable: `$now` is fixed per batch. Webhooks have no other variables."""
         if variable.name == "now" and self._now is None:
-            self._now = clock.now(self._using)
+            self._now = sql_functions.now(self._using)
         return resolve(variable, self._viewer, self._now)
 
     def _related(

@@ -9,8 +9,8 @@ from psycopg import sql
 
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
-from platform_site.fastpath.libpq import without_timeouts
 from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres.direct import without_timeouts
 from rows.migrate import service as schema_service
 from rows.models import CurrentVersion
 from rows.query.tables import table_models

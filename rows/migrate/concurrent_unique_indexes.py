@@ -15,9 +15,9 @@ from psycopg import sql
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.concurrency import server_hints
-from platform_site.fastpath.libpq import without_timeouts
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
+from platform_site.postgres.direct import without_timeouts
 from projects.provisioning import failpoints
 from rows.migrate import apply
 from rows.migrate.apply import LockNotWon, TookTooLong

@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from django.conf import settings
 from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.concurrency import loop_requests, server_hints
 from platform_site.concurrency.memo import Memo
-from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import ApiError, NotFound, Unavailable
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import pipelined_reads, replicas, sqlstates
@@ -126,11 +126,11 @@ class QueryContext:
         return retry_if_lost(self.connection, statement.sql, values)
 
     def write(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
-        if cached_settings.REPLICAS:
+        if settings.REPLICAS:
             loop_requests.must_not_wait()  # the mark for replicas waits
         loop_requests.will_write()  # what is written is committed, here or later, and a commit waits for the disk
         found = run_on(self.connection, statement.sql, self._bound(statement, named, wires))
-        if cached_settings.REPLICAS:
+        if settings.REPLICAS:
             replicas.written(self.environment.alias, self.environment.id)
         return found
 
@@ -140,7 +140,7 @@ class QueryContext:
         found = run_in_transaction(
             self.connection, [(statement.sql, self._bound(statement, named, ())) for statement, named in writes]
         )
-        if cached_settings.REPLICAS:
+        if settings.REPLICAS:
             replicas.written(self.environment.alias, self.environment.id)
         return found
 

@@ -8,6 +8,8 @@ import signal
 import threading
 import time
 
+import pytest
+
 from platform_site.observability.logs import AccessHandler
 from tests.support.service import wait_for
 
@@ -32,6 +34,7 @@ def say(handler: logging.Handler, *texts: str) -> None:
         handler.handle(logging.LogRecord("platform.access", logging.INFO, "", 0, text, (), None))
 
 
+@pytest.mark.usefixtures("with_fastpath")
 def test_lines_are_written_together_in_their_order_and_soon() -> None:
     stream = Stream()
     handler = AccessHandler(stream)
@@ -51,6 +54,7 @@ def test_flush_leaves_nothing_behind() -> None:
     assert stream.getvalue() == "one\ntwo\n"
 
 
+@pytest.mark.usefixtures("with_fastpath")
 def test_stalled_log_reader_blocks_no_request_and_memory_is_bounded() -> None:
     stream = Stream()
     handler = AccessHandler(stream)

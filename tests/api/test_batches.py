@@ -8,6 +8,8 @@ import pytest
 from platform_site.fastpath.batching import Batch
 from tests.support.service import wait_for
 
+pytestmark = pytest.mark.usefixtures("with_fastpath")
+
 
 class Dealt:
     """Notes what it is given, and when; `gate` holds it up."""

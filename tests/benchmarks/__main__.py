@@ -142,7 +142,7 @@ def _listed(on: Stage) -> int:
     from platform_site.postgres.row_access import row_access
 
     with row_access(), connections[on.setting.place.cluster].cursor() as cursor:
-        cursor.execute(f'SELECT count(*) FROM "{on.setting.place.environment_id}".lists')  # noqa: S608
+        cursor.execute(f'SELECT count(*) FROM "{on.setting.place.environment_id}".lists')
         return int(cursor.fetchone()[0])
 
 

@@ -113,12 +113,12 @@ def build() -> Setting:
     with row_access(), connections[place.cluster].cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
         cursor.execute(
-            f"INSERT INTO {schema}.lists (id, name, owner_id) SELECT 'lst_' || n, 'List ' || n, (%s::text[])[n]"  # noqa: S608
+            f"INSERT INTO {schema}.lists (id, name, owner_id) SELECT 'lst_' || n, 'List ' || n, (%s::text[])[n]"
             " FROM generate_series(1, %s) n",
             [users, LISTS],
         )
         cursor.execute(
-            f"INSERT INTO {schema}.tasks (id, title, notes, done, priority, due_on, tags, list_id, owner_id, created_at)"  # noqa: S608
+            f"INSERT INTO {schema}.tasks (id, title, notes, done, priority, due_on, tags, list_id, owner_id, created_at)"
             " SELECT 'tsk_' || lpad(n::text, 8, '0'), 'Task number ' || n, repeat('note ', n %% 20), n %% 3 = 0, n %% 5,"
             " date '2026-01-01' + n %% 300, ARRAY['a', 'b'], 'lst_' || 1 + n %% %s, (%s::text[])[1 + n %% %s],"
             " timestamptz '2026-01-01' + n * interval '1 minute' FROM generate_series(1, %s) n",
@@ -241,7 +241,7 @@ def lists_of(setting: Setting) -> list[str]:
 
     with row_access(), connections[setting.place.cluster].cursor() as cursor:
         lists = f'"{setting.place.environment_id}".lists'
-        cursor.execute(f"SELECT owner_id FROM {lists} ORDER BY substr(id, 5)::int LIMIT %s", [ASKING])  # noqa: S608
+        cursor.execute(f"SELECT owner_id FROM {lists} ORDER BY substr(id, 5)::int LIMIT %s", [ASKING])
         by_owner = dict(zip(setting.owners, setting.tokens, strict=True))
         return [by_owner[owner] for (owner,) in cursor.fetchall()]
 

@@ -149,7 +149,7 @@ class Storm:
     def committed(self) -> set[str]:
         environment = self.up.facts["environments"]["production"]
         with superuser(self.up, region_database("us-east-1")) as connection:
-            query = f'SELECT id FROM "{environment}".lists WHERE name = %s'  # noqa: S608 - an id of ours
+            query = f'SELECT id FROM "{environment}".lists WHERE name = %s'
             return {str(row[0]) for row in connection.execute(query, [self.name])}  # type: ignore[call-overload]
 
     def arrived(self) -> dict[str, list[bytes]]:

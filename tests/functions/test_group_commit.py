@@ -8,7 +8,7 @@ import pytest
 from django.db import DataError, OperationalError, connections, transaction
 
 from functions.runs.statement_batching import MOST, StatementBatcher
-from platform_site.fastpath.libpq import own_connection
+from platform_site.postgres.direct import own_connection
 from platform_site.postgres.libpq import Row
 from tests.support.service import wait_for
 

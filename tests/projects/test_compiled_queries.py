@@ -23,6 +23,7 @@ def test_each_call_has_the_row_of_its_own_values(alice: User) -> None:
     assert asked.first("' OR true --", environments[0].name) is None
 
 
+@pytest.mark.usefixtures("with_fastpath")
 def test_it_is_put_together_once_and_asks_once() -> None:
     made: list[str] = []
 

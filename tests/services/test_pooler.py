@@ -1,7 +1,7 @@
 """Behind PgBouncer in transaction mode, with the files of docs/deploy: everything goes on, on two connections a database.
 
 What a session would keep (a lock, a setting, a prepared name) is on another session's connection a moment later; so each
-part that works here keeps nothing, or goes direct (`platform_site.fastpath.libpq`).
+part that works here keeps nothing, or goes direct (`platform_site.postgres.direct`).
 """
 
 import os
@@ -188,7 +188,7 @@ def test_rows_schemas_events_runs_and_jobs_need_no_session(
             return not left
 
         wait_for("the lock was released", are_let_go, every=0.3)
-        pooled = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{databases['DATABASE_URL']}'"  # noqa: S608
+        pooled = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{databases['DATABASE_URL']}'"
         assert control.execute(pooled).fetchone()[0] <= POOL + 5 + 8  # type: ignore[index, operator]
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def taken_over() -> Iterator[None]:
+def taken_over(with_fastpath: None) -> Iterator[None]:
     connection_cleanup.take_over()
     connection_cleanup.take_over()
     try:

@@ -16,7 +16,7 @@ from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 
 from platform_site.identity import call_depth, ids
-from platform_site.postgres.sizes import OctetLength
+from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
 from platform_site.postgres.transaction_settings import by_index
 from rows.events.payloads import Hidden, Payloads

@@ -16,7 +16,7 @@ from platform_site.background.periodic import after_commit
 from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres import clock
+from platform_site.postgres import sql_functions
 from platform_site.security import keyring
 from projects.directory import locks as environment_locks
 from rows.outbox import audit as audit_outbox
@@ -141,7 +141,7 @@ def rotate_secret(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Act
     secret = signing.new_secret()
     with transaction.atomic(using=using):
         webhook = webhook_of(place, webhook_id, lock=True)
-        until = clock.now(using) + SECRET_OVERLAP
+        until = sql_functions.now(using) + SECRET_OVERLAP
         previous = _previous_after_rotation(webhook, until)
         Webhook.objects.using(using).filter(pk=webhook.pk).update(
             sealed_previous_secret=attempts.sealed_previous(previous),
@@ -215,7 +215,7 @@ def redeliver(place: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor
 
 def _is_due(delivery: Delivery, using: str) -> bool:
     """By the statement's time: the transaction's may lie before that of the request that made the delivery due."""
-    return delivery.next_attempt_at is not None and delivery.next_attempt_at <= clock.now(using)
+    return delivery.next_attempt_at is not None and delivery.next_attempt_at <= sql_functions.now(using)
 
 
 def recover(place: EnvironmentRef, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:

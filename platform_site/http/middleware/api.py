@@ -15,7 +15,6 @@ from django.http.response import HttpResponseBase, ResponseHeaders
 from django.urls.exceptions import Resolver404
 
 from platform_site.fastpath import routes
-from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http import exception_handler
 from platform_site.http.errors import InvalidRequest, NotFound
 from platform_site.http.middleware import cors
@@ -75,7 +74,7 @@ class ApiMiddleware:
         try:
             if path not in PROBES:
                 _check_host(request)
-                if cached_settings.SECURE_SSL_REDIRECT and request.scheme != "https":
+                if settings.SECURE_SSL_REDIRECT and request.scheme != "https":
                     # No redirect: it would teach the client that a token may be sent in the clear once.
                     raise InvalidRequest("Use https. A token that was sent in the clear should be revoked.")
             if cors.is_preflight(request):

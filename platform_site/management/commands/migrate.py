@@ -16,8 +16,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
-from platform_site.fastpath import libpq
-from platform_site.postgres import sqlstates
+from platform_site.postgres import direct, sqlstates
 from platform_site.postgres.snapshot import schema_snapshot
 
 _LOCK: Final = 0x6D69_6772_6174_65  # "migrate", the key of the advisory lock
@@ -44,7 +43,7 @@ class Command(migrate.Command):
         for alias in [named] if named else [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
             if options["verbosity"] >= 1:
                 self.stdout.write(self.style.MIGRATE_HEADING(f"Database {alias}:"))
-            libpq.go_direct(alias)
+            direct.go_direct(alias)
             with _alone(alias):
                 schema_snapshot.make_schema(connections[alias])
                 changes = not (options["plan"] or options["check_unapplied"])
@@ -112,7 +111,7 @@ def _is_new(alias: str) -> bool:
 
 def _say(alias: str, statements: str) -> bool:
     """Run all statements on a new database, or none. False if another host was faster."""
-    libpq.go_direct(alias)
+    direct.go_direct(alias)
     with _alone(alias):
         if not _is_new(alias):
             return False

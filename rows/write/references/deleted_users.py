@@ -10,7 +10,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 
 from accounts import audit
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import clock
+from platform_site.postgres import sql_functions
 from projects.provisioning import branching, failpoints
 from rows.models import PendingUserReferences
 from rows.write.references import referential_actions
@@ -18,7 +18,7 @@ from rows.write.references import referential_actions
 
 def now() -> datetime:
     """The time of the control database, which stamps the audit log. One query."""
-    return clock.now(DEFAULT_DB_ALIAS)
+    return sql_functions.now(DEFAULT_DB_ALIAS)
 
 
 def delete_references(place: EnvironmentRef, since: datetime) -> None:
