@@ -26,7 +26,7 @@ from projects.models import Environment, Member
 from tests.accounts.conftest import session_of
 from tests.support.html_forms import form_values
 
-pytestmark = pytest.mark.django_db(databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__")]
 
 OPEN_TO_ALL = {"/admin/login/", "/admin/login/code/", "/admin/login/forgotten/", "/admin/logout/"}
 

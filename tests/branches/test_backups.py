@@ -44,7 +44,7 @@ from webhooks.cli_listener import Listener
 from webhooks.delivery.attempts import SECRET_PURPOSE
 from webhooks.models import Webhook
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 REGION = "us-east-1"
 TABLES = ("lists", "tasks", "comments", "secrets")
 AWKWARD = 'tab\tbackslash\\ \\N \\. newline\nquote" \x01 é 𝄞 \u2028'

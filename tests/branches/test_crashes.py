@@ -21,7 +21,7 @@ from tests.rows.conftest import Tracker
 from tests.support.project_crashes import Run
 from webhooks.models import Webhook
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 REGION = "us-east-1"
 
 

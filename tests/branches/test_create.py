@@ -519,5 +519,5 @@ def test_a_reader_is_not_in_the_way(tracker: Tracker, branch: Branch) -> None:
         embedded_postgres.connect(django_settings.LAYOUT, connections[REGION].settings_dict["NAME"]) as other,
         other.transaction(),
     ):
-        other.execute(f'SELECT * FROM "{tracker.environment_id}".tasks FOR UPDATE')  # noqa: S608
+        other.execute(f'SELECT * FROM "{tracker.environment_id}".tasks FOR UPDATE')
         assert branch("preview", data="full").status == 201

@@ -16,7 +16,7 @@ from tests.projects.conftest import key_for, make_account, schemas_in, token_of 
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 SOURCE = {"source": "export default () => 'production'"}
 HOOK = {"name": "crm", "url": "https://example.com/crm", "events": ["lists.insert"]}
 

@@ -13,7 +13,7 @@ from tests.config.conftest import SOURCE, Configured
 from tests.projects.conftest import environment_of, key_for
 from tests.support.client import Answer
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 REGION = "us-east-1"
 
 

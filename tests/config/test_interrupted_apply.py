@@ -18,7 +18,7 @@ from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
 from tests.projects.conftest import key_for
 from tests.support.project_crashes import Run
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 REGION = "us-east-1"
 WANTED: dict[str, Any] = {
     "schema": {"tables": {**SCHEMA["tables"], "tags": {"columns": {"name": {"type": "text"}}}}},

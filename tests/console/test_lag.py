@@ -21,6 +21,8 @@ from tests.support.metrics import read_metrics
 from tests.support.service import ROOT
 from tests.webhooks.conftest import tracker  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.exhaustive
+
 
 def pass_by(seconds: float, *names: str) -> None:
     """As if the latest looks had been made so long ago."""

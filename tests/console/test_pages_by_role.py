@@ -22,7 +22,7 @@ from accounts.staff.roles import StaffRole
 from tests.console.conftest import REGION, World
 from tests.support.service import ROOT
 
-pytestmark = pytest.mark.django_db(databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__")]
 
 STATIC = ROOT / "platform_site" / "static" / "platform_site"
 FIELDS = {"input", "select", "textarea"}

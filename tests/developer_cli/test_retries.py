@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.developer_cli import Cli
 
+pytestmark = pytest.mark.exhaustive
+
 SUCCESS = {"run_id": "run_1", "status": "succeeded", "output": {"sum": 3}}
 BUSY = {"error": {"code": "unavailable", "message": "Try again.", "request_id": "req_1"}}
 

@@ -13,6 +13,8 @@ import pytest
 from tests.support.service import ROOT
 from tests.support.wheels import repack
 
+pytestmark = pytest.mark.exhaustive
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

@@ -14,7 +14,7 @@ from projects.models import Environment
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, without_token
 from tests.rows.conftest import Tracker
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 SOURCE = "export default () => {};\n"
 
 

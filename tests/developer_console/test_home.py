@@ -13,7 +13,7 @@ from tests.developer_console.conftest import DOCUMENT, Desk, member, sign_in
 from tests.rows.conftest import Tracker
 from tests.support.client import Api
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 
 
 @pytest.mark.parametrize(

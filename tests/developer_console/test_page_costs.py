@@ -12,7 +12,7 @@ from tests.rows.conftest import Tracker
 from tests.support import history
 from tests.support.statements import counted
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 
 PAGES: Final = (
     "",

@@ -31,7 +31,7 @@ from tests.support.row_statistics import count_touched_rows
 from tests.support.service import wait_for
 from tests.support.tracker import DOCUMENT
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 FREE = PLANS["free"]
 MOST = FREE.queued_runs

@@ -48,7 +48,7 @@ from tests.support.row_statistics import count_touched_rows
 from tests.support.service import wait_for
 from tests.support.tracker import DOCUMENT
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 MOST = PLANS["free"].visitor_queued_runs
 

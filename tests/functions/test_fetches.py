@@ -16,7 +16,7 @@ from tests.support.functions import deploy, invoke, run_body
 from tests.support.receiver import Behave, Receiver, answer
 from tests.support.timing import within
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 
 @pytest.fixture(autouse=True)

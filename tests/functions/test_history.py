@@ -26,7 +26,7 @@ from tests.support.row_statistics import count_touched_rows
 from tests.support.tracker import DOCUMENT
 from tests.support.unavailable import terminate_connection
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 BUDGET = PLANS["free"].run_history_bytes
 FIRST = 'export default ({text}, ctx) => { console.log("x".repeat(4000)); return text.slice(0, 240_000) }'
@@ -103,7 +103,7 @@ def test_of_small_ones_so_many_are_weighed_that_the_sum_is_right(place: Environm
     many, size = 1_000_000, 2_000
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
-            f"SELECT count(weight), sum(weight), count(theirs) FROM (SELECT {sampled_size(str(size), kind('key'))} AS weight,"  # noqa: S608
+            f"SELECT count(weight), sum(weight), count(theirs) FROM (SELECT {sampled_size(str(size), kind('key'))} AS weight,"
             f" {sampled_size(str(2 * UNIT), kind('anonymous'))} AS theirs FROM generate_series(1, {many})) sample"
         )
         weighed_ones, total, theirs = cursor.fetchone()

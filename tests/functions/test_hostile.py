@@ -392,7 +392,7 @@ def test_a_fetch_ends_when_its_signal_does(tracker: Tracker, settings: Any) -> N
 
 def held(tracker: Tracker, list_id: str) -> tuple[str, list[str]]:
     """SQL that locks a row, and with which parameters."""
-    return f'SELECT 1 FROM "{tracker.environment_id}".lists WHERE id = %s FOR UPDATE', [list_id]  # noqa: S608
+    return f'SELECT 1 FROM "{tracker.environment_id}".lists WHERE id = %s FOR UPDATE', [list_id]
 
 
 def test_a_statement_that_would_outlast_the_call_is_cancelled(tracker: Tracker) -> None:

@@ -586,7 +586,7 @@ def test_the_release_before_deletes_functions_that_have_some(tracker: Tracker, p
     same_refusal(send(tracker, path))
     with transaction.atomic(using=place.cluster), connections[place.cluster].cursor() as cursor:
         for table in ("version", "secret", "run"):
-            cursor.execute(f"DELETE FROM platform.functions_{table}")  # noqa: S608
+            cursor.execute(f"DELETE FROM platform.functions_{table}")
         cursor.execute("DELETE FROM platform.functions_function")
     assert not InboundEndpoint.objects.using(place.cluster).exists()
     same_refusal(send(tracker, path))

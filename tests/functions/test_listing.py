@@ -13,7 +13,7 @@ from tests.support.function_queue import gather_statistics, statistics
 from tests.support.functions import SUM, deploy, invoke
 from tests.support.row_statistics import count_touched_rows
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 PATH = "/functions/sum/runs"
 A_PAGE = 20

@@ -23,7 +23,7 @@ from tests.support.connection_cuts import Cuts, How, postgres_behind
 from tests.support.function_queue import key_of
 from tests.support.functions import SUM, deploy
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 T = TypeVar("T")
 BEGINS = "WITH chosen AS"

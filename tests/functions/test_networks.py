@@ -31,7 +31,7 @@ from tests.support.functions import deploy, invoke
 from tests.support.row_statistics import count_touched_rows
 from tests.support.service import wait_for
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 MOST = PLANS["free"].visitor_queued_runs
 HERE, THERE = "127.0.0.1", "203.0.113.9"

@@ -37,7 +37,7 @@ from tests.support.functions import SUM, deploy, invoke
 from tests.support.service import wait_for
 from tests.support.unavailable import database_unavailable
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 ENDLESS = "export default () => { while (true) {} }"
 

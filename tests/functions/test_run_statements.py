@@ -13,7 +13,7 @@ from tests.rows.conftest import Tracker
 from tests.support.function_queue import anonymous_caller, end, gather_statistics, key_of, pile_up, taken
 from tests.support.functions import SUM, deploy
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 CALLS = 40
 

@@ -17,7 +17,7 @@ from tests.rows.conftest import Tracker
 from tests.support.functions import deploy, invoke
 from tests.support.service import wait_for
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 COUNT = "let n = 0; export default () => ++n"
 SLOW = "export default ({ms}: {ms: number}) => new Promise((done) => setTimeout(() => done(ms), ms))"

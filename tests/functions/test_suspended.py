@@ -23,7 +23,7 @@ from tests.support.functions import SUM, deploy, invoke
 from tests.support.service import wait_for
 from tests.support.tracker import DOCUMENT
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 
 def suspend(tracker: Tracker) -> None:

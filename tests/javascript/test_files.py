@@ -21,6 +21,8 @@ from rows.schema.parser import parse
 from tests.support.client import Answer, Api
 from tests.support.service import ROOT
 
+pytestmark = pytest.mark.exhaustive
+
 HERE = Path(__file__).parent
 DOCUMENT = json.loads((HERE.parent / "rows" / "types" / "document.json").read_text())
 

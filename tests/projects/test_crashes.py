@@ -22,7 +22,7 @@ from tests.support.client import Api
 from tests.support.project_crashes import Run
 from tests.support.unavailable import terminate_connection
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 
 
 @pytest.fixture(autouse=True)

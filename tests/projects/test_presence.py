@@ -31,7 +31,7 @@ from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
 from tests.support.client import Answer, Api
 from webhooks.models import Delivery, Webhook
 
-pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(transaction=True, databases="__all__")]
 REGION = "us-east-1"
 DOCUMENT: dict[str, Any] = {"tables": {"notes": {"columns": {"text": {"type": "text", "max_length": 10}}}}}
 OPENED = {"tables": {"notes": DOCUMENT["tables"]["notes"] | {"rules": {"user": {"read": {}}}}}}

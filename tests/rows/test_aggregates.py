@@ -55,7 +55,7 @@ def refused(how: Callable[[], Any]) -> tuple[str, str]:
 def insert(tenant: Tenant, number: int, columns: str, values: str) -> None:
     """So many deals of Alice's; `values` is SQL over `n`."""
     sql = (
-        f"INSERT INTO {{}}.deals (id, owner_id, {columns}) SELECT 'd' || n, %s, {values} FROM generate_series(1, %s) n"  # noqa: S608
+        f"INSERT INTO {{}}.deals (id, owner_id, {columns}) SELECT 'd' || n, %s, {values} FROM generate_series(1, %s) n"
     )
     tenant.raw(sql, ALICE.user_id, number)
 

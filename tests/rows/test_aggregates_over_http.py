@@ -18,7 +18,7 @@ THINGS: dict[str, Any] = {"tables": {"things": {"columns": {"name": {"type": "te
 def fill(tracker: Tracker, number: int) -> None:
     with row_access.row_access(), connections[REGION].cursor() as cursor:
         cursor.execute(
-            f'INSERT INTO "{tracker.environment_id}".things (id, name)'  # noqa: S608
+            f'INSERT INTO "{tracker.environment_id}".things (id, name)'
             " SELECT 'n' || n, repeat('ab', 100) || n FROM generate_series(1, %s) n",
             [number],
         )

@@ -30,7 +30,7 @@ from tests.support.row_statistics import counted_blocks
 from tests.support.service import wait_for
 from tests.support.tenants import KEY, REGION, Tenant
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 MOST = 2**63 - 1
 FLOAT = 1.7976931348623157e308

@@ -11,7 +11,7 @@ from rows.schema.model import EMPTY, InvalidDocument, Schema
 from rows.schema.parser import parse
 from tests.support import catalog
 
-pytestmark = pytest.mark.django_db(databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__")]
 
 TABLES = ("order", "b", "c")
 COLUMNS = ("select", "y", "z", "w")

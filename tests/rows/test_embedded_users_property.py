@@ -20,7 +20,7 @@ from tests.support.random_documents import RELATIONS, TABLES
 from tests.support.random_rows import answer, tenant_with_rows, unreadable, usual, write
 from tests.support.tenants import ALICE, BOB, Tenant
 
-pytestmark = pytest.mark.django_db(databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__")]
 FIELDS = st.lists(st.sampled_from(USER_FIELDS), min_size=1, unique=True)
 ROLES = ("user", "editor", "anonymous", "server", "member")
 

@@ -136,7 +136,7 @@ def test_runaway_filter_is_cancelled_with_a_hint_and_next_request_works(make_tra
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
     with row_access.row_access(), connections[REGION].cursor() as cursor:
         cursor.execute(
-            f'INSERT INTO "{tracker.environment_id}".notes (id, body)'  # noqa: S608
+            f'INSERT INTO "{tracker.environment_id}".notes (id, body)'
             " SELECT 'n' || n, repeat('ab', 500) FROM generate_series(1, 40000) n"
         )
         cursor.execute("SELECT set_config('statement_timeout', '10', false)")

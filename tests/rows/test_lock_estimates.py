@@ -38,7 +38,7 @@ def place(make_account: Any) -> Iterator[EnvironmentRef]:
     with row_access(), connections[found.cluster].cursor() as cursor:
         cursor.execute(
             f"""INSERT INTO "{found.environment_id}".notes (id, title, "count", memo)
-                SELECT 'n' || n, 'title', n, 'memo' FROM generate_series(1, {ROWS}) n"""  # noqa: S608
+                SELECT 'n' || n, 'title', n, 'memo' FROM generate_series(1, {ROWS}) n"""
         )
         cursor.execute(f'ANALYZE "{found.environment_id}".notes')
     yield found
@@ -137,7 +137,7 @@ def test_more_rows_take_longer(place: EnvironmentRef) -> None:
     with row_access(), connections[place.cluster].cursor() as cursor:
         cursor.execute(
             f"""INSERT INTO "{place.environment_id}".notes (id, title, "count")
-                SELECT 'm' || n, 'title', n FROM generate_series(1, {9 * ROWS}) n"""  # noqa: S608
+                SELECT 'm' || n, 'title', n FROM generate_series(1, {9 * ROWS}) n"""
         )
         cursor.execute(f'ANALYZE "{place.environment_id}".notes')
     many = locks_of(place, document)["notes"].estimated_ms

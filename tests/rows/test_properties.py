@@ -21,7 +21,7 @@ from tests.support import random_schemas
 from tests.support.row_oracle import Refused, World
 from tests.support.tenants import ALICE, BOB, OPERATOR, Tenant
 
-pytestmark = pytest.mark.django_db(databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__")]
 some = settings(
     max_examples=20,
     deadline=None,

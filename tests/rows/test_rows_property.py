@@ -24,7 +24,7 @@ from tests.support.random_documents import RELATIONS, TABLES, Conditions, order_
 from tests.support.random_rows import answer, tenant_with_rows, unreadable, usual, write
 from tests.support.tenants import Tenant
 
-pytestmark = pytest.mark.django_db(databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__")]
 
 thorough = settings(usual, max_examples=300, derandomize=False)
 

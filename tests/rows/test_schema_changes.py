@@ -210,7 +210,7 @@ def test_a_backend_that_is_terminated_leaves_nothing_half_done(place: Environmen
 
         def terminate() -> bool:
             with connections[REGION].cursor() as cursor:
-                cursor.execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) w")  # noqa: S608
+                cursor.execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) w")
                 return bool(cursor.fetchall())
 
         wait_until(terminate)

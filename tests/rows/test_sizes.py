@@ -12,7 +12,7 @@ from rows.write.bulk import BulkQuery
 from tests.support.tenants import ALICE, OPERATOR, Tenant
 
 MB: Final = 2**20
-pytestmark = pytest.mark.django_db(databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__")]
 LONG: Final = [f"t{number}" for number in range(10)]
 COLUMNS: Final[dict[str, Any]] = {
     **{name: {"type": "text", "null": True} for name in LONG},
@@ -43,13 +43,13 @@ def hide(tenant: Tenant, row: str, length: int) -> None:
 
 def held(tenant: Tenant, row: str) -> int:
     long = " + ".join(f"coalesce(octet_length({name}::text), 0)" for name in [*LONG, "tags", *HIDDEN])
-    return int(tenant.raw("SELECT " + long + " FROM {}.notes WHERE id = %s", row)[0][0])  # noqa: S608
+    return int(tenant.raw("SELECT " + long + " FROM {}.notes WHERE id = %s", row)[0][0])
 
 
 def fill(tenant: Tenant, row: str, length: int) -> None:
     """So many bytes in what the caller reads and writes, without any limit, in all columns but the last."""
     cells = ", ".join(f"{name} = repeat('x', {length // 9})" for name in LONG[:9])
-    tenant.raw("UPDATE {}.notes SET " + cells + ", t9 = NULL, tags = ARRAY[]::text[] WHERE id = %s", row)  # noqa: S608
+    tenant.raw("UPDATE {}.notes SET " + cells + ", t9 = NULL, tags = ARRAY[]::text[] WHERE id = %s", row)
 
 
 def told(write: Callable[[], Any]) -> Any:

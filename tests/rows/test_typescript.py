@@ -23,7 +23,7 @@ from tests.support.client import Answer
 from tests.support.timing import within
 from tests.support.typescript import DOCUMENT, HOSTILE, TYPES, one_table
 
-pytestmark = pytest.mark.django_db(databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__")]
 
 PATH = "/schema/types.ts"
 

@@ -23,6 +23,8 @@ from rows.schema.parser import parse
 from tests.support import random_documents
 from tests.support.random_documents import Conditions
 
+pytestmark = pytest.mark.exhaustive
+
 UNKNOWN = {"unknown", "unknown_operator", "to_many"}
 """Codes of what a type can know. Values of the right type may still be refused: too long, out of range, …"""
 

@@ -19,7 +19,7 @@ from rows.write.bulk import BulkQuery
 from tests.support.row_statistics import counted_blocks
 from tests.support.tenants import ALICE, OPERATOR, Tenant
 
-pytestmark = pytest.mark.django_db(databases="__all__")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__")]
 
 # ── By an error ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,7 +18,7 @@ from tests.support.functions import SUM, deploy
 from tests.support.site import SITE
 from tests.support.unavailable import database_unavailable
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 TABLES = [
     {"table": "authors", "actions": ["read"]},

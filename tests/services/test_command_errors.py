@@ -17,6 +17,8 @@ from platform_site.cli import errors as command_errors
 from tests.support.databases import database_variables
 from tests.support.service import ROOT
 
+pytestmark = pytest.mark.exhaustive
+
 
 def run(data_dir: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     names = ("DATABASE_URL", "REGION_US_EAST_1_URL", "REGION_EU_WEST_1_URL", "REGION_AP_SOUTHEAST_1_URL", "REDIS_URL")

@@ -18,6 +18,8 @@ from platform_site.postgres.base import DatabaseWrapper, bounded
 from tests.support.service import wait_for
 from tests.support.timing import within
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.fixture
 def mute() -> Iterator[socket.socket]:

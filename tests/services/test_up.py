@@ -32,6 +32,8 @@ from platform_site.embedded.data_dir import REGIONS, Layout, region_database, re
 from tests.support.service import ROOT, Up, start_up, wait_for, wait_for_ready
 from tests.support.timing import within
 
+pytestmark = pytest.mark.exhaustive
+
 
 def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so with an error of its own at every line, also at the one that tells of the orderly end."""

@@ -22,6 +22,8 @@ from platform_site.embedded import postgres as embedded_postgres
 from platform_site.management.commands.migrate import apply_migrations
 from platform_site.postgres.snapshot import schema_snapshot
 
+pytestmark = pytest.mark.exhaustive
+
 ALIASES = ["default", *settings.REGION_DATABASES]
 FIRST = settings.REGION_DATABASES[0]
 

@@ -26,6 +26,7 @@ from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
 pytestmark = [
+    pytest.mark.exhaustive,
     pytest.mark.django_db(databases="__all__", transaction=True),
     pytest.mark.usefixtures("_nobody_gathers_statistics"),
 ]

@@ -26,7 +26,7 @@ from tests.webhooks.conftest import Post
 from webhooks.delivery.dispatcher import MAX_THREADS, Dispatcher
 from webhooks.models import Attempt, Webhook
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 BEHAVIOURS: dict[str, tuple[Behave, bool]] = {

@@ -248,7 +248,7 @@ def test_a_claim_passes_what_was_settled_once(tracker: Tracker, receiver: Receiv
         next_attempt_at=F("next_attempt_at") + F("sequence") * timedelta(microseconds=1)
     )
     Delivery.objects.using(using).filter(sequence__lte=19_990).update(status="delivered", next_attempt_at=None)
-    leap = "WITH RECURSIVE " + first_of_each("reached", "pending", "next_attempt_at") + "SELECT * FROM reached"  # noqa: S608
+    leap = "WITH RECURSIVE " + first_of_each("reached", "pending", "next_attempt_at") + "SELECT * FROM reached"
     blocks_of_a_claim(using)  # PostgreSQL notes what is gone
     once = blocks_of(using, leap, {})
     assert once > 100

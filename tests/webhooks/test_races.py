@@ -34,7 +34,7 @@ from webhooks.delivery.queue import LEASE, AttemptOutcome, ClaimedDelivery, clai
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Attempt, Delivery, Webhook
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 
 def wait(what: str, holds: Callable[[], bool], seconds: float = 30) -> None:

@@ -12,7 +12,7 @@ from tests.support.client import Answer
 from tests.support.functions import deploy
 from tests.support.tracker import DOCUMENT
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 SOURCE = "export default async (_: any, ctx: any) => (await ctx.rows.list('tasks')).data.map((t: any) => t.title)"
 

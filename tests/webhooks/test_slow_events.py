@@ -16,7 +16,7 @@ from webhooks.delivery import relay
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 NOTES = {"tables": {"notes": {"columns": {"body": {"type": "text"}}, "rules": {"server": {"read": {}, "insert": {}}}}}}
 LONG = "ab" * 20_000

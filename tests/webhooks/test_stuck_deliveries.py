@@ -24,7 +24,7 @@ from webhooks.delivery.reconciler import MAX_ATTEMPTS, settle
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 Dispatch = Callable[[], int]
 

@@ -23,7 +23,7 @@ from webhooks.delivery.queue import longest_wait
 from webhooks.models import Attempt, Delivery
 from webhooks.subscriptions import service as webhook_service
 
-pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
 Dispatch = Callable[[], int]
 WEEK = timedelta(days=7)
