@@ -56,7 +56,7 @@ def test_what_stops_the_loop_is_logged_once_with_its_stack(
     assert message.startswith(f"the event loop stands still: it {doing}\n")
     assert work.__name__ in message
     computing = int(over.removesuffix(" of them computing").rpartition(" ")[2])
-    assert (computing >= 290) == (doing == "computes"), over
+    assert (computing > 150) == (doing == "computes"), over  # of 300: the watchdog looks now and then
 
 
 def test_threads_that_keep_the_interpreter_busy_are_not_logged(
