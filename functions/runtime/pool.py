@@ -34,12 +34,12 @@ class Pool:
     """How long a call waits for a process of its program before it starts another: about the time of a start."""
     STARTS_AT_ONCE = 2
     """Per program, so that a burst of first calls does not start a process for each."""
-    MOST_CHECKS = 3
+    MAX_CHECKS = 3
     """Concurrent checks of deployments. Their processes are in addition to `size`, so they are few."""
-    FIRM_CHECK = 3.0
+    SLOW_CHECK = 3.0
     """Seconds that a check of a deployment may always take, even if others wait
     (`platform_site.concurrency.fair_semaphore`)."""
-    WAITING_CHECKS = 4
+    MAX_WAITING_CHECKS = 4
 
     def __init__(
         self,
@@ -72,7 +72,10 @@ class Pool:
         self._closed = False
         self._starter = ThreadPoolExecutor(1, "function-starter")
         self._checks = FairSemaphore(
-            self.MOST_CHECKS, each=self.MOST_CHECKS - 1, firm=self.FIRM_CHECK, line=self.WAITING_CHECKS
+            self.MAX_CHECKS,
+            per_owner=self.MAX_CHECKS - 1,
+            slow_after=self.SLOW_CHECK,
+            max_waiting=self.MAX_WAITING_CHECKS,
         )
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,20 +137,20 @@ class Pool:
 
     def check(self, program: Program) -> None:
         """Load a program in its own process, which does not count towards `size`, and end it. Raises LoadFailed,
-        StartFailed, and Busy: if no check could start within `FIRM_CHECK + wait_seconds`, or if this one took longer
-        than `FIRM_CHECK` while others waited."""
+        StartFailed, and Busy: if no check could start within `SLOW_CHECK + wait_seconds`, or if this one took longer
+        than `SLOW_CHECK` while others waited."""
         ending = Ending()
         try:
-            with self._checks.held(
-                program.owner, wait=self.FIRM_CHECK + self.wait_seconds, give_way=ending.end
-            ) as place:
+            with self._checks.slot(
+                program.owner, wait=self.SLOW_CHECK + self.wait_seconds, on_reclaim=ending.end
+            ) as slot:
                 process = self._started(program)
                 try:
                     ending.set_process(process)
                     process.wait_until_ready()
                     process.load(program.source, seconds=self.load_seconds)
                 except (LoadFailed, StartFailed):
-                    if place.is_leaving:
+                    if slot.is_reclaimed:
                         raise Busy("loading took too long while other deployments waited for their check") from None
                     raise
                 finally:

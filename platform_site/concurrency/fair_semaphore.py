@@ -1,7 +1,7 @@
 """A fair semaphore for slow operations whose duration a tenant decides. An owner's share shrinks with the number of
-others. The last quarter of the slots is for owners that were fast, the last half is closed to slow ones (over `firm`
-seconds; the penalty doubles from a minute to an hour). After `firm` seconds a slot can be reclaimed (`give_way`); a
-bounded queue admits by standing, slots and age."""
+others. The last quarter of the slots is for owners whose operations were fast, the last half is closed to slow ones
+(an operation longer than `slow_after` seconds; the penalty doubles from a minute to an hour). After that time a slot
+can be reclaimed for another owner (`on_reclaim`). A bounded queue admits by reputation, slots held and age."""
 
 import math
 import threading
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-OWNERS: Final = 10_000
+MAX_OWNERS: Final = 10_000
 FIRST_PENALTY: Final = 60.0
-LONGEST_PENALTY: Final = 3600.0
+MAX_PENALTY: Final = 3600.0
 _PROVEN, _UNKNOWN, _SLOW = range(3)
 
 
@@ -30,19 +30,19 @@ class _Owner:
     slow_until: float = -math.inf
     slow_at: float = -math.inf
 
-    def standing(self, now: float) -> int:
+    def reputation(self, now: float) -> int:
         if now < self.slow_until:
             return _SLOW
         return _PROVEN if self.is_proven else _UNKNOWN
 
     def penalty(self) -> float:
-        return min(LONGEST_PENALTY, FIRST_PENALTY * float(2 ** min(self.times_slow - 1, 20)))
+        return min(MAX_PENALTY, FIRST_PENALTY * float(2 ** min(self.times_slow - 1, 20)))
 
-    def record(self, since: float, firm: float, now: float) -> None:
+    def record(self, since: float, slow_after: float, now: float) -> None:
         """Record a slot from `since` until `now`. The penalty resets after good behaviour for its length."""
         if self.times_slow and now > self.slow_until + self.penalty():
             self.times_slow = 0
-        if now - since > firm:
+        if now - since > slow_after:
             self.times_slow += since >= self.slow_at
             self.is_proven = False
             self.slow_at = now
@@ -52,80 +52,86 @@ class _Owner:
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class Slot:
     owner: str
     since: float
-    give_way: Callable[[], None] | None
-    is_leaving: bool = False
+    on_reclaim: Callable[[], None] | None
+    is_reclaimed: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
     owner: str
-    give_way: Callable[[], None] | None
-    hold: Hold | None = None
+    on_reclaim: Callable[[], None] | None
+    slot: Slot | None = None
 
 
 class FairSemaphore:
-    """`most` slots; one owner may have `each` while there are no others. A slot cannot be reclaimed for `firm` seconds.
-    At most `line` operations wait. Thread-safe."""
+    """`capacity` slots; one owner may have `per_owner` while there are no others. A slot can be reclaimed after
+    `slow_after` seconds. At most `max_waiting` operations wait. Thread-safe."""
 
     def __init__(
-        self, most: int, *, each: int, firm: float, line: int | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        capacity: int,
+        *,
+        per_owner: int,
+        slow_after: float,
+        max_waiting: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.most, self.firm = most, firm
-        self._each, self._most_waiting, self._clock = each, line, clock
+        self.capacity, self.slow_after = capacity, slow_after
+        self._per_owner, self._max_waiting, self._clock = per_owner, max_waiting, clock
         self._changed = threading.Condition()
         self._owners: OrderedDict[str, _Owner] = OrderedDict()
-        self._holds: list[Hold] = []
-        self._line: list[_Waiter] = []
+        self._slots: list[Slot] = []
+        self._queue: list[_Waiter] = []
 
     @contextmanager
-    def held(self, owner: str, *, wait: float, give_way: Callable[[], None] | None = None) -> Iterator[Hold]:
-        """A slot for the block; its `is_leaving` tells whether it had to give way. Raises Full."""
-        hold = self.take(owner, wait=wait, give_way=give_way)
-        if hold is None:
+    def slot(self, owner: str, *, wait: float, on_reclaim: Callable[[], None] | None = None) -> Iterator[Slot]:
+        """A slot for the block; `is_reclaimed`: whether it was needed for another owner. Raises Full."""
+        slot = self.acquire(owner, wait=wait, on_reclaim=on_reclaim)
+        if slot is None:
             raise Full
         try:
-            yield hold
+            yield slot
         finally:
-            self.give_back(hold)
+            self.release(slot)
 
-    def take(self, owner: str, *, wait: float, give_way: Callable[[], None] | None = None) -> Hold | None:
-        """A slot; None after `wait` seconds. `give_way` ends the operation, without blocking or taking slots."""
+    def acquire(self, owner: str, *, wait: float, on_reclaim: Callable[[], None] | None = None) -> Slot | None:
+        """A slot; None after `wait` seconds. `on_reclaim` ends the operation, without blocking or taking slots."""
         until = self._clock() + wait
-        me = _Waiter(owner, give_way)
+        waiter = _Waiter(owner, on_reclaim)
         with self._changed:
-            self._line.append(me)
+            self._queue.append(waiter)
             try:
                 while True:
                     now = self._clock()
-                    self._let_in(now)
-                    if me.hold is not None or now >= until:
-                        return me.hold
-                    self._shorten_line(now)
-                    if me not in self._line:
+                    self._grant_slots(now)
+                    if waiter.slot is not None or now >= until:
+                        return waiter.slot
+                    self._trim_queue(now)
+                    if waiter not in self._queue:
                         return None
-                    self._ask_somebody_to_leave(me, now)
-                    self._changed.wait(min(until - now, self._until_one_is_lent(now)))
+                    self._reclaim_slot(waiter, now)
+                    self._changed.wait(min(until - now, self._seconds_until_reclaimable(now)))
             finally:
-                if me in self._line:
-                    self._line.remove(me)
+                if waiter in self._queue:
+                    self._queue.remove(waiter)
 
-    def give_back(self, hold: Hold) -> None:
+    def release(self, slot: Slot) -> None:
         with self._changed:
             now = self._clock()
-            owner = self._of(hold.owner)
+            owner = self._owner(slot.owner)
             owner.held -= 1
-            owner.record(hold.since, self.firm, now)
-            self._holds.remove(hold)
-            self._let_in(now)
+            owner.record(slot.since, self.slow_after, now)
+            self._slots.remove(slot)
+            self._grant_slots(now)
 
-    def _of(self, name: str) -> _Owner:
+    def _owner(self, name: str) -> _Owner:
         owner = self._owners.get(name)
         if owner is None:
             owner = self._owners[name] = _Owner()
-            if len(self._owners) > OWNERS:
+            if len(self._owners) > MAX_OWNERS:
                 idle = next((other for other, its in self._owners.items() if not its.held and other != name), None)
                 if idle is not None:
                     del self._owners[idle]
@@ -134,68 +140,68 @@ class FairSemaphore:
         return owner
 
     def _has_room(self, name: str, now: float) -> bool:
-        owner, taken = self._of(name), len(self._holds)
-        standing = owner.standing(now)
-        if standing != _PROVEN:
-            closed = math.ceil(self.most / (4 if standing == _UNKNOWN else 2))
-            if taken >= max(1, self.most - closed):
+        owner, taken = self._owner(name), len(self._slots)
+        reputation = owner.reputation(now)
+        if reputation != _PROVEN:
+            closed = math.ceil(self.capacity / (4 if reputation == _UNKNOWN else 2))
+            if taken >= max(1, self.capacity - closed):
                 return False
-        elif taken >= self.most:
+        elif taken >= self.capacity:
             return False
-        each = self._each / 4 if standing == _SLOW else self._each
+        each = self._per_owner / 4 if reputation == _SLOW else self._per_owner
         others = taken - owner.held
-        return owner.held < max(1, math.ceil(each * (self.most - others) / self.most))
+        return owner.held < max(1, math.ceil(each * (self.capacity - others) / self.capacity))
 
-    def _claims(self, now: float) -> list[tuple[int, int, int]]:
+    def _priorities(self, now: float) -> list[tuple[int, int, int]]:
         before: Counter[str] = Counter()
-        claims = []
-        for place, waiter in enumerate(self._line):
-            owner = self._of(waiter.owner)
-            claims.append((owner.standing(now), owner.held + before[waiter.owner], place))
+        priorities = []
+        for position, waiter in enumerate(self._queue):
+            owner = self._owner(waiter.owner)
+            priorities.append((owner.reputation(now), owner.held + before[waiter.owner], position))
             before[waiter.owner] += 1
-        return claims
+        return priorities
 
-    def _let_in(self, now: float) -> None:
-        while len(self._holds) < self.most and self._line:
-            for *_, place in sorted(self._claims(now)):
-                if self._has_room(self._line[place].owner, now):
-                    self._seat(self._line.pop(place), now)
+    def _grant_slots(self, now: float) -> None:
+        while len(self._slots) < self.capacity and self._queue:
+            for *_, position in sorted(self._priorities(now)):
+                if self._has_room(self._queue[position].owner, now):
+                    self._grant(self._queue.pop(position), now)
                     break
             else:
                 return
 
-    def _seat(self, waiter: _Waiter, now: float) -> None:
-        waiter.hold = Hold(waiter.owner, now, waiter.give_way)
-        self._holds.append(waiter.hold)
-        self._of(waiter.owner).held += 1
+    def _grant(self, waiter: _Waiter, now: float) -> None:
+        waiter.slot = Slot(waiter.owner, now, waiter.on_reclaim)
+        self._slots.append(waiter.slot)
+        self._owner(waiter.owner).held += 1
         self._changed.notify_all()
 
-    def _shorten_line(self, now: float) -> None:
-        while self._most_waiting is not None and len(self._line) > self._most_waiting:
-            *_, place = max(self._claims(now))
-            del self._line[place]
+    def _trim_queue(self, now: float) -> None:
+        while self._max_waiting is not None and len(self._queue) > self._max_waiting:
+            *_, position = max(self._priorities(now))
+            del self._queue[position]
             self._changed.notify_all()
 
-    def _ask_somebody_to_leave(self, me: _Waiter, now: float) -> None:
+    def _reclaim_slot(self, waiter: _Waiter, now: float) -> None:
         """Reclaim at most one slot per waiting operation of an owner without one."""
-        owner = self._of(me.owner)
-        if owner.held or sum(hold.is_leaving for hold in self._holds) >= len(self._line):
+        owner = self._owner(waiter.owner)
+        if owner.held or sum(slot.is_reclaimed for slot in self._slots) >= len(self._queue):
             return
-        mine = owner.standing(now)
-        lent = [
-            hold
-            for hold in self._holds
-            if hold.give_way is not None
-            and not hold.is_leaving
-            and now - hold.since >= self.firm
-            and self._of(hold.owner).standing(now) >= mine
+        mine = owner.reputation(now)
+        reclaimable = [
+            slot
+            for slot in self._slots
+            if slot.on_reclaim is not None
+            and not slot.is_reclaimed
+            and now - slot.since >= self.slow_after
+            and self._owner(slot.owner).reputation(now) >= mine
         ]
-        if lent:
-            hold = max(lent, key=lambda each: (self._of(each.owner).standing(now), now - each.since))
-            hold.is_leaving = True
-            if hold.give_way is not None:
-                hold.give_way()
+        if reclaimable:
+            slot = max(reclaimable, key=lambda each: (self._owner(each.owner).reputation(now), now - each.since))
+            slot.is_reclaimed = True
+            if slot.on_reclaim is not None:
+                slot.on_reclaim()
 
-    def _until_one_is_lent(self, now: float) -> float:
-        ages = [now - hold.since for hold in self._holds if hold.give_way is not None and not hold.is_leaving]
-        return max(0.01, min((self.firm - age for age in ages if age < self.firm), default=self.firm))
+    def _seconds_until_reclaimable(self, now: float) -> float:
+        ages = [now - slot.since for slot in self._slots if slot.on_reclaim is not None and not slot.is_reclaimed]
+        return max(0.01, min((self.slow_after - age for age in ages if age < self.slow_after), default=self.slow_after))

@@ -1,5 +1,5 @@
-"""Name resolution with a deadline, which `getaddrinfo` lacks: in abandonable threads, at most MOST_PENDING and
-MOST_OF_ONE per owner, by `platform_site.concurrency.fair_semaphore`, so that owners of unresolvable names get few
+"""Name resolution with a deadline, which `getaddrinfo` lacks: in abandonable threads, at most MAX_PENDING and
+MAX_PER_OWNER per owner, by `platform_site.concurrency.fair_semaphore`, so that owners of unresolvable names get few
 slots."""
 
 import ipaddress
@@ -12,16 +12,16 @@ from typing import Final
 from platform_site.concurrency.fair_semaphore import FairSemaphore
 from platform_site.outbound.ssrf import Address
 
-MOST_PENDING: Final = 64
-MOST_OF_ONE: Final = 8
-FIRM: Final = 2.0
+MAX_PENDING: Final = 64
+MAX_PER_OWNER: Final = 8
+SLOW_AFTER: Final = 2.0
 
 
-def _made() -> FairSemaphore:
-    return FairSemaphore(MOST_PENDING, each=MOST_OF_ONE, firm=FIRM)
+def _new_semaphore() -> FairSemaphore:
+    return FairSemaphore(MAX_PENDING, per_owner=MAX_PER_OWNER, slow_after=SLOW_AFTER)
 
 
-_semaphore = _made()
+_semaphore = _new_semaphore()
 
 
 class NotResolved(Exception):
@@ -34,9 +34,9 @@ def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
         return [ipaddress.ip_address(host)]
     except ValueError:
         pass
-    places, outcome = _semaphore, list[list[Address]]()
-    place = places.take(owner, wait=deadline - time.monotonic())
-    if place is None:
+    semaphore, outcome = _semaphore, list[list[Address]]()
+    slot = semaphore.acquire(owner, wait=deadline - time.monotonic())
+    if slot is None:
         raise TimeoutError("too many names are being resolved")
     done = threading.Event()
 
@@ -47,13 +47,13 @@ def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
         except (OSError, ValueError):
             pass  # no outcome is the outcome
         finally:
-            places.give_back(place)
+            semaphore.release(slot)
             done.set()
 
     try:
         threading.Thread(target=ask, name="resolve", daemon=True).start()
-    except RuntimeError:  # the system has no more threads; its place is the next one's
-        places.give_back(place)
+    except RuntimeError:  # the system has no more threads
+        semaphore.release(slot)
         raise NotResolved(host) from None
     if not done.wait(max(0.0, deadline - time.monotonic())):
         raise TimeoutError("the name server took too long")
@@ -64,7 +64,7 @@ def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
 
 def _after_fork() -> None:
     global _semaphore
-    _semaphore = _made()  # the threads that held them stayed with the parent
+    _semaphore = _new_semaphore()  # the threads that held them stayed with the parent
 
 
 os.register_at_fork(after_in_child=_after_fork)

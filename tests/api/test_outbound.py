@@ -293,7 +293,7 @@ def test_unresolvable_name_takes_no_slot_of_a_later_name(monkeypatch: pytest.Mon
             raise RuntimeError("can't start new thread")
 
         full.setattr(threading.Thread, "start", start)
-        for _ in range(resolver.MOST_PENDING + 1):
+        for _ in range(resolver.MAX_PENDING + 1):
             with pytest.raises(NotResolved):
                 resolver.resolve("localhost", 80, time.monotonic() + 0.1, "")
     assert resolver.resolve("localhost", 80, time.monotonic() + within(5), "")
@@ -311,10 +311,10 @@ def test_name_servers_that_never_answer_hold_a_bounded_number_of_threads(monkeyp
 
     before = asking()
     monkeypatch.setattr(socket, "getaddrinfo", swallowed)
-    for number in range(resolver.MOST_PENDING + 3):
+    for number in range(resolver.MAX_PENDING + 3):
         with pytest.raises(TimeoutError):
             resolver.resolve("a.example", 80, time.monotonic() + 0.005, f"env_{number}")
-    assert asking() - before <= resolver.MOST_PENDING
+    assert asking() - before <= resolver.MAX_PENDING
     answered.set()
     _until(lambda: asking() <= before)
     with pytest.raises(NotResolved):
@@ -334,7 +334,7 @@ def test_a_tenant_whose_names_nobody_answers_keeps_no_other_waiting(monkeypatch:
     client = outbound.Client(opened=LOOPBACK)
     try:
         with Receiver() as receiver:
-            for number in range(resolver.MOST_PENDING + 3):
+            for number in range(resolver.MAX_PENDING + 3):
                 with pytest.raises(outbound.RequestTimedOut):
                     client.request("GET", f"http://{number}.example/", owner="env_a", total=0.005)
             url = receiver.url("/").replace("127.0.0.1", "localhost")
@@ -359,14 +359,14 @@ def test_unresolved_names_of_many_tenants_delay_no_known_name(
         raise OSError
 
     monkeypatch.setattr(socket, "getaddrinfo", swallowed)
-    monkeypatch.setattr(resolver, "_semaphore", resolver._made())
+    monkeypatch.setattr(resolver, "_semaphore", resolver._new_semaphore())
     client = outbound.Client(opened=LOOPBACK)
     try:
         with Receiver() as receiver:
             url = receiver.url("/").replace("127.0.0.1", "localhost")
             assert client.request("GET", url, owner="env_honest").status == 200
             client.close()
-            for number in range(resolver.MOST_PENDING * 2):
+            for number in range(resolver.MAX_PENDING * 2):
                 with pytest.raises(outbound.RequestTimedOut):
                     client.request("GET", f"http://{number}.example/", owner=f"env_{number % 100}", total=0.005)
             assert client.request("GET", url, owner="env_honest").status == 200

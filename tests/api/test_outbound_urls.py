@@ -244,13 +244,13 @@ def test_resolving_knows_addresses_names_and_a_deadline() -> None:
     assert len(resolve("localhost", 80, soon, "")) == len(set(resolve("localhost", 80, soon, "")))
     with pytest.raises(NotResolved):
         resolve("not-there.invalid", 80, soon, "")
-    owners = [f"env_{number}" for number in range(resolver.MOST_PENDING)]
+    owners = [f"env_{number}" for number in range(resolver.MAX_PENDING)]
     for owner in owners:  # they were quick before
-        with resolver._semaphore.held(owner, wait=5):
+        with resolver._semaphore.slot(owner, wait=5):
             pass
     with ExitStack() as held:  # by names that no server resolves
         for owner in owners:
-            held.enter_context(resolver._semaphore.held(owner, wait=5))
+            held.enter_context(resolver._semaphore.slot(owner, wait=5))
         at = time.monotonic()
         with pytest.raises(TimeoutError):
             resolve("localhost", 80, at + 0.1, "")

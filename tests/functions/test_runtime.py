@@ -834,20 +834,20 @@ def checking(pool: Pool) -> Pool:
 
 def until_hanging(pool: Pool, number: int) -> None:
     deadline = time.monotonic() + 30
-    while len(pool._checks._holds) < number:
+    while len(pool._checks._slots) < number:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 def end_all(pool: Pool) -> None:
-    for hold in list(pool._checks._holds):
-        assert hold.give_way is not None
-        hold.give_way()
+    for slot in list(pool._checks._slots):
+        assert slot.on_reclaim is not None
+        slot.on_reclaim()
 
 
 def test_modules_that_hang_while_they_are_tried_out_are_few_at_a_time(checking: Pool) -> None:
     checking.load_seconds = 1.5
-    checking._checks.firm = checking.FIRM_CHECK = 1.0
+    checking._checks.slow_after = checking.SLOW_CHECK = 1.0
     hanging = Program("hangs", "env_a", HANGING, 64)
     with ThreadPoolExecutor(3) as threads:
         tried = [threads.submit(checking.check, hanging) for _ in range(3)]
@@ -871,7 +871,7 @@ def test_hanging_modules_block_no_environment_that_deployed_before(checking: Poo
 
 
 def test_hanging_modules_give_way_to_a_first_deployment(checking: Pool) -> None:
-    checking._checks.firm, checking.wait_seconds = 0.5, 30.0
+    checking._checks.slow_after, checking.wait_seconds = 0.5, 30.0
     with ThreadPoolExecutor(2) as threads:
         tried = [threads.submit(checking.check, Program(f"hangs {each}", f"env_{each}", HANGING, 64)) for each in "ab"]
         until_hanging(checking, 2)
@@ -882,4 +882,4 @@ def test_hanging_modules_give_way_to_a_first_deployment(checking: Pool) -> None:
         ]
         assert all(isinstance(each.exception(), Busy) for each in gone)
         end_all(checking)
-    assert checking._checks._holds == []
+    assert checking._checks._slots == []

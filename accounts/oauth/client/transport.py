@@ -29,11 +29,11 @@ LIMIT: Final = 64 * 1024
 IN_ALL: Final = 8
 PER_OWNER: Final = 4
 """Maximum of one application, over all its providers."""
-FIRM: Final = 1.5
-"""Seconds that a request may always take; up to PER_CALL if no other request waits."""
+SLOW_AFTER: Final = 1.5
+"""Seconds that a request may always take; up to PER_CALL if no other waits. A longer one makes its owner slow."""
 WAIT: Final = 2.0
-"""Seconds that a request waits for a slot: longer than FIRM, after which a lent slot is returned."""
-WAITING: Final = 4
+"""Seconds that a request waits for a slot: longer than SLOW_AFTER, after which a slot can be reclaimed."""
+MAX_WAITING: Final = 4
 """Maximum of waiting requests. Each blocks a thread."""
 INITIAL_COOLDOWN: Final = 3.0
 MAX_COOLDOWN: Final = 300.0
@@ -79,7 +79,7 @@ class _Cooldowns:
             self._known.pop(provider_id, None)
 
 
-_semaphores = FairSemaphore(IN_ALL, each=PER_OWNER, firm=FIRM, line=WAITING)
+_semaphore = FairSemaphore(IN_ALL, per_owner=PER_OWNER, slow_after=SLOW_AFTER, max_waiting=MAX_WAITING)
 _cooldowns = _Cooldowns()
 
 
@@ -89,14 +89,14 @@ def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
     _cooldowns.check(provider.pk)
     ending = Interruption()
     try:
-        with _semaphores.held(provider.environment_id or "", wait=wait, give_way=ending.interrupt) as place:
+        with _semaphore.slot(provider.environment_id or "", wait=wait, on_reclaim=ending.interrupt) as slot:
             try:
                 yield ending
             except OutboundError as error:
-                if place.is_leaving or isinstance(error, RequestTimedOut):
+                if slot.is_reclaimed or isinstance(error, RequestTimedOut):
                     _cooldowns.begin(provider.pk)
                 raise
-            if time.monotonic() - place.since <= FIRM:
+            if time.monotonic() - slot.since <= SLOW_AFTER:
                 _cooldowns.forget(provider.pk)
     except Full:
         raise ProviderUnreachable("too many calls to providers at once") from None

@@ -42,8 +42,10 @@ def loopback(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
     for seconds in ("SECONDS", "PER_CALL", "CONNECT"):
         monkeypatch.setattr(transport, seconds, 60.0)
-    places = FairSemaphore(transport.IN_ALL, each=transport.PER_OWNER, firm=60.0, line=transport.WAITING)
-    monkeypatch.setattr(transport, "_semaphores", places)
+    semaphore = FairSemaphore(
+        transport.IN_ALL, per_owner=transport.PER_OWNER, slow_after=60.0, max_waiting=transport.MAX_WAITING
+    )
+    monkeypatch.setattr(transport, "_semaphore", semaphore)
     monkeypatch.setattr(transport, "_cooldowns", transport._Cooldowns())
     metadata.evict()
     yield

@@ -731,7 +731,7 @@ class Strangers:
         self._threads[-1].start()
 
     def under_way(self) -> int:
-        return len(transport._semaphores._holds)
+        return len(transport._semaphore._slots)
 
     def join(self) -> None:
         self.slow.stopping.set()
@@ -744,7 +744,7 @@ def strangers(slow: IdentityProvider) -> Iterator[Strangers]:
     made = Strangers(slow)
     yield made
     made.join()
-    assert transport._semaphores._holds == []
+    assert transport._semaphore._slots == []
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -789,7 +789,7 @@ def test_slow_providers_give_way_to_new_applications_and_are_paused(
 ) -> None:
     monkeypatch.setattr(transport, "WAIT", 60.0)
     monkeypatch.setattr(transport, "INITIAL_COOLDOWN", 300.0)
-    monkeypatch.setattr(transport._semaphores, "firm", 0.5)
+    monkeypatch.setattr(transport._semaphore, "slow_after", 0.5)
     most = transport.IN_ALL * 3 // 4
     for number in range(most):
         strangers.sign_in_at(f"env_slow{number}")
