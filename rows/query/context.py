@@ -171,16 +171,16 @@ def run(
     environment = schema_cache.compiled_schema(place)
     for runs_left in reversed(range(MAX_RUNS)):
         connection = connections[environment.alias]
-        asking = QueryContext(place, principal, environment, connection, freshness, users_version)
+        context = QueryContext(place, principal, environment, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:
-                return verb(asking)
+                return verb(context)
             with transaction.atomic(using=environment.alias):  # a savepoint: an error leaves the rest to its owner
-                return verb(asking)
+                return verb(context)
         except StaleVersion:
             pass
         except ApiError:
-            if not runs_left or asking.is_verified or schema_cache.is_current(environment):
+            if not runs_left or context.is_verified or schema_cache.is_current(environment):
                 raise
         except DatabaseError as error:
             if not _is_worth_another_run(environment, error):

@@ -1,4 +1,4 @@
-"""Explains why a row is visible, clause by clause, by the compiled conditions that enforce the rules. The asking caller
+"""Explains why a row is visible, clause by clause, by the compiled conditions that enforce the rules. The caller
 must see the row, and only gets values that it may read; a user's email, role and claims need `users:manage`.
 Quantifiers are shown if all rows and cells involved are visible."""
 
@@ -62,7 +62,7 @@ def explain_row(
     """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
     "hidden_columns": [{"column", "why"}]}` for `seen_as`. `knows_users`: the asker may see users' email, role and
     claims. Raises NotFound. Two or three statements."""
-    return run(place, asker, lambda asking: _explain(asking, table, row_id, seen_as, knows_users or seen_as == asker))
+    return run(place, asker, lambda context: _explain(context, table, row_id, seen_as, knows_users or seen_as == asker))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +80,27 @@ def _subject_of(access: Access) -> list[_Rule]:
     return found
 
 
-def _explain(asking: QueryContext, name: str, row_id: str, seen_as: Principal, knows_users: bool) -> dict[str, Any]:
-    table = asking.readable(name)
+def _explain(context: QueryContext, name: str, row_id: str, seen_as: Principal, knows_users: bool) -> dict[str, Any]:
+    table = context.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
         raise NotFound
-    other = QueryContext(asking.place, seen_as, asking.environment, asking.connection)
-    access = asking.environment.rules.access(name, other.role_key)
+    other = QueryContext(context.place, seen_as, context.environment, context.connection)
+    access = context.environment.rules.access(name, other.role_key)
     rules = _subject_of(access)
     clauses = [clause for rule in rules for clause in rule.clauses]
-    paths = _once(path for clause in clauses for path in _paths(clause.condition) if _is_known(asking, name, path))
-    author = asking.environment.rules.author
+    paths = _once(path for clause in clauses for path in _paths(clause.condition) if _is_known(context, name, path))
+    author = context.environment.rules.author
     quantifiers = {clause: [*_quantifiers(json.loads(clause.text), name, author)] for clause in clauses}
     quantified = _once(
         each.condition
         for clause in clauses
         for each in quantifiers[clause]
-        if (knows_users or _names_no_user(each.condition)) and _is_open(asking, name, each.condition)
+        if (knows_users or _names_no_user(each.condition)) and _is_open(context, name, each.condition)
     )
     named = {ROW_ID: row_id.encode()}
-    shown = asking.read(asking.statement(_Cells(name, paths), _cells), named)
+    shown = context.read(context.statement(_Cells(name, paths), _cells), named)
     if not shown:
-        asking.verify()
+        context.verify()
         raise NotFound
     cells = dict(zip(paths, [None if cell is None else exact_json.loads(cell) for cell in shown[0][2:]], strict=True))
     rows = other.read(other.statement(_Verdicts(name, quantified), _verdicts), named)
@@ -111,16 +111,16 @@ def _explain(asking: QueryContext, name: str, row_id: str, seen_as: Principal, k
     held = {condition: next(verdicts) for condition in quantified}
     now = datetime.fromisoformat((shown[0][1] or b"").decode())
     facts = _Facts(cells, quantifiers, held, other.principal, now, knows_users)
-    told = [_explanation_of(rule, access, verdicts, facts) for rule in rules]
+    explanations = [_explanation_of(rule, access, verdicts, facts) for rule in rules]
     for action in ("read", "update", "delete"):
-        if not any(rule["action"] == action for rule in told):
-            told.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
-    visible = any(rule["action"] == "read" and rule["verdict"] for rule in told)
+        if not any(rule["action"] == action for rule in explanations):
+            explanations.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
+    visible = any(rule["action"] == "read" and rule["verdict"] for rule in explanations)
     masks = {column: next(verdicts) for column in (access.read.partial if access.read else ())}
     return {
         "visible": visible,
-        "rules": told,
-        "hidden_columns": list(_hidden(asking, table, access, masks)) if visible else [],
+        "rules": explanations,
+        "hidden_columns": list(_hidden(context, table, access, masks)) if visible else [],
     }
 
 
@@ -151,23 +151,23 @@ def _explanation_of(rule: _Rule, access: Access, verdicts: Any, facts: _Facts) -
 def _why(clause: Clause, facts: _Facts) -> str:
     """The values of row, related rows and principal that the clause uses."""
     cells = facts.cells
-    told = [
+    reasons = [
         f"{canonical_text(path)} is {_json(cells[path])}" for path in _once(_paths(clause.condition)) if path in cells
     ]
     for each in facts.quantifiers[clause]:
         if each.condition in facts.held:
-            told.append(f"{each.path} is {_json(facts.held[each.condition])}")
+            reasons.append(f"{each.path} is {_json(facts.held[each.condition])}")
         else:
-            told += [f"the rows of {way} are asked" for way in _once(_ways(each.condition))]
+            reasons += [f"the rows of {way} are asked" for way in _once(_ways(each.condition))]
     for variable in _once(_variables(clause.condition)):
         value = resolve(variable, facts.principal, facts.now)
         if value is None:
-            told.append(f"${variable.name} is missing, which makes the clause false")
+            reasons.append(f"${variable.name} is missing, which makes the clause false")
         elif facts.knows_users or variable.name in _PUBLIC_VARIABLES:
-            told.append(f"${variable.name} is {_json(value)}")
+            reasons.append(f"${variable.name} is {_json(value)}")
         else:
-            told.append(f"${variable.name} has a value")
-    return "; ".join(told)
+            reasons.append(f"${variable.name} has a value")
+    return "; ".join(reasons)
 
 
 def _once(found: Iterable[T]) -> tuple[T, ...]:
@@ -216,36 +216,36 @@ def _quantifiers(document: Mapping[str, Any], table: str, author: NameResolver, 
                     yield _Quantifier(f"{at}{key}.{word}", condition)
 
 
-def _is_open(asking: QueryContext, table: str, condition: Condition) -> bool:
+def _is_open(context: QueryContext, table: str, condition: Condition) -> bool:
     """Whether the asker sees each row and cell that decides the condition."""
     for part in parts(condition):
         if isinstance(part, Quantified) and not (
-            _sees_whole(asking, table, part.hop) and _is_open(asking, part.hop.table, part.condition)
+            _sees_whole(context, table, part.hop) and _is_open(context, part.hop.table, part.condition)
         ):
             return False
         for path in paths_of(part):
             at = table
             for hop in path.hops:
-                if not _sees_whole(asking, at, hop):
+                if not _sees_whole(context, at, hop):
                     return False
                 at = hop.table
-            if not _sees_column(asking, at, path.column):
+            if not _sees_column(context, at, path.column):
                 return False
     return True
 
 
-def _sees_whole(asking: QueryContext, table: str, hop: Hop) -> bool:
-    far = asking.environment.rules.access(hop.table, asking.role_key).read
+def _sees_whole(context: QueryContext, table: str, hop: Hop) -> bool:
+    far = context.environment.rules.access(hop.table, context.role_key).read
     return (
-        asking.resolver.relation(table, hop.relation) == hop
+        context.resolver.relation(table, hop.relation) == hop
         and far is not None
         and far.where == TRUE
-        and _sees_column(asking, hop.table if hop.many else table, hop.column)
+        and _sees_column(context, hop.table if hop.many else table, hop.column)
     )
 
 
-def _sees_column(asking: QueryContext, table: str, column: str) -> bool:
-    rule = asking.environment.rules.access(table, asking.role_key).read
+def _sees_column(context: QueryContext, table: str, column: str) -> bool:
+    rule = context.environment.rules.access(table, context.role_key).read
     return rule is not None and rule.cell(column) == TRUE
 
 
@@ -262,17 +262,17 @@ def _ways(condition: Condition) -> Iterable[str]:
             yield from further or [part.hop.relation]
 
 
-def _is_known(asking: QueryContext, table: str, path: Path) -> bool:
+def _is_known(context: QueryContext, table: str, path: Path) -> bool:
     for hop in path.hops:
-        if asking.resolver.relation(table, hop.relation) != hop:
+        if context.resolver.relation(table, hop.relation) != hop:
             return False
         table = hop.table
-    return asking.resolver.column(table, path.column) is not None
+    return context.resolver.column(table, path.column) is not None
 
 
-def _hidden(asking: QueryContext, table: Table, access: Access, masks: dict[str, bool]) -> Iterable[dict[str, str]]:
+def _hidden(context: QueryContext, table: Table, access: Access, masks: dict[str, bool]) -> Iterable[dict[str, str]]:
     shown = access.read.columns if access.read else ()
-    for name in asking.resolver.columns(table.name):
+    for name in context.resolver.columns(table.name):
         if name not in shown:
             yield {"column": name, "why": "No read rule of this role shows the column."}
         elif not masks.get(name, True):

@@ -74,7 +74,7 @@ def list_rows(
     """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
     answer; `users_version` is for `accounts.directory.kept_users`. Raises NotFound and ValidationFailed naming the
     parameter, or `limit` if the response is too large. Contract section 4.6."""
-    return run(place, principal, lambda asking: _list(asking, table, query), freshness, users_version)
+    return run(place, principal, lambda context: _list(context, table, query), freshness, users_version)
 
 
 def retrieve_row(
@@ -89,7 +89,7 @@ def retrieve_row(
 ) -> RowAnswer:
     """One row, with relations. `etag` is None if `columns` leave some out. One statement. Raises NotFound and
     ValidationFailed naming `with` or `columns`. Contract section 4.7."""
-    verb = lambda asking: _retrieve(asking, table, row_id, withs, columns)  # noqa: E731
+    verb = lambda context: _retrieve(context, table, row_id, withs, columns)  # noqa: E731
     return run(place, principal, verb, freshness, users_version)
 
 
@@ -97,16 +97,16 @@ def etag_of(row: bytes) -> str:
     return f'"{hashlib.sha256(row).hexdigest()}"'
 
 
-def _retrieve(asking: QueryContext, name: str, row_id: str, withs: Any, columns: Any) -> RowAnswer:
-    asking.readable(name)
-    embedded = params.parse_with(withs, name, asking.resolver)
-    chosen, embedded = params.parse_columns(columns, name, asking.resolver, embedded)
+def _retrieve(context: QueryContext, name: str, row_id: str, withs: Any, columns: Any) -> RowAnswer:
+    context.readable(name)
+    embedded = params.parse_with(withs, name, context.resolver)
+    chosen, embedded = params.parse_columns(columns, name, context.resolver, embedded)
     shape = ReadShape(name, withs=embedded, columns=chosen)
     rows = []
     if ROW_ID_PATTERN.fullmatch(row_id):
-        rows = asking.read(asking.statement(shape, select.read), {ROW_ID: row_id.encode()}, is_short=True)
+        rows = context.read(context.statement(shape, select.read), {ROW_ID: row_id.encode()}, is_short=True)
     if not rows:
-        asking.verify()
+        context.verify()
         raise NotFound
     [row] = rows
     only_users = With not in map(type, embedded)
@@ -115,45 +115,45 @@ def _retrieve(asking: QueryContext, name: str, row_id: str, withs: Any, columns:
     etag = etag_of(row[0] or b"") if chosen is None else None
     if not embedded:
         return RowAnswer(row_id, row[0] or b"", etag)
-    return RowAnswer(row_id, _with_relations(asking, rows, embedded, only_users)[0], etag)
+    return RowAnswer(row_id, _with_relations(context, rows, embedded, only_users)[0], etag)
 
 
-def _list(asking: QueryContext, name: str, query: ListQuery) -> Page:
-    table = asking.readable(name)
-    relation = _open_relation_cursor(asking, name, query)
+def _list(context: QueryContext, name: str, query: ListQuery) -> Page:
+    table = context.readable(name)
+    relation = _open_relation_cursor(context, name, query)
     if relation is None:
-        where = query_where.parse_where(query.where, name, asking.resolver)
+        where = query_where.parse_where(query.where, name, context.resolver)
     else:
-        where = query_where.parse_where({relation.column: relation.id}, name, asking.resolver, "cursor")
-    order = params.parse_order(query.order, name, asking.resolver)
-    withs = params.parse_with(query.withs, name, asking.resolver)
-    columns, withs = params.parse_columns(query.columns, name, asking.resolver, withs)
+        where = query_where.parse_where({relation.column: relation.id}, name, context.resolver, "cursor")
+    order = params.parse_order(query.order, name, context.resolver)
+    withs = params.parse_with(query.withs, name, context.resolver)
+    columns, withs = params.parse_columns(query.columns, name, context.resolver, withs)
     named: dict[Any, bytes | None] = {LIMIT: b"%d" % (query.limit + 1)}
     after: tuple[bool, ...] | None = None
     if query.cursor is not None:
-        facts = cursor_facts(asking, table, where, order)
+        facts = cursor_facts(context, table, where, order)
         ended = [relation.last] if relation else cursors.decode(_KIND, facts, query.cursor)
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
-    statement = asking.statement(ReadShape(name, where.shape, order, withs, after, columns), select.read)
-    rows = asking.read(statement, named, where.wire)
+    statement = context.statement(ReadShape(name, where.shape, order, withs, after, columns), select.read)
+    rows = context.read(statement, named, where.wire)
     if not rows:
-        asking.verify()
+        context.verify()
     next_cursor = None
     if len(rows) > query.limit:
         del rows[query.limit :]
         keys = rows[-1][-len(order) :]
         if relation is None:
-            next_cursor = _cursor(cursor_facts(asking, table, where, order), keys)
+            next_cursor = _cursor(cursor_facts(context, table, where, order), keys)
         else:
-            next_cursor = _relation_cursor(asking, name, relation.column, relation.id, (keys[0] or b"").decode())
+            next_cursor = _relation_cursor(context, name, relation.column, relation.id, (keys[0] or b"").decode())
     only_users = With not in map(type, withs)
     if withs or len(rows) > 1:
         _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=1 if only_users else 2)
-    bodies = _with_relations(asking, rows, withs, only_users) if withs else [row[0] or b"" for row in rows]
+    bodies = _with_relations(context, rows, withs, only_users) if withs else [row[0] or b"" for row in rows]
     parts = [b'{"data":[', b",".join(bodies), b"]"]
     if query.count is not None:
-        parts.append(_count(asking, table, where, query.count))
+        parts.append(_count(context, table, where, query.count))
     parts.append(b',"next_cursor":' + (b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()) + b"}")
     return Page(b"".join(parts), next_cursor)
 
@@ -168,30 +168,30 @@ def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
         raise ValidationFailed.of(parameter, "too_large", message)
 
 
-def _with_relations(asking: QueryContext, rows: Sequence[Row], withs: params.Withs, only_users: bool) -> list[bytes]:
+def _with_relations(context: QueryContext, rows: Sequence[Row], withs: params.Withs, only_users: bool) -> list[bytes]:
     """The rows as JSON with their relations; users by a second query unless cached."""
-    fields, pool_id = asking.resolver.user_fields, asking.place.pool_id
+    fields, pool_id = context.resolver.user_fields, context.place.pool_id
     if only_users:
         names = [one.name for one in withs]
-        return embedded_users.append(rows, names, fields, pool_id, asking.users_version, MAX_ANSWER_BYTES)
-    bodies = list(map(_joined, repeat(asking), rows))
+        return embedded_users.append(rows, names, fields, pool_id, context.users_version, MAX_ANSWER_BYTES)
+    bodies = list(map(_joined, repeat(context), rows))
     body = b",".join(bodies)
     if embedded_users.SIGN not in body:
         return bodies
-    return [embedded_users.embed(body, fields, pool_id, asking.users_version, MAX_ANSWER_BYTES)]
+    return [embedded_users.embed(body, fields, pool_id, context.users_version, MAX_ANSWER_BYTES)]
 
 
-def _joined(asking: QueryContext, row: Row) -> bytes:
+def _joined(context: QueryContext, row: Row) -> bytes:
     """Joins two JSON objects, a row and its relations. A truncated relation is followed by its cursor."""
     relations = row[1] or b""
     if b"\t" in relations:
-        relations = row_json.CONTINUATION.sub(lambda found: _continued(asking, found[1]), relations)
+        relations = row_json.CONTINUATION.sub(lambda found: _continued(context, found[1]), relations)
     return (row[0] or b"")[:-1] + b"," + relations[1:]
 
 
-def _continued(asking: QueryContext, values: bytes) -> bytes:
+def _continued(context: QueryContext, values: bytes) -> bytes:
     relation, table, column, row_id, last = orjson.loads(values)
-    cursor = _relation_cursor(asking, table, column, row_id, last)
+    cursor = _relation_cursor(context, table, column, row_id, last)
     return b'],"%s_next":"%s"' % (relation.encode(), cursor.encode())
 
 
@@ -210,26 +210,26 @@ class _RelationPlace:
     last: str
 
 
-def _relation_cursor(asking: QueryContext, table: str, *place: str) -> str:
-    return cursors.encode(_RELATION_KIND, [asking.environment.id, table], place)
+def _relation_cursor(context: QueryContext, table: str, *place: str) -> str:
+    return cursors.encode(_RELATION_KIND, [context.environment.id, table], place)
 
 
-def _open_relation_cursor(asking: QueryContext, table: str, query: ListQuery) -> _RelationPlace | None:
+def _open_relation_cursor(context: QueryContext, table: str, query: ListQuery) -> _RelationPlace | None:
     """The place of a `<relation>_next` cursor; None for other cursors."""
     if query.cursor is None or query.where is not None or query.order is not None:
         return None
-    place = cursors.decode_if_of(_RELATION_KIND, [asking.environment.id, table], query.cursor)
+    place = cursors.decode_if_of(_RELATION_KIND, [context.environment.id, table], query.cursor)
     return None if place is None else _RelationPlace(*map(str, place))
 
 
 def cursor_facts(
-    asking: QueryContext, table: Table, where: Filter, order: tuple[params.OrderKey, ...]
+    context: QueryContext, table: Table, where: Filter, order: tuple[params.OrderKey, ...]
 ) -> list[cursors.Fact]:  # fmt: skip
     """What a cursor depends on: the list, not the caller."""
     keys: list[cursors.Fact] = [
         [canonical_text(key.path), key.type, key.descending, key.nulls_first] for key in order
     ]  # fmt: skip
-    return [asking.environment.id, table.name, keys, _digest(where)]
+    return [context.environment.id, table.name, keys, _digest(where)]
 
 
 def canonical_text(path: Path) -> str:
@@ -247,24 +247,24 @@ def _digest(where: Filter) -> str:
     return hashlib.sha256(b"\0".join([shape, *where.wire])).hexdigest()
 
 
-def _count(asking: QueryContext, table: Table, where: Filter, how: Count) -> bytes:
+def _count(context: QueryContext, table: Table, where: Filter, how: Count) -> bytes:
     """The response's fields of the row count. An estimate is exact up to COUNT_CEILING; beyond, the planner's, only for
     callers that see all rows (statistics include hidden ones), else "at_least"."""
     shape = ReadShape(table.name, where.shape)
     most = None if how == "exact" else COUNT_CEILING + 1
-    found = asking.read(asking.statement(CountShape(shape, most), select.counted), {}, where.wire)
+    found = context.read(context.statement(CountShape(shape, most), select.counted), {}, where.wire)
     if not found:
         raise StaleVersion
     number, kind = int(found[0][0] or 0), "exact"
     if number == most:
         number, kind = COUNT_CEILING, "at_least"
-        if _sees_everything(asking, table) and not any(hops_of(where.shape)):
-            plan = asking.read(asking.statement(shape, select.planned), {}, where.wire)
+        if _sees_everything(context, table) and not any(hops_of(where.shape)):
+            plan = context.read(context.statement(shape, select.planned), {}, where.wire)
             planned = orjson.loads(plan[0][0] or b"")[0]["Plan"]["Plan Rows"]
             number, kind = max(number, int(planned)), "estimated"
     return b',"count":%d,"count_is":"%s"' % (number, kind.encode())
 
 
-def _sees_everything(asking: QueryContext, table: Table) -> bool:
-    role_view = asking.environment.open_role_view(asking.role_key)
+def _sees_everything(context: QueryContext, table: Table) -> bool:
+    role_view = context.environment.open_role_view(context.role_key)
     return role_view.sees_everything(table.name)

@@ -15,28 +15,28 @@ from rows.write.errors import error_of, error_of_constraint
 from rows.write.pending_write import PendingWrite, announce_recorded, answer_of
 
 
-def persist(asking: QueryContext, attempt: PendingWrite, compile: Callable[..., statement.Statement]) -> Row:
+def persist(context: QueryContext, attempt: PendingWrite, compile: Callable[..., statement.Statement]) -> Row:
     """Run the statement that `compile` makes of the attempt until it wrote a row, which it answers, or a probe says why
     it cannot. Raises what the probe found, or Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
-        wants = asking.environment.wants_events(attempt.table.name, attempt.action)
+        wants = context.environment.wants_events(attempt.table.name, attempt.action)
         current = attempt.with_events(wants)
         try:
-            rows = asking.write(asking.statement(current.shape, compile), current.named)
+            rows = context.write(context.statement(current.shape, compile), current.named)
         except DatabaseError as error:
-            if refusal := error_of_constraint(asking, attempt, error):
+            if refusal := error_of_constraint(context, attempt, error):
                 raise refusal from error
             raise
         if rows:
-            announce_recorded(asking, current, rows[0])
+            announce_recorded(context, current, rows[0])
             return rows[0]
-        asking.verify()
-        refusal = error_of(asking, current)
+        context.verify()
+        refusal = error_of(context, current)
         if refusal is not None:
             raise refusal
     raise Conflict
 
 
-def read_back(asking: QueryContext, table: str, row_id: str) -> RowAnswer:
-    rows = asking.read(asking.statement(ReadShape(table), select.read), {ROW_ID: row_id.encode()})
+def read_back(context: QueryContext, table: str, row_id: str) -> RowAnswer:
+    rows = context.read(context.statement(ReadShape(table), select.read), {ROW_ID: row_id.encode()})
     return answer_of(row_id, rows[0][0] if rows else None)

@@ -59,7 +59,7 @@ def update_rows(
     NotFound (no such table for this principal, or not to be updated by it), ValidationFailed naming `where` (absent,
     not understood, or fitting more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a unique
     value that is taken. What a row is refused for begins with its id."""
-    return run(place, principal, lambda asking: _update(asking, table, query, body, depth))
+    return run(place, principal, lambda context: _update(context, table, query, body, depth))
 
 
 def delete_rows(
@@ -67,26 +67,26 @@ def delete_rows(
 ) -> Changed:
     """Every row gone that `principal` sees, that fits, and that it may delete, with what refers to them as by
     `delete_row`. Raises as `update_rows`, and Conflict as `delete_row`."""
-    return run(place, principal, lambda asking: _delete(asking, table, query, depth))
+    return run(place, principal, lambda context: _delete(context, table, query, depth))
 
 
-def _update(asking: QueryContext, name: str, query: BulkQuery, body: Any, depth: int) -> Changed:
-    table, access = asking.table(name)
+def _update(context: QueryContext, name: str, query: BulkQuery, body: Any, depth: int) -> Changed:
+    table, access = context.table(name)
     if access.read is None or access.update is None:
         raise WriteRefused
-    attempt = _change(asking, table, access, body, depth)
-    with transaction.atomic(using=asking.environment.alias):
-        chosen = _choose(asking, table, "update", query)
+    attempt = _change(context, table, access, body, depth)
+    with transaction.atomic(using=context.environment.alias):
+        chosen = _choose(context, table, "update", query)
         if not attempt.named:
             return chosen
-        written = _update_at_once(asking, attempt, chosen.ids)
+        written = _update_at_once(context, attempt, chosen.ids)
         for row_id in chosen.ids:
             if row_id not in written:  # says why, or was not to be written at once
-                _update_one(asking, name, row_id, body, depth)
+                _update_one(context, name, row_id, body, depth)
     return chosen
 
 
-def _change(asking: QueryContext, table: Table, access: Access, body: Any, depth: int) -> PendingWrite:
+def _change(context: QueryContext, table: Table, access: Access, body: Any, depth: int) -> PendingWrite:
     """The update that `body` asks for, of no row in particular. Raises ValidationFailed."""
     rule = access.update
     assert rule is not None  # noqa: S101 - asked by the caller
@@ -94,76 +94,76 @@ def _change(asking: QueryContext, table: Table, access: Access, body: Any, depth
         table,
         body,
         writable=rule.columns,
-        readable=asking.resolver.columns(table.name),
-        further=lambda cells, errors: unknown_users(asking, table, cells),
+        readable=context.resolver.columns(table.name),
+        further=lambda cells, errors: unknown_users(context, table, cells),
     )
     named = {Cell(column): cell for column, cell in cells.items()}
     return PendingWrite(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth).computing(changes)
 
 
-def _update_at_once(asking: QueryContext, attempt: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
+def _update_at_once(context: QueryContext, attempt: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
     """The rows that one statement wrote: not those that something refuses, and none where each has to be looked at."""
     shape = attempt.shape
     assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
-    role_view = asking.environment.open_role_view(asking.role_key)
+    role_view = context.environment.open_role_view(context.role_key)
     if (
         not ids
         or inserts.is_large(attempt.table, attempt.named)
         or conditions.uses_old_row(role_view, shape.table, shape)
     ):
         return frozenset()
-    wants = asking.environment.wants_events(shape.table, "update")
+    wants = context.environment.wants_events(shape.table, "update")
     current = attempt.with_events(wants)
     assert isinstance(current.shape, UpdateShape)  # noqa: S101 - for the type checker
-    statement = asking.statement(BulkShape(current.shape), writes.bulk_update)
+    statement = context.statement(BulkShape(current.shape), writes.bulk_update)
     try:
-        rows = asking.write(statement, current.named | referential_actions.rows_and_events(0, ids))
+        rows = context.write(statement, current.named | referential_actions.rows_and_events(0, ids))
     except DatabaseError as error:
-        if refusal := error_of_constraint(asking, attempt, error):
+        if refusal := error_of_constraint(context, attempt, error):
             raise refusal from error
         raise
     written = frozenset((cell or b"").decode() for (cell,) in rows)
     if wants:
         for row_id in written:
-            announce(asking, shape.table, "update", row_id)
+            announce(context, shape.table, "update", row_id)
     return written
 
 
-def _update_one(asking: QueryContext, name: str, row_id: str, body: Any, depth: int) -> None:
+def _update_one(context: QueryContext, name: str, row_id: str, body: Any, depth: int) -> None:
     try:
-        write_service.update(asking, name, row_id, body, depth)
+        write_service.update(context, name, row_id, body, depth)
     except ValidationFailed as error:
         fields = [replace(field, message=f"{row_id}: {field.message}") for field in error.fields]
         raise ValidationFailed(fields=fields) from error
 
 
-def _delete(asking: QueryContext, name: str, query: BulkQuery, depth: int) -> Changed:
-    table, access = asking.table(name)
+def _delete(context: QueryContext, name: str, query: BulkQuery, depth: int) -> Changed:
+    table, access = context.table(name)
     if access.read is None or access.delete is None:
         raise WriteRefused
-    with transaction.atomic(using=asking.environment.alias):
-        chosen = _choose(asking, table, "delete", query)
+    with transaction.atomic(using=context.environment.alias):
+        chosen = _choose(context, table, "delete", query)
         if chosen.ids:
-            referential_actions.delete_with_referrers(asking, table, chosen.ids, depth)
+            referential_actions.delete_with_referrers(context, table, chosen.ids, depth)
     return chosen
 
 
-def _choose(asking: QueryContext, table: Table, action: Literal["update", "delete"], query: BulkQuery) -> Changed:
+def _choose(context: QueryContext, table: Table, action: Literal["update", "delete"], query: BulkQuery) -> Changed:
     """The rows to change, locked, and where those begin that are left for another request."""
     if query.where is None:
         message = 'Name the rows to change, such as where={"done": true}; where={} means all rows.'
         raise ValidationFailed.of("where", "required", message)
-    where = query_where.parse_where(query.where, table.name, asking.resolver)
-    facts = [action, *query_service.cursor_facts(asking, table, where, DEFAULT_ORDER)]
+    where = query_where.parse_where(query.where, table.name, context.resolver)
+    facts = [action, *query_service.cursor_facts(context, table, where, DEFAULT_ORDER)]
     most = query.limit or MAX_ROWS
     named: dict[Any, bytes | None] = {LIMIT: b"%d" % (most + 1)}
     if query.cursor is not None:
         [last] = cursors.decode(_KIND, facts, query.cursor)
         named[After(0)] = str(last).encode()
     shape = ChosenShape(table.name, action, where.shape, query.cursor is not None)
-    rows = asking.write(asking.statement(shape, writes.chosen), named, where.wire)
+    rows = context.write(context.statement(shape, writes.chosen), named, where.wire)
     if not rows:
-        asking.verify()
+        context.verify()
     ids = [(cell or b"").decode() for (cell,) in rows]
     if len(ids) <= most:
         return Changed(ids, None)

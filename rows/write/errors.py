@@ -47,28 +47,28 @@ class WriteRefused(NotFound):
 # ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def probed(asking: QueryContext, attempt: PendingWrite) -> tuple[list[bool], ApiError | None]:
+def probed(context: QueryContext, attempt: PendingWrite) -> tuple[list[bool], ApiError | None]:
     """What the probe says of a write that is still to be made: its verdicts from the second on, and what keeps the row
     itself from being written."""
-    rows = asking.read(asking.statement(ProbeShape(attempt.shape), probes.probe), attempt.named)
+    rows = context.read(context.statement(ProbeShape(attempt.shape), probes.probe), attempt.named)
     if not rows:
         return [], WriteRefused()
     matches, *rest = [cell == b"t" for cell in rows[0]]
     return rest, None if matches else PreconditionFailed()
 
 
-def error_of(asking: QueryContext, attempt: PendingWrite) -> ApiError | None:
+def error_of(context: QueryContext, attempt: PendingWrite) -> ApiError | None:
     """Why the write failed; None if nothing prevents it any more."""
-    rest, refusal = probed(asking, attempt)
+    rest, refusal = probed(context, attempt)
     if refusal is not None:
         return refusal
     needs_no_event, *verdicts = rest
     if not needs_no_event:  # a subscription began meanwhile: try again, with an event
-        asking.environment.learn_interest(attempt.table.name, attempt.action, True)
+        context.environment.learn_interest(attempt.table.name, attempt.action, True)
         return None
     if isinstance(attempt.shape, DeleteShape):
         return None
-    role_view = asking.environment.open_role_view(asking.role_key)
+    role_view = context.environment.open_role_view(context.role_key)
     if isinstance(attempt.shape, UpdateShape):
         of_computed = 2 * len(attempt.shape.computed)
         if errors := _not_computable(attempt.shape, verdicts[:of_computed]):
@@ -84,7 +84,7 @@ def error_of(asking: QueryContext, attempt: PendingWrite) -> ApiError | None:
         return ValidationFailed(fields=unseen)
     if conditions.uses_old_row(role_view, attempt.table.name, attempt.shape):
         return None  # its checks are asked afterwards
-    return _checked(asking, attempt, verdicts[len(references) :])
+    return _checked(context, attempt, verdicts[len(references) :])
 
 
 def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldError]:
@@ -109,22 +109,22 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
     ]
 
 
-def error_after_write(asking: QueryContext, attempt: PendingWrite, old: Named) -> ApiError | None:
+def error_after_write(context: QueryContext, attempt: PendingWrite, old: Named) -> ApiError | None:
     """Whether the row, as the write left it, fails its checks."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    statement = asking.statement(AfterwardsShape(attempt.shape), probes.probe_afterwards)
-    [row] = asking.read(statement, attempt.named | old)
-    return _checked(asking, attempt, [cell == b"t" for cell in row])
+    statement = context.statement(AfterwardsShape(attempt.shape), probes.probe_afterwards)
+    [row] = context.read(statement, attempt.named | old)
+    return _checked(context, attempt, [cell == b"t" for cell in row])
 
 
-def _checked(asking: QueryContext, attempt: PendingWrite, verdicts: Sequence[bool]) -> ApiError | None:
+def _checked(context: QueryContext, attempt: PendingWrite, verdicts: Sequence[bool]) -> ApiError | None:
     """The answer to a failed check. `verdicts` are those of its clauses, and last of the whole."""
     *clauses, passed = verdicts
     if passed:
         return None
     rule = _rule(attempt)
     failed = [clause for clause, held in zip(rule.check_clauses, clauses, strict=True) if not held]
-    return _check_refused(asking, attempt, failed)
+    return _check_refused(context, attempt, failed)
 
 
 def _rule(attempt: PendingWrite) -> WriteRule:
@@ -134,9 +134,9 @@ def _rule(attempt: PendingWrite) -> WriteRule:
     return rule
 
 
-def _check_refused(asking: QueryContext, attempt: PendingWrite, clauses: Iterable[Clause]) -> ApiError:
+def _check_refused(context: QueryContext, attempt: PendingWrite, clauses: Iterable[Clause]) -> ApiError:
     """422 naming the columns that this principal may know of; without one, the row might as well not be there."""
-    known = {*asking.resolver.columns(attempt.table.name), *_rule(attempt).columns}
+    known = {*context.resolver.columns(attempt.table.name), *_rule(attempt).columns}
     named = dict.fromkeys(
         column for clause in clauses for column in _columns_of(clause.condition) if column in known
     )  # fmt: skip
@@ -156,33 +156,33 @@ def _columns_of(condition: Condition) -> Iterable[str]:
             yield path.hops[0].column if path.hops else path.column
 
 
-def unseen_references(asking: QueryContext, attempt: PendingWrite) -> list[FieldError]:
+def unseen_references(context: QueryContext, attempt: PendingWrite) -> list[FieldError]:
     """Errors for the references of a write that fails for another reason, so that all errors are reported together.
     Empty if the row does not exist for this principal, which learns nothing about its references."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    role_view = asking.environment.open_role_view(asking.role_key)
+    role_view = context.environment.open_role_view(context.role_key)
     references = conditions.references_of(role_view, attempt.table, attempt.shape)
     if not any(attempt.named.get(Cell(column.name)) for column in references):
         return []
-    found, refusal = probed(asking, attempt.with_events(True))
+    found, refusal = probed(context, attempt.with_events(True))
     return [] if isinstance(refusal, NotFound) else _unseen(references, found[1:])
 
 
 # ── What a constraint refused ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def error_of_constraint(asking: QueryContext, attempt: PendingWrite, error: DatabaseError) -> ApiError | None:
-    """What a constraint's or an index's refusal means. Its name says which columns; PostgreSQL's text, with its values,
-    is not sent. None for an error of another kind. A unique constraint also sees rows that the principal cannot: its
-    columns are named only to who may know them all, and nothing else is said."""
+def error_of_constraint(context: QueryContext, attempt: PendingWrite, error: DatabaseError) -> ApiError | None:
+    """The API error of a violated constraint or index; None for another kind of error. The constraint's name shows the
+    columns; PostgreSQL's text, which has values, is not sent. A unique constraint also sees rows that the principal
+    cannot, so its columns are only named if the principal may read all of them."""
     table = attempt.table
     name = sqlstates.constraint(error) or ""
     state = sqlstates.sqlstate(error)
-    known = {*asking.resolver.columns(table.name), *(_rule(attempt).columns)}
+    known = {*context.resolver.columns(table.name), *(_rule(attempt).columns)}
     if state == "23505":
         return _taken(table, name, known)
     if state == "23514":
-        return _violated(asking, table, name, known)
+        return _violated(context, table, name, known)
     if state == "23503":
         missing = column_values.missing_row()
         for column in table.columns.values():
@@ -196,12 +196,12 @@ def error_of_constraint(asking: QueryContext, attempt: PendingWrite, error: Data
     return sqlstates.error_for(error) if isinstance(error, IntegrityError) else None
 
 
-def _violated(asking: QueryContext, table: Table, name: str, known: set[str]) -> ApiError:
+def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -> ApiError:
     """What the CHECK constraint `name` refused: a check of the table, or a value that the rules set or that was
     computed. A check is named together with the columns that the principal may know of, if there are any."""
     for check in table.checks:
         if name == constraint_name(table.name, check):
-            author = Ruleset(asking.environment.schema).author
+            author = Ruleset(context.environment.schema).author
             named = sorted(checks.columns_of(checks.read(table, check, author)) & known)
             message = f'The check "{check}" of {table.name} is not met.'
             if named:
@@ -232,15 +232,15 @@ def _taken(table: Table, name: str, known: set[str]) -> ApiError:
 # ── What is refused before the statement is run ─────────────────────────────────────────────────────────────────────
 
 
-def unknown_users(asking: QueryContext, table: Table, cells: body_parsing.Cells) -> list[FieldError]:
+def unknown_users(context: QueryContext, table: Table, cells: body_parsing.Cells) -> list[FieldError]:
     """Errors for user columns in `cells` that name no user of the environment. One query, unless they only name the
     caller itself."""
-    own = asking.principal.user_id if asking.principal.kind == "user" else None
+    own = context.principal.user_id if context.principal.kind == "user" else None
     named = {column: cell for column in table.user_columns if (cell := cells.get(column)) is not None}
     others = {user for user in named.values() if user.decode() != own}
     if not others:
         return []
-    unknown = others - user_lookup.find_users(asking.place.pool_id, others, ("id",)).keys()
+    unknown = others - user_lookup.find_users(context.place.pool_id, others, ("id",)).keys()
     missing = column_values.missing_user()
     return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
 

@@ -27,26 +27,26 @@ from rows.write.statements import writes
 from rows.write.statements.shapes import InsertShape
 
 
-def insert(asking: QueryContext, name: str, body: Any, depth: int) -> RowAnswer:
+def insert(context: QueryContext, name: str, body: Any, depth: int) -> RowAnswer:
     """As `insert_row`, in the current transaction."""
-    [made] = insert_many(asking, name, [body], depth, numbered=False)
+    [made] = insert_many(context, name, [body], depth, numbered=False)
     return made
 
 
 def insert_many(
-    asking: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
+    context: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
 ) -> list[RowAnswer]:
-    attempts = new_rows(asking, name, bodies, depth, numbered=numbered)
-    made = insert_all(asking, dict(enumerate(attempts)), numbered=numbered)
+    attempts = new_rows(context, name, bodies, depth, numbered=numbered)
+    made = insert_all(context, dict(enumerate(attempts)), numbered=numbered)
     return [made[number] for number in range(len(attempts))]
 
 
 def new_rows(
-    asking: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
+    context: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
 ) -> list[PendingWrite]:
     """The inserts that `body_parsing` ask for, none of them made yet. Raises NotFound, and ValidationFailed with the
     errors of all of them, which begin with the row's number if they are `numbered`."""
-    table, access = asking.table(name)
+    table, access = context.table(name)
     if access.insert is None:
         raise WriteRefused(f"You have no permission to insert rows into {name}.")
     attempts: list[PendingWrite] = []
@@ -56,7 +56,7 @@ def new_rows(
         if len(errors) >= MAX_ERRORS:
             break
         try:
-            attempt, length = _new_row(asking, table, access, body, depth)
+            attempt, length = _new_row(context, table, access, body, depth)
             attempts.append(attempt)
             size += length
         except ValidationFailed as error:
@@ -69,21 +69,21 @@ def new_rows(
     return attempts
 
 
-def insert_all(asking: QueryContext, attempts: Mapping[int, PendingWrite], *, numbered: bool) -> dict[int, RowAnswer]:
+def insert_all(context: QueryContext, attempts: Mapping[int, PendingWrite], *, numbered: bool) -> dict[int, RowAnswer]:
     """The rows, made in one transaction, by their number."""
     if len(attempts) == 1:
         [(number, attempt)] = attempts.items()
-        return {number: _insert_one(asking, attempt, number, numbered=numbered)}
+        return {number: _insert_one(context, attempt, number, numbered=numbered)}
     turns = _turns(attempts)
-    if all(insert_pipeline.is_possible(asking, attempt) for attempt in attempts.values()):
+    if all(insert_pipeline.is_possible(context, attempt) for attempt in attempts.values()):
         try:
-            with transaction.atomic(using=asking.environment.alias):
-                made = insert_in_one_trip(asking, [attempts[number] for number in turns])
+            with transaction.atomic(using=context.environment.alias):
+                made = insert_in_one_trip(context, [attempts[number] for number in turns])
             return dict(zip(turns, made, strict=True))
         except NotInOneTrip:
             pass  # one by one says which is refused, and why
-    with transaction.atomic(using=asking.environment.alias):
-        return {number: _insert_one(asking, attempts[number], number, numbered=numbered) for number in turns}
+    with transaction.atomic(using=context.environment.alias):
+        return {number: _insert_one(context, attempts[number], number, numbered=numbered) for number in turns}
 
 
 def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:
@@ -116,26 +116,26 @@ def _turns(attempts: Mapping[int, PendingWrite]) -> list[int]:
     return turns
 
 
-def _new_row(asking: QueryContext, table: Table, access: Access, body: Any, depth: int) -> tuple[PendingWrite, int]:
+def _new_row(context: QueryContext, table: Table, access: Access, body: Any, depth: int) -> tuple[PendingWrite, int]:
     """The insert that `body` asks for, and the bytes of its long cells. Raises ValidationFailed."""
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
 
     def further(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
-        found = unknown_users(asking, table, cells)
+        found = unknown_users(context, table, cells)
         if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in column_values.RESERVED_IDS:
             found.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
         if errors or found:
             whole: Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
-            found += unseen_references(asking, PendingWrite(table, access, InsertShape(table.name), whole))
+            found += unseen_references(context, PendingWrite(table, access, InsertShape(table.name), whole))
         return found
 
     given = body_parsing.read_insert(
-        table, body, writable=rule.columns, readable=asking.resolver.columns(table.name), further=further
+        table, body, writable=rule.columns, readable=context.resolver.columns(table.name), further=further
     )
     named: Named = {}
     stamped: list[str] = []
-    role_view = asking.environment.open_role_view(asking.role_key)
+    role_view = context.environment.open_role_view(context.role_key)
     for name, cell, default in _cells_of(role_view, table, rule.set):
         if name in given:
             named[cell] = given[name]
@@ -195,16 +195,16 @@ def _default(column: Column) -> _Default:
     return values.wire(type_, column_values.read_cell(column, column.default))
 
 
-def _insert_one(asking: QueryContext, attempt: PendingWrite, number: int, *, numbered: bool) -> RowAnswer:
+def _insert_one(context: QueryContext, attempt: PendingWrite, number: int, *, numbered: bool) -> RowAnswer:
     try:
-        if insert_pipeline.is_possible(asking, attempt):
-            row = persist(asking, attempt, writes.insert)
+        if insert_pipeline.is_possible(context, attempt):
+            row = persist(context, attempt, writes.insert)
             return answer_of((row[1] or b"").decode(), row[0])
-        with transaction.atomic(using=asking.environment.alias):
-            row = persist(asking, attempt, writes.insert)
-            refusal = error_after_write(asking, attempt, {})
+        with transaction.atomic(using=context.environment.alias):
+            row = persist(context, attempt, writes.insert)
+            refusal = error_after_write(context, attempt, {})
             if refusal is not None:
                 raise refusal
-            return read_back(asking, attempt.table.name, (row[1] or b"").decode())
+            return read_back(context, attempt.table.name, (row[1] or b"").decode())
     except ValidationFailed as error:
         raise of_row(error, number, numbered=numbered) from error

@@ -68,12 +68,12 @@ def event_values(depth: int) -> Named:
     }
 
 
-def announce(asking: QueryContext, table: str, action: str, row_id: str, *, is_due: bool = True) -> None:
+def announce(context: QueryContext, table: str, action: str, row_id: str, *, is_due: bool = True) -> None:
     """Notify higher layers that the current statement has recorded an event. `is_due`: the relay may have to take it
     up."""
-    using = asking.environment.alias
+    using = context.environment.alias
     row_written.send(
-        sender=None, place=asking.place, table=table, action=action, row_id=row_id, using=using, is_due=is_due
+        sender=None, place=context.place, table=table, action=action, row_id=row_id, using=using, is_due=is_due
     )
 
 

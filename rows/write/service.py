@@ -35,7 +35,7 @@ MAX_BATCH: Final = 100
 def insert_row(place: EnvironmentRef, principal: Principal, table: str, body: Any, *, depth: int = 0) -> RowAnswer:
     """One new row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed naming
     every invalid column, and Conflict for an id that is taken."""
-    return run(place, principal, lambda asking: insert(asking, table, body, depth))
+    return run(place, principal, lambda context: insert(context, table, body, depth))
 
 
 def insert_rows(
@@ -43,7 +43,7 @@ def insert_rows(
 ) -> list[RowAnswer]:
     """1 to MAX_BATCH new rows, all or none. Fields of errors begin with the row's number: `3.title`."""
     check_count(bodies)
-    return run(place, principal, lambda asking: insert_many(asking, table, bodies, depth, numbered=True))
+    return run(place, principal, lambda context: insert_many(context, table, bodies, depth, numbered=True))
 
 
 def check_count(bodies: Sequence[Any]) -> None:
@@ -65,7 +65,7 @@ def update_row(
     """The columns in `body` changed, the others as they were. `matches` are the hex digests of an If-Match, None
     without. Nothing in `body` changes nothing and records no event. Raises NotFound (not there for this principal, or
     not to be changed by it), PreconditionFailed and ValidationFailed. Contract section 4.8."""
-    return run(place, principal, lambda asking: update(asking, table, row_id, body, depth, matches))
+    return run(place, principal, lambda context: update(context, table, row_id, body, depth, matches))
 
 
 def delete_row(
@@ -80,31 +80,31 @@ def delete_row(
     """One row gone, and with it, or set free of it, the rows that refer to it, each with its event. Raises NotFound,
     PreconditionFailed, and Conflict where a row refers to it that keeps it from going, or more than
     `referential_actions.MAX_CASCADE` would go or change."""
-    run(place, principal, lambda asking: delete(asking, table, row_id, matches, depth))
+    run(place, principal, lambda context: delete(context, table, row_id, matches, depth))
 
 
 # ── Update ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def update(
-    asking: QueryContext, name: str, row_id: str, body: Any, depth: int, matches: Sequence[str] | None = None
+    context: QueryContext, name: str, row_id: str, body: Any, depth: int, matches: Sequence[str] | None = None
 ) -> RowAnswer:
     """As `update_row`, in the current transaction."""
-    table, access = asking.table(name)
+    table, access = context.table(name)
     if access.read is None or access.update is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused
     rule = access.update
 
     def further(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
-        found = unknown_users(asking, table, cells)
+        found = unknown_users(context, table, cells)
         if errors or found:
             references = {key: cell for key, cell in cells.items() if table.columns[key].is_reference}
             sent: Named = {Cell(key): cell for key, cell in references.items()} | {ROW_ID: row_id.encode()}
             found += unseen_references(
-                asking, PendingWrite(table, access, UpdateShape(name, tuple(sorted(references))), sent)
+                context, PendingWrite(table, access, UpdateShape(name, tuple(sorted(references))), sent)
             )
         return found
 
     cells, changes = body_parsing.read_update(
-        table, body, writable=rule.columns, readable=asking.resolver.columns(name), further=further
+        table, body, writable=rule.columns, readable=context.resolver.columns(name), further=further
     )
     named: Named = {Cell(column): cell for column, cell in cells.items()}
     named[ROW_ID] = row_id.encode()
@@ -115,71 +115,71 @@ def update(
     if changes:
         attempt = attempt.computing(changes)
     if not cells:
-        return _unchanged(asking, attempt, row_id)
-    if not conditions.uses_old_row(asking.environment.open_role_view(asking.role_key), name, shape):
-        row = persist(asking, attempt, writes.update)
+        return _unchanged(context, attempt, row_id)
+    if not conditions.uses_old_row(context.environment.open_role_view(context.role_key), name, shape):
+        row = persist(context, attempt, writes.update)
         return answer_of(row_id, row[0])
-    with transaction.atomic(using=asking.environment.alias):
-        old = _lock(asking, attempt)
-        persist(asking, attempt, writes.update)
-        refusal = error_after_write(asking, attempt, old)
+    with transaction.atomic(using=context.environment.alias):
+        old = _lock(context, attempt)
+        persist(context, attempt, writes.update)
+        refusal = error_after_write(context, attempt, old)
         if refusal is not None:
             raise refusal
-        return read_back(asking, name, row_id)
+        return read_back(context, name, row_id)
 
 
-def _lock(asking: QueryContext, attempt: PendingWrite) -> Named:
+def _lock(context: QueryContext, attempt: PendingWrite) -> Named:
     """The cells of the row that its checks are to compare with, once it is locked. Of others nothing is read: its time
     would tell how long they are. Raises what keeps it from being changed."""
     assert isinstance(attempt.shape, UpdateShape)  # noqa: S101 - for the type checker
-    role_view = asking.environment.open_role_view(asking.role_key)
+    role_view = context.environment.open_role_view(context.role_key)
     columns = conditions.compared_with(role_view, attempt.table, attempt.shape)
-    rows = asking.write(asking.statement(LockShape(attempt.shape, columns), writes.locked), attempt.named)
+    rows = context.write(context.statement(LockShape(attempt.shape, columns), writes.locked), attempt.named)
     if rows:
         return {OldCell(column): cell for column, cell in zip(columns, rows[0][1:], strict=True)}
-    asking.verify()
-    refusal = error_of(asking, attempt.with_events(True))
+    context.verify()
+    refusal = error_of(context, attempt.with_events(True))
     raise refusal or Conflict
 
 
-def _unchanged(asking: QueryContext, attempt: PendingWrite, row_id: str) -> RowAnswer:
+def _unchanged(context: QueryContext, attempt: PendingWrite, row_id: str) -> RowAnswer:
     """The answer to an update of nothing: the row, if it may be updated and matches. Its check is not asked."""
-    _, refusal = probed(asking, attempt.with_events(True))
+    _, refusal = probed(context, attempt.with_events(True))
     if refusal is not None:
         raise refusal
-    rows = asking.read(asking.statement(ReadShape(attempt.table.name), select.read), attempt.named)
+    rows = context.read(context.statement(ReadShape(attempt.table.name), select.read), attempt.named)
     if not rows:
-        asking.verify()
+        context.verify()
         raise WriteRefused
     return answer_of(row_id, rows[0][0])
 
 
 # ── Delete ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-def delete(asking: QueryContext, name: str, row_id: str, matches: Sequence[str] | None, depth: int) -> None:
+def delete(context: QueryContext, name: str, row_id: str, matches: Sequence[str] | None, depth: int) -> None:
     """As `delete_row`, in the current transaction."""
-    table, access = asking.table(name)
+    table, access = context.table(name)
     if access.read is None or access.delete is None or not column_values.ROW_ID.fullmatch(row_id):
         raise WriteRefused
     named: Named = {ROW_ID: row_id.encode()}
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
     attempt = PendingWrite(table, access, DeleteShape(name, matches is not None), named, depth)
-    if not referential_actions.referring_columns(asking, name):
-        persist(asking, attempt, writes.delete)
+    if not referential_actions.referring_columns(context, name):
+        persist(context, attempt, writes.delete)
         return
-    with transaction.atomic(using=asking.environment.alias):
-        _lock_for_delete(asking, attempt)
-        referential_actions.delete_with_referrers(asking, table, [row_id], depth)
+    with transaction.atomic(using=context.environment.alias):
+        _lock_for_delete(context, attempt)
+        referential_actions.delete_with_referrers(context, table, [row_id], depth)
 
 
-def _lock_for_delete(asking: QueryContext, attempt: PendingWrite) -> None:
+def _lock_for_delete(context: QueryContext, attempt: PendingWrite) -> None:
     """Hold the row until the transaction ends. Raises what keeps it from being deleted."""
     assert isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
     for _ in range(MAX_RUNS):
-        if asking.write(asking.statement(LockShape(attempt.shape), writes.locked), attempt.named):
+        if context.write(context.statement(LockShape(attempt.shape), writes.locked), attempt.named):
             return
-        asking.verify()
-        refusal = error_of(asking, attempt.with_events(True))
+        context.verify()
+        refusal = error_of(context, attempt.with_events(True))
         if refusal is not None:
             raise refusal
     raise Conflict

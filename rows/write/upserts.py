@@ -39,7 +39,7 @@ def upsert_row(
     place: EnvironmentRef, principal: Principal, table: str, body: Any, key: str, *, depth: int = 0
 ) -> Upserted:
     """One row, as `upsert_rows`. Fields of errors are not numbered."""
-    return run(place, principal, lambda asking: upsert(asking, table, body, key, depth))
+    return run(place, principal, lambda context: upsert(context, table, body, key, depth))
 
 
 def upsert_rows(
@@ -51,29 +51,29 @@ def upsert_rows(
     or `id` is not sent, is inserted. Raises NotFound, ValidationFailed on `on_conflict` for another key and on the
     fields of rows as `insert_rows`, and Conflict for a row that is there and may not be updated."""
     write_service.check_count(bodies)
-    return run(place, principal, lambda asking: _upsert(asking, table, bodies, key, depth, numbered=True))
+    return run(place, principal, lambda context: _upsert(context, table, bodies, key, depth, numbered=True))
 
 
-def upsert(asking: QueryContext, name: str, body: Any, key: str, depth: int) -> Upserted:
+def upsert(context: QueryContext, name: str, body: Any, key: str, depth: int) -> Upserted:
     """As `upsert_row`, in the current transaction."""
-    [made] = _upsert(asking, name, [body], key, depth, numbered=False)
+    [made] = _upsert(context, name, [body], key, depth, numbered=False)
     return made
 
 
 def _upsert(
-    asking: QueryContext, name: str, bodies: Sequence[Any], key: str, depth: int, *, numbered: bool
+    context: QueryContext, name: str, bodies: Sequence[Any], key: str, depth: int, *, numbered: bool
 ) -> list[Upserted]:
-    columns = _key_columns(asking, name, key)
-    attempts = inserts.new_rows(asking, name, bodies, depth, numbered=numbered)
+    columns = _key_columns(context, name, key)
+    attempts = inserts.new_rows(context, name, bodies, depth, numbered=numbered)
     _refuse_computed(attempts, bodies, columns, numbered=numbered)
-    return _Upsert(asking, name, columns, bodies, attempts, depth, numbered).run()
+    return _Upsert(context, name, columns, bodies, attempts, depth, numbered).run()
 
 
-def _key_columns(asking: QueryContext, name: str, key: str) -> tuple[str, ...]:
+def _key_columns(context: QueryContext, name: str, key: str) -> tuple[str, ...]:
     """The columns that `key` names. Raises NotFound, and ValidationFailed if no unique that the caller may know has
     them."""
-    table, _ = asking.table(name)
-    known = frozenset(asking.resolver.columns(name))
+    table, _ = context.table(name)
+    known = frozenset(context.resolver.columns(name))
     keys = [(ID.name,), *(unique for unique in table.unique if known.issuperset(unique))]
     wanted = {column.strip() for column in key.split(",", len(table.all_columns))}
     for columns in keys:
@@ -98,7 +98,7 @@ def _refuse_computed(
 class _Upsert:
     """One request: what was sent, read as inserts, and the columns by which a row is found."""
 
-    asking: QueryContext
+    context: QueryContext
     name: str
     key: tuple[str, ...]
     bodies: Sequence[Mapping[str, Any]]
@@ -142,9 +142,9 @@ class _Upsert:
             return None
         where, wires = key
         shape = ReadShape(attempt.table.name, where, DEFAULT_ORDER, columns=(ID.name,))
-        rows = self.asking.read(self.asking.statement(shape, select.read), {LIMIT: b"1"}, wires)
+        rows = self.context.read(self.context.statement(shape, select.read), {LIMIT: b"1"}, wires)
         if not rows:
-            self.asking.verify()
+            self.context.verify()
             return None
         _, row_id = rows[0]  # the row as JSON, and what a cursor would name
         return (row_id or b"").decode()
@@ -157,7 +157,7 @@ class _Upsert:
             return True
         where, wires = key
         shape = ChosenShape(attempt.table.name, "update", where, after=False)
-        rows = self.asking.write(self.asking.statement(shape, writes.chosen), {LIMIT: b"1"}, wires)
+        rows = self.context.write(self.context.statement(shape, writes.chosen), {LIMIT: b"1"}, wires)
         return rows == [(row_id.encode(),)]
 
     def _key_of(self, attempt: PendingWrite) -> tuple[Condition, list[bytes]] | None:
@@ -179,8 +179,8 @@ class _Upsert:
 
     def _write(self, there: Mapping[int, str]) -> list[Upserted]:
         new = {number: attempt for number, attempt in enumerate(self.attempts) if number not in there}
-        with transaction.atomic(using=self.asking.environment.alias):
-            made = inserts.insert_all(self.asking, new, numbered=self.numbered)
+        with transaction.atomic(using=self.context.environment.alias):
+            made = inserts.insert_all(self.context, new, numbered=self.numbered)
             # By id, so that two batches with rows in common wait for each other and do not deadlock.
             for row_id, number in sorted((row_id, number) for number, row_id in there.items()):
                 made[number] = self._update(number, row_id)
@@ -194,7 +194,7 @@ class _Upsert:
         if not self._still_has_key(self.attempts[number], row_id):
             raise refusal
         try:
-            return write_service.update(self.asking, self.name, row_id, changes, self.depth)
+            return write_service.update(self.context, self.name, row_id, changes, self.depth)
         except ValidationFailed as error:
             raise inserts.of_row(error, number, numbered=self.numbered) from error
         except NotFound as error:

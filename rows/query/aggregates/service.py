@@ -35,25 +35,25 @@ def aggregate_rows(
     """A page of groups of the rows that `principal` may read. One statement, at most AGGREGATE_STATEMENT_TIMEOUT_MS.
     With `freshness` a replica may answer. An unreadable cell counts as null. Raises NotFound and ValidationFailed
     naming a field of the body."""
-    return run(place, principal, lambda asking: _aggregate(asking, table, body), freshness)
+    return run(place, principal, lambda context: _aggregate(context, table, body), freshness)
 
 
-def _aggregate(asking: QueryContext, name: str, body: Mapping[str, Any]) -> Page:
-    asking.readable(name)
-    request = aggregate_request.parse(body, name, asking.resolver)
+def _aggregate(context: QueryContext, name: str, body: Mapping[str, Any]) -> Page:
+    context.readable(name)
+    request = aggregate_request.parse(body, name, context.resolver)
     limit = MAX_GROUPS if request.limit is None else request.limit
     named: dict[Any, bytes | None] = {LIMIT: b"%d" % (limit + 1), TIME_ZONE: request.time_zone.encode()}
     named |= {HavingValue(index): wire for index, wire in enumerate(request.having.wire)}
     shape = AggregateShape(name, request.outputs, request.where.shape, request.having.shape, request.order)
-    facts = _facts(asking, shape, request) if request.cursor is not None or request.limit is not None else []
+    facts = _facts(context, shape, request) if request.cursor is not None or request.limit is not None else []
     if request.cursor is not None:
         ended = cursors.decode(_KIND, facts, request.cursor)
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
         shape = AggregateShape(name, shape.outputs, shape.where, shape.having, shape.order, after)
-    rows = _run(asking, shape, named, request)
+    rows = _run(context, shape, named, request)
     if not rows:
-        asking.verify()
+        context.verify()
     next_cursor = None
     if len(rows) > limit:
         if request.limit is None:
@@ -70,12 +70,12 @@ def _aggregate(asking: QueryContext, name: str, body: Mapping[str, Any]) -> Page
 
 
 def _run(
-    asking: QueryContext, shape: AggregateShape, named: Mapping[Any, bytes | None], request: AggregateRequest
+    context: QueryContext, shape: AggregateShape, named: Mapping[Any, bytes | None], request: AggregateRequest
 ) -> list[Row]:  # fmt: skip
-    statement = asking.statement(shape, aggregated)
+    statement = context.statement(shape, aggregated)
     limit_ms = settings.AGGREGATE_STATEMENT_TIMEOUT_MS
     try:
-        return asking.read(statement, named, request.where.wire, limit_ms=limit_ms)
+        return context.read(statement, named, request.where.wire, limit_ms=limit_ms)
     except DatabaseError as error:
         state = sqlstates.sqlstate(error)
         if state == _OVERFLOW:
@@ -87,12 +87,12 @@ def _run(
         raise
 
 
-def _facts(asking: QueryContext, shape: AggregateShape, request: AggregateRequest) -> list[cursors.Fact]:
+def _facts(context: QueryContext, shape: AggregateShape, request: AggregateRequest) -> list[cursors.Fact]:
     values = [request.time_zone.encode(), *request.where.wire, b"", *request.having.wire]
     digest = hashlib.sha256(repr(shape).encode())
     for value in values:
         digest.update(b"%d:" % len(value) + value)
-    return [asking.environment.id, shape.table, digest.hexdigest()]
+    return [context.environment.id, shape.table, digest.hexdigest()]
 
 
 def _cursor(facts: list[cursors.Fact], keys: Row) -> str | None:

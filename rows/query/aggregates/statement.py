@@ -87,7 +87,7 @@ def _groups(writer: Writer, table: Table, shape: AggregateShape) -> Piece:
     rows = select.filtered(role_view, ReadShape(table.name, shape.where))
     masked = {alias: role_view.reading.cell(table.name, column, CURRENT_ROW) for column, alias in names.items()}
     rows = rows.annotate(**masked).values_list(*(names.values() or ["id"]))
-    # OFFSET 0 keeps the planner from asking a mask again for each function over its cell.
+    # OFFSET 0 keeps the planner from evaluating a mask again for each function over its cell.
     is_masked = any(role_view.mask(table.name, column) is not None for column in needed)
     results = [
         combine(_computed(output, _source(table, output), names), f' AS "{output.name}"') for output in shape.outputs

@@ -27,25 +27,25 @@ MAX_CASCADE: Final = 10_000
 """Rows that one delete may take with it or change."""
 
 
-def referring_columns(asking: QueryContext, name: str) -> list[tuple[Table, Column]]:
+def referring_columns(context: QueryContext, name: str) -> list[tuple[Table, Column]]:
     """The references that lead to a table."""
     return [
         (table, column)
-        for table in asking.environment.schema.tables.values()
+        for table in context.environment.schema.tables.values()
         for column in table.columns.values()
         if column.references == name
     ]
 
 
-def delete_with_referrers(asking: QueryContext, table: Table, rows: Sequence[str], depth: int) -> None:
+def delete_with_referrers(context: QueryContext, table: Table, rows: Sequence[str], depth: int) -> None:
     """Delete locked rows and what goes with them. Raises Conflict where another row keeps one of them, or where more
     than MAX_CASCADE would go or change. All rows that go are found and locked first. A concurrent insert that refers to
     one of them waits for our lock, and fails when we are done; one that came before is found."""
-    going, freed = _find_referrers(asking, table, rows)
-    _refresh_interests(asking)
+    going, freed = _find_referrers(context, table, rows)
+    _refresh_interests(context)
     for (child, column), found in freed.items():
-        _free(asking, child, column, [row_id for row_id in found if row_id not in going[child]], depth)
-    _remove(asking, {name: list(gone) for name, gone in going.items() if gone}, depth)
+        _free(context, child, column, [row_id for row_id in found if row_id not in going[child]], depth)
+    _remove(context, {name: list(gone) for name, gone in going.items() if gone}, depth)
 
 
 _Found = dict[str, None]
@@ -53,7 +53,7 @@ _Found = dict[str, None]
 
 
 def _find_referrers(
-    asking: QueryContext, table: Table, rows: Sequence[str]
+    context: QueryContext, table: Table, rows: Sequence[str]
 ) -> tuple[defaultdict[str, _Found], dict[tuple[str, str], _Found]]:
     """The rows that go with these, which are among them, by table; and those that let go of one, by table and column.
     All locked. Raises as `delete_with_referrers`."""
@@ -65,9 +65,9 @@ def _find_referrers(
     waiting = [(table.name, list(rows))]
     while waiting:
         parent, parents = waiting.pop()
-        for child, column in referring_columns(asking, parent):
+        for child, column in referring_columns(context, parent):
             # Those that go already may be found once more: with as many as there are of them, none hides another.
-            found = _referring(asking, child, column, parents, budget + 1 + len(going[child.name]))
+            found = _referring(context, child, column, parents, budget + 1 + len(going[child.name]))
             fresh = [row_id for row_id in found if row_id not in going[child.name]]
             if column.on_delete == "restrict":
                 holding[child.name].update(fresh)
@@ -90,48 +90,48 @@ def _held() -> Conflict:
     return Conflict("Other rows refer to this one and keep it from being deleted.")
 
 
-def _referring(asking: QueryContext, table: Table, column: Column, targets: Sequence[str], most: int) -> list[str]:
+def _referring(context: QueryContext, table: Table, column: Column, targets: Sequence[str], most: int) -> list[str]:
     """The rows of `table` whose `column` holds one of `targets`, locked."""
-    statement = asking.statement(ChildrenShape(table.name, column.name, most), referrers.children)
-    rows = asking.write(statement, {Ids(): values.wire("text[]", tuple(targets))})
+    statement = context.statement(ChildrenShape(table.name, column.name, most), referrers.children)
+    rows = context.write(statement, {Ids(): values.wire("text[]", tuple(targets))})
     return [(cell or b"").decode() for (cell,) in rows]
 
 
-def _refresh_interests(asking: QueryContext) -> None:
+def _refresh_interests(context: QueryContext) -> None:
     """Know for sure who listens: these statements do not test it."""
-    environment = asking.environment
+    environment = context.environment
     interests = EventInterest.objects.using(environment.alias).filter(environment_id=environment.id)
     environment.set_interests(set(interests.values_list("table_name", "action")))
 
 
-def _free(asking: QueryContext, table: str, column: str, rows: list[str], depth: int) -> None:
+def _free(context: QueryContext, table: str, column: str, rows: list[str], depth: int) -> None:
     """Set the rows' `column` to null. Raises Conflict where a check of their table does not allow that."""
     if not rows:
         return
-    wants = asking.environment.wants_events(table, "update")
-    statement = asking.statement(ReleaseShape(table, column, wants), referrers.release)
+    wants = context.environment.wants_events(table, "update")
+    statement = context.statement(ReleaseShape(table, column, wants), referrers.release)
     try:
-        asking.write(statement, event_values(depth) | rows_and_events(0, rows))
+        context.write(statement, event_values(depth) | rows_and_events(0, rows))
     except IntegrityError as error:
         if sqlstates.sqlstate(error) == "23514":
             raise _held() from error
         raise
     if wants:
         for row_id in rows:
-            announce(asking, table, "update", row_id)
+            announce(context, table, "update", row_id)
 
 
-def _remove(asking: QueryContext, going: Mapping[str, list[str]], depth: int) -> None:
+def _remove(context: QueryContext, going: Mapping[str, list[str]], depth: int) -> None:
     """Delete the rows of all these tables, in one statement."""
-    parts = tuple((name, asking.environment.wants_events(name, "delete")) for name in sorted(going))
+    parts = tuple((name, context.environment.wants_events(name, "delete")) for name in sorted(going))
     named: Named = event_values(depth)
     for number, (name, _) in enumerate(parts):
         named |= rows_and_events(number, going[name])
-    asking.write(asking.statement(DeleteWithEventsShape(parts), referrers.delete_with_events), named)
+    context.write(context.statement(DeleteWithEventsShape(parts), referrers.delete_with_events), named)
     for name, wants in parts:
         if wants:
             for row_id in going[name]:
-                announce(asking, name, "delete", row_id)
+                announce(context, name, "delete", row_id)
 
 
 def rows_and_events(number: int, rows: Sequence[str]) -> Named:
@@ -155,23 +155,23 @@ def apply_user_deletion(
     `leaving` is recorded with each batch, for a user whose deletion is pending (`user_deletion`). Raises Conflict for a
     row that another one refers to and that may not be deleted; batches before it stay done. None: the user is deleted
     already, and such a row stays as it is."""
-    run(place, _OPERATOR, lambda asking: _apply_user_deletion(asking, user_id, leaving, depth))
+    run(place, _OPERATOR, lambda context: _apply_user_deletion(context, user_id, leaving, depth))
 
 
-def _apply_user_deletion(asking: QueryContext, user_id: str, leaving: PendingUserDeletion | None, depth: int) -> None:
-    asking.verify()  # its statements do not test the version
-    tables = asking.environment.schema.tables.values()
+def _apply_user_deletion(context: QueryContext, user_id: str, leaving: PendingUserDeletion | None, depth: int) -> None:
+    context.verify()  # its statements do not test the version
+    tables = context.environment.schema.tables.values()
     for policy in ("delete", "null"):  # first what may be refused
         for table in tables:
             for column in table.columns.values():
                 if column.on_user_delete == policy:
                     staying: set[str] | None = None if leaving is not None else set()
-                    while _apply_batch(asking, table, column, user_id, leaving, staying, depth):
+                    while _apply_batch(context, table, column, user_id, leaving, staying, depth):
                         pass
 
 
 def _apply_batch(
-    asking: QueryContext,
+    context: QueryContext,
     table: Table,
     column: Column,
     user_id: str,
@@ -180,40 +180,40 @@ def _apply_batch(
     depth: int,
 ) -> bool:
     """One batch. Whether there may be more. `staying` takes up the rows that may not go; None: that is a Conflict."""
-    using = asking.environment.alias
+    using = context.environment.alias
     with transaction.atomic(using=using):
-        found = _referring(asking, table, column, [user_id], _BATCH + len(staying or ()))
+        found = _referring(context, table, column, [user_id], _BATCH + len(staying or ()))
         rows = [row_id for row_id in found if row_id not in (staying or ())]
         if rows and leaving is not None:
             PendingUserDeletion.objects.using(using).bulk_create([leaving], ignore_conflicts=True)
         if rows and column.on_user_delete == "null":
-            _refresh_interests(asking)
+            _refresh_interests(context)
         if rows and staying is None:
-            _let_go(asking, table, column, rows, depth)
+            _let_go(context, table, column, rows, depth)
         elif rows and staying is not None:
-            _let_go_or_leave(asking, table, column, rows, staying, depth)
+            _let_go_or_leave(context, table, column, rows, staying, depth)
     return len(rows) == _BATCH
 
 
-def _let_go(asking: QueryContext, table: Table, column: Column, rows: list[str], depth: int) -> None:
+def _let_go(context: QueryContext, table: Table, column: Column, rows: list[str], depth: int) -> None:
     """Delete the rows of a user, or set their column to null. Raises Conflict."""
     if column.on_user_delete == "delete":
-        delete_with_referrers(asking, table, rows, depth)
+        delete_with_referrers(context, table, rows, depth)
     else:
-        _free(asking, table.name, column.name, rows, depth)
+        _free(context, table.name, column.name, rows, depth)
 
 
 def _let_go_or_leave(
-    asking: QueryContext, table: Table, column: Column, rows: list[str], staying: set[str], depth: int
+    context: QueryContext, table: Table, column: Column, rows: list[str], staying: set[str], depth: int
 ) -> None:
     """`_let_go` of what may go: all at once or, where some may not, each by itself."""
     try:
-        with transaction.atomic(using=asking.environment.alias):
-            return _let_go(asking, table, column, rows, depth)
+        with transaction.atomic(using=context.environment.alias):
+            return _let_go(context, table, column, rows, depth)
     except Conflict:
         if len(rows) == 1:
             staying.update(rows)
             return None
     for row_id in rows:
-        _let_go_or_leave(asking, table, column, [row_id], staying, depth)
+        _let_go_or_leave(context, table, column, [row_id], staying, depth)
     return None
