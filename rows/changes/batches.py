@@ -1,4 +1,4 @@
-"""What a pass sends to one stream: its messages, each with an id from which a client that is cut off goes on."""
+"""What a pass sends to one stream: messages, each with an id after which a disconnected client continues."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -9,11 +9,11 @@ from platform_site.http import event_streams
 from rows.changes.positions import Position, Seal
 
 PART_BYTES: Final = 2 * 2**20
-"""Of one batch: a client that takes messages as fast as they come must not be cut off for their size."""
+"""Of one batch, so that a client that reads fast enough is not disconnected for the size of its queue."""
 
 
 class Message(NamedTuple):
-    """`data` is JSON; `sequence` that of the last event of the row."""
+    """`data` is JSON; `sequence` is that of the row's last event."""
 
     event: str
     data: str
@@ -24,20 +24,20 @@ class Batch(NamedTuple):
     encoded: bytes
     number: int
     position: Position
-    """Of a stream that was sent it: the end of the pass, or one before if the rest is too long."""
+    """The stream's position after this batch: the end of the pass, or an earlier one if the rest is too long."""
 
 
 def encode(messages: Sequence[Message], seen: Position, end: Position, seal: Seal | None, *, is_all: bool) -> Batch:
-    """Those that a stream at the position `seen` has not been sent, in the order of the events. Without `seal` no
-    message has an id, since a client must not go on behind it. Not `is_all`: more is sent after the last message, which
-    therefore does not lead to the end."""
+    """The messages after the position `seen`, in the order of the events. Without `seal` no message has an id, since a
+    client must not continue after it. If not `is_all`, more is sent after the last message, so it is not the end of the
+    pass."""
     due = sorted((each for each in messages if each.sequence > seen.sequence), key=attrgetter("sequence"))
     encoded: list[bytes] = []
     size = 0
     for each, following in zip_longest(due, due[1:]):
         if following is None and is_all:
             position = end
-        elif following is not None and following.sequence == each.sequence:  # the row, to another subscription
+        elif following is not None and following.sequence == each.sequence:  # the same row, for another subscription
             position = None
         else:
             position = seen.within(end, each.sequence)

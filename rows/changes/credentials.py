@@ -1,4 +1,4 @@
-"""Who the caller of a stream is by now: one check for all streams of this process with the same credential."""
+"""The current callers of streams: one check for all streams of this process with the same credential."""
 
 import contextlib
 import threading
@@ -20,12 +20,12 @@ from projects.directory import environments
 
 AUTHENTICATE_SECONDS: Final = 0.8
 """How often a credential is checked: its streams end within a second after it is revoked."""
-_CHECKED_TOGETHER: Final = 500
+_BATCH: Final = 500
 
 
 class SharedCredential:
-    """A credential as requests show it. `authenticate` raises ApiError where a request would be refused. `lookup` are
-    the records that decide it; None where others do as well."""
+    """A credential of streams. `authenticate` raises ApiError if a request with it would be refused. `lookup`: the
+    Redis records of its caller; None if they do not suffice."""
 
     __slots__ = ("__weakref__", "_authenticate", "_caller", "_checked_at", "_lock", "_refused", "lookup")
 
@@ -36,12 +36,12 @@ class SharedCredential:
         self._refused: ApiError | None = None
 
     def caller(self) -> Caller:
-        """Its caller, of at most AUTHENTICATE_SECONDS ago. Raises ApiError."""
+        """Its caller, checked at most AUTHENTICATE_SECONDS ago. Raises ApiError."""
         with self._lock:
             if time.monotonic() - self._checked_at >= AUTHENTICATE_SECONDS:
                 checked_at = time.monotonic()
                 try:
-                    self._keep(self._authenticate())
+                    self._set_caller(self._authenticate())
                 except ApiError as error:
                     self._refused = error
                 self._checked_at = checked_at
@@ -49,7 +49,7 @@ class SharedCredential:
                 raise self._refused.with_traceback(None)
             return self._caller
 
-    def still_shows(self, caller: Caller) -> bool:
+    def is_current(self, caller: Caller) -> bool:
         """Whether the method `caller` would return this very object, without a check."""
         is_fresh = time.monotonic() - self._checked_at < AUTHENTICATE_SECONDS
         return is_fresh and self._refused is None and self._caller is caller
@@ -57,24 +57,24 @@ class SharedCredential:
     def is_due_soon(self, now: float) -> bool:
         return now - self._checked_at >= AUTHENTICATE_SECONDS / 2
 
-    def note(self, caller: Caller, checked_at: float) -> None:
-        """A check without `authenticate` has found this caller."""
+    def record_check(self, caller: Caller, checked_at: float) -> None:
+        """Record the caller that a check without `authenticate` has found."""
         if self._lock.acquire(blocking=False):  # otherwise it is being checked
             try:
-                self._keep(caller)
+                self._set_caller(caller)
                 self._checked_at = checked_at
             finally:
                 self._lock.release()
 
-    def _keep(self, caller: Caller) -> None:
-        """An equal caller stays the same object, for the memory of its streams."""
+    def _set_caller(self, caller: Caller) -> None:
+        """Keeps the same object for an equal caller, so that its streams share it."""
         self._refused = None
         if caller != self._caller:
             self._caller = caller
 
-    def found(self, caller: Caller) -> Caller:
-        """The caller whom a new request has just found: a new stream must not go by an older state. Returns an equal
-        one, if there is any, for the memory of its streams."""
+    def shared_caller(self, caller: Caller) -> Caller:
+        """The object that streams of this caller share. If a new request found another caller than the last check, the
+        credential is checked again."""
         with self._lock:
             if caller != self._caller or self._refused is not None:
                 self._checked_at = -AUTHENTICATE_SECONDS
@@ -89,8 +89,8 @@ _known: "Final[WeakValueDictionary[Hashable, SharedCredential]]" = WeakValueDict
 def shared_credential(
     key: Hashable, authenticate: Callable[[], Caller], caller: Caller, lookup: Lookup | None
 ) -> SharedCredential:
-    """The one of this process. `key` has all of the request that `authenticate` depends on; `caller` is who has just
-    shown it."""
+    """The one of this process. `key` contains everything of the request that `authenticate` depends on; `caller` is the
+    request's caller."""
     with _lock:
         found = _known.get(key)
         if found is None:
@@ -98,14 +98,14 @@ def shared_credential(
     return found
 
 
-def check_together(credentials: Iterable[SharedCredential]) -> None:
+def check_batch(credentials: Iterable[SharedCredential]) -> None:
     """Check those that are due soon, in one round trip to Redis, and a query for each environment whose record is not
-    there. What this does not show is left to the method `caller`: a credential's own record, its end."""
+    cached. Those without a cached record of their own are left to the method `caller`."""
     now = time.monotonic()
     due = [(each, each.lookup) for each in set(credentials) if each.lookup is not None and each.is_due_soon(now)]
     places: dict[str | None, bytes | None] = {None: None}
-    for start in range(0, len(due), _CHECKED_TOGETHER):
-        some = due[start : start + _CHECKED_TOGETHER]
+    for start in range(0, len(due), _BATCH):
+        some = due[start : start + _BATCH]
         trip = redis_client.round_trip()
         pending_records.put_on(trip)
         asked = [(each, lookup, trip.get(lookup.who), trip.get(lookup.where or lookup.who)) for each, lookup in some]
@@ -120,12 +120,12 @@ def check_together(credentials: Iterable[SharedCredential]) -> None:
                     places[lookup.where] = where.value if is_cached else _read_place(lookup)
                 caller = caller_by_records(lookup, who.value, places[lookup.where])
                 if caller is not None:
-                    each.note(caller, now)
+                    each.record_check(caller, now)
 
 
 def _read_place(lookup: Lookup) -> bytes | None:
-    """The record that all users of an environment share, from PostgreSQL; None of another caller. One query. While it
-    is marked, thousands of their streams must not read it once each."""
+    """The environment's record that its users share, from PostgreSQL; None for other callers. One query. It is stored,
+    so that thousands of streams do not read it once each."""
     claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None
     if claims is None or claims.environment_id is None or lookup.where is None:
         return None

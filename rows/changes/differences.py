@@ -1,4 +1,4 @@
-"""What the events of a pass mean to one stream: the rows that its caller sees now and did not, or does not any more."""
+"""Turns the events of a pass into messages for one stream: rows that became visible, changed or became invisible."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from rows.query.service import ListQuery, list_rows
 from rows.rules.evaluator import Effort, Facts, TooCostly, holds
 
 Difference = tuple[str, Mapping[str, Any] | None, int]
-"""The id of a row, the row as the caller sees it, if it does, and the sequence of its last event."""
+"""The id of a row, the row as the caller sees it (None: not visible), and the sequence of its last event."""
 _CHUNK: Final = 100
 _EFFORT: Final = 1_000_000
 
 
 def changes(using: str, stream: Stream, found: Pass) -> list[Message]:
-    """The messages that the events of a pass mean to a stream. Marks the subscriptions that need a reset."""
+    """The messages of a pass for a stream. Marks the subscriptions that need a reset."""
     environment_id = stream.place.environment_id
     events = (found.events or {})[environment_id]
     if not events:
         return []
     messages: list[Message] = []
     for each in stream.subscriptions:
-        if any(_matters(event, names) for table, names in each.related.items() for event in events.get(table, ())):
+        if any(_is_relevant(event, names) for table, names in each.related.items() for event in events.get(table, ())):
             each.needs_reset = True
         if each.needs_reset or not (of_table := found.events_for(environment_id, each)):
             continue
@@ -71,7 +71,7 @@ def _differences(using: str, stream: Stream, subscription: Subscription, events:
 
 
 class _Viewer:
-    """What the caller of a stream sees of a subscription's rows."""
+    """The rows of a subscription as the caller of a stream sees them."""
 
     def __init__(self, using: str, stream: Stream, subscription: Subscription) -> None:
         self._stream, self._subscription = stream, subscription
@@ -79,31 +79,32 @@ class _Viewer:
         self._effort = Effort(_EFFORT)
 
     def cells(self, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Those of a record of an event, by the rule and the filter of now. Raises TooCostly."""
-        environment, asked = self._stream.environment, self._subscription
+        """The visible cells of an event's record, by the current rule and filter. Raises TooCostly."""
+        environment, subscription = self._stream.environment, self._subscription
         if record is None or environment is None:
             return None
-        cells = self._payloads.visible_cells(environment, asked.table, record)
+        cells = self._payloads.visible_cells(environment, subscription.table, record)
         if cells is None:
             return None
-        if asked.condition is not None and not holds(asked.condition, cells, Facts(effort=self._effort)):
+        if subscription.condition is not None and not holds(subscription.condition, cells, Facts(effort=self._effort)):
             return None
-        return {name: cell for name, cell in cells.items() if asked.chosen is None or name in asked.chosen}
+        chosen = subscription.chosen
+        return cells if chosen is None else {name: cell for name, cell in cells.items() if name in chosen}
 
     def list(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """Those of the rows of these ids that match, as the table is now."""
-        asked, found = self._subscription, {}
-        where = exact_json.loads(asked.where) if isinstance(asked.where, str) else asked.where
+        """The matching rows among these ids, as the table is now."""
+        subscription, found = self._subscription, {}
+        where = exact_json.loads(subscription.where) if isinstance(subscription.where, str) else subscription.where
         for start in range(0, len(ids), _CHUNK):
             among = {"id": {"$in": list(ids[start : start + _CHUNK])}}
             both = among if where is None else {"$and": [where, among]}
-            query = ListQuery(both, limit=_CHUNK, columns=asked.columns, withs=asked.withs)
-            page = list_rows(self._stream.place, self._stream.principal, asked.table, query)
+            query = ListQuery(both, limit=_CHUNK, columns=subscription.columns, withs=subscription.withs)
+            page = list_rows(self._stream.place, self._stream.principal, subscription.table, query)
             for row in exact_json.loads(page.body)["data"]:
                 found[row["id"]] = row
         return found
 
 
-def _matters(event: Event, columns: set[str]) -> bool:
+def _is_relevant(event: Event, columns: set[str]) -> bool:
     """Whether a change of a related row may change what is visible."""
     return event["record"] is None or event["old_record"] is None or not columns.isdisjoint(event["changed"] or columns)

@@ -1,4 +1,4 @@
-"""Reads, in one snapshot of a region, the events that streams have not seen, and whether their positions still hold."""
+"""Reads, in one snapshot of a region, the events after the positions of streams, and whether these are still valid."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,7 @@ from rows.changes.streams import Stream, Subscription
 
 MAX_EVENTS: Final = 5_000
 MAX_BYTES: Final = 32 * 2**20
-"""Of one pass. A stream that is further behind gets a reset."""
+"""Maximum bytes of one pass. A stream that is further behind gets a reset."""
 
 # One statement, hence one snapshot, which it also returns. `unseen` is not in order: a stream that is further behind
 # than its limit is not sent them, and must not cost a sort of them. An id that this snapshot does not know either is
@@ -58,38 +58,38 @@ SELECT w.environment_id, w.table_name
 """
 
 Event = Mapping[str, Any]
-"""What the outbox has of it, with its `sequence`."""
+"""The data of an outbox event, with its `sequence`."""
 Events = Mapping[str, list[Event]]
-"""Of one environment by table, in the order of writing."""
+"""The events of one environment by table, in the order of writing."""
 
 Interval = tuple[str | None, str | None]
 """The `snapshot` and `until` of a position: which events its next pass reads."""
 
 Messages = dict[Hashable, list[Message] | None]
-"""Those for one subscription, for streams of the same caller that ask the same; None if it is too costly to say."""
+"""Messages by subscription, for equal streams of the same caller; None if they are too expensive to compute."""
 
 
 @dataclass(slots=True)
 class Pass:
-    """What has happened between two snapshots, to streams that have seen the first one."""
+    """The events between two snapshots, for streams at the position of the first one."""
 
     snapshot: str
     timeline: int
     watched: dict[str, dict[str, str]]
     """By environment: the generations of its watched tables."""
     unsettled: set[tuple[str, str]]
-    """Tables whose watching some running statement does not see; of environments with a stream that is not ready."""
+    """Tables with a running statement that began before they were watched, if a stream is not ready."""
     versions: dict[str, int]
     events: dict[str, Events] | None
-    """By environment; None if there are too many, or the position is none of this database."""
+    """By environment; None if there are too many, or the position is not of this database."""
     messages: Messages = field(default_factory=dict)
     encoded: dict[Hashable, Batch] = field(default_factory=dict)
-    """What streams of the same caller and position that ask the same are sent."""
+    """Batches for equal streams of the same caller and position."""
     _by_cell: dict[tuple[str, str, str], dict[str, list[Event]]] = field(default_factory=dict)
     _positions: dict[tuple[str, frozenset[str]], Position | None] = field(default_factory=dict)
 
     def concerns(self, environment_id: str, subscriptions: Sequence[Subscription]) -> bool:
-        """Whether any event may change what is seen through these subscriptions."""
+        """Whether any event may change the rows of these subscriptions."""
         events = (self.events or {})[environment_id]
         for each in subscriptions:
             if not events.keys().isdisjoint(each.related) or self.events_for(environment_id, each):
@@ -97,7 +97,7 @@ class Pass:
         return False
 
     def events_for(self, environment_id: str, subscription: Subscription) -> Sequence[Event]:
-        """The events of its table, without those of rows that its caller may read neither before nor after."""
+        """The events of its table, without rows that its caller could read neither before nor after."""
         events = (self.events or {})[environment_id].get(subscription.table, [])
         if not events or subscription.required_cell is None:
             return events
@@ -113,7 +113,7 @@ class Pass:
         return self._by_cell[key].get(value, ())
 
     def position_of(self, environment_id: str, tables: frozenset[str]) -> Position | None:
-        """Of a stream that has seen all of this pass; None if one of its tables is not watched."""
+        """The position of a stream after this pass; None if one of its tables is not watched."""
         key = environment_id, tables
         if key not in self._positions:
             watched = self.watched.get(environment_id, {})
@@ -128,8 +128,8 @@ def _records(event: Event) -> Iterator[Mapping[str, Any]]:
 
 
 def by_position(streams: Iterable[Stream]) -> list[list[Stream]]:
-    """Groups of streams that have seen the same, new streams first, then those that have seen most: one that is far
-    behind takes long. Those within a batch first get the rest of it."""
+    """Groups of streams at the same position, new streams first, then the most recent positions: one that is far behind
+    takes long. Streams within a batch first get the rest of it."""
     groups: dict[Interval, list[Stream]] = defaultdict(list)
     for each in streams:
         groups[_interval(each)].append(each)
@@ -142,7 +142,7 @@ def _next_transaction(interval: Interval) -> float:
 
 
 def current_snapshot(using: str) -> str:
-    """Where streams at different positions can meet, so that one read will do for all from then on."""
+    """A common position for streams at different ones, so that one read suffices for all afterwards."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT pg_current_snapshot()::text")
         return str(cursor.fetchone()[0])
@@ -160,15 +160,15 @@ def by_environment(streams: Iterable[Stream]) -> dict[str, list[Stream]]:
 
 
 def read(using: str, streams: Sequence[Stream], until: str | None) -> Iterator[tuple[list[Stream], Pass]]:
-    """What has happened since the position of these streams, which is the same, up to the snapshot `until` or to now.
-    One round trip."""
+    """The events after the position of these streams (all at the same one), up to the snapshot `until` or to now. One
+    round trip."""
     open_ones = [each for each in streams if not each.queue.is_closed]
     if not open_ones:
         return
     groups, (since, end) = by_environment(open_ones), _interval(open_ones[0])
     found = _read(using, (since, end or (since and until)), sorted(groups))
     if since is not None and found.events is None and len(groups) > 1:
-        for of_one in groups.values():  # too much for one pass is too much of one: it is not the others' fault
+        for of_one in groups.values():  # one environment has too much for a pass: read each by itself
             yield from read(using, of_one, until)
     else:
         yield open_ones, found

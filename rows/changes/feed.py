@@ -20,7 +20,7 @@ from platform_site.identity.plans import plan_limits
 from platform_site.observability import metrics
 from rows.changes import stream_counts, watched_tables
 from rows.changes.batches import encode
-from rows.changes.credentials import check_together
+from rows.changes.credentials import check_batch
 from rows.changes.differences import changes
 from rows.changes.event_reader import Pass, by_environment, by_position, current_snapshot, read
 from rows.changes.positions import Position
@@ -44,20 +44,20 @@ SETTLE_SECONDS: Final = 10
 
 @dataclass(slots=True)
 class Task:
-    """What a worker does for one environment in one pass."""
+    """The work for one environment in one pass."""
 
     environment_id: str
     until: str | None
-    """The snapshot to which the pass brings all streams; None if they are at one position."""
+    """The snapshot up to which the pass reads for all streams; None if they are at one position."""
     read: list[tuple[list[Stream], Pass]] = field(default_factory=list)
-    """Streams at a position that those of other environments have, too: one round trip has read for all of them."""
+    """Streams at a position shared with other environments: one round trip has read for all of them."""
     unread: list[list[Stream]] = field(default_factory=list)
     """The others, by position."""
 
 
 class Feed:
-    """The streams of one region in this process. Its thread reads what streams of several environments wait for;
-    WORKERS others read the rest, and send. At most one of them is at work for an environment, so slow streams of one
+    """The streams of one region in this process. Its thread reads for streams of several environments at once; WORKERS
+    other threads read the rest, and send. At most one of them works for an environment, so slow streams of one
     environment do not delay those of others."""
 
     def __init__(self, using: str) -> None:
@@ -67,17 +67,17 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
         self._is_notified = False
-        """Of a write, or of streams that a pass has skipped: the next pass is one of all streams."""
+        """There was a write, or a pass skipped streams: the next pass includes all streams."""
         self._passed_at = 0.0
         """When the last pass of all streams began."""
         self._added: list[Stream] = []
-        """Since the last pass."""
+        """Opened since the last pass."""
         self._counted_at = self._watched_at = 0.0
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._busy: dict[str, float] = {}
-        """The environments that a worker is sending to, and since when."""
+        """The environments that a worker serves, and since when."""
         self._skipped: set[str] = set()
-        """Those of them with streams that a pass has skipped."""
+        """Those of them whose streams a pass has skipped."""
         self._lag = 0.0
         """The longest time that an environment took since the last pass."""
 
@@ -126,9 +126,9 @@ class Feed:
                     close_old_connections()
                     self._renew(streams)
                     unsettled = [each for each in streams if each.position is None]
-                    due = streams if self._is_pass_of_all_due() else list(dict.fromkeys([*unsettled, *added]))
-                    check_together(each.credential for each in due)
-                    self._pass(due)
+                    due = streams if self._is_full_pass_due() else list(dict.fromkeys([*unsettled, *added]))
+                    check_batch(each.credential for each in due)
+                    self._run_pass(due)
                     failed_at = 0.0
                     pause = SETTLE_POLL_SECONDS if unsettled else POLL_SECONDS
                 except Error as error:
@@ -170,15 +170,15 @@ class Feed:
         metrics.CHANGE_SLOW_READERS.labels(self._using).inc(sum(each.queue.is_overflowed for each in ended))
         return streams, added
 
-    def _is_pass_of_all_due(self) -> bool:
-        """Otherwise one of new streams will do: a thousand that open one after the other must not cost a million."""
+    def _is_full_pass_due(self) -> bool:
+        """Whether to serve all streams, not only new ones: opening a thousand one by one must not serve a million."""
         now = time.monotonic()
         if not self._is_notified and now - self._passed_at < POLL_SECONDS:
             return False
         self._is_notified, self._passed_at = False, now
         return True
 
-    def _pass(self, streams: Sequence[Stream]) -> None:
+    def _run_pass(self, streams: Sequence[Stream]) -> None:
         groups = by_environment(streams)
         with self._lock:
             self._skipped = groups.keys() & self._busy.keys()
@@ -225,22 +225,22 @@ class Feed:
             connections.close_all()
 
     def _read_and_serve(self, environment_id: str, streams: Sequence[Stream], until: str | None) -> None:
-        """One position at a time: clients that come back after a break have as many, each with much to read."""
+        """One position at a time: reconnecting clients each have their own, with much to read."""
         try:
             for of_read, found in read(self._using, streams, until):
                 self._serve_all(environment_id, of_read, found)
         except Error as error:
-            self._note_failure(streams, error)
+            self._record_failure(streams, error)
         except Exception:
             logger.exception("streams of %s ended", environment_id)
             for stream in streams:
                 stream.end("internal")
 
     def _serve_all(self, environment_id: str, streams: Sequence[Stream], found: Pass) -> None:
-        """Serve those of one position. Ten thousand to which nothing happens must not take long."""
+        """Serve the streams of one position. Ten thousand unaffected ones must not take long."""
         now = time.monotonic()
         for stream in streams:
-            if not _move_on(environment_id, stream, found, now):
+            if not _skip_unaffected(environment_id, stream, found, now):
                 self._serve(stream, found)
 
     def _serve(self, stream: Stream, found: Pass) -> None:
@@ -251,13 +251,13 @@ class Feed:
         except ApiError as error:
             stream.end(error.code)
         except Error as error:
-            self._note_failure([stream], error)
+            self._record_failure([stream], error)
         except Exception:
             logger.exception("a stream of %s ended", stream.place.environment_id)
             stream.end("internal")
 
-    def _note_failure(self, streams: Sequence[Stream], error: Error) -> None:
-        """The position stays: the next pass tries again."""
+    def _record_failure(self, streams: Sequence[Stream], error: Error) -> None:
+        """The position is unchanged: the next pass tries again."""
         logger.warning("region %s: changes could not be sent: %s", self._using, type(error).__name__)
         connections.close_all()
         now = time.monotonic()
@@ -267,8 +267,8 @@ class Feed:
                 stream.end("unavailable")
 
     def _is_authorized(self, stream: Stream) -> bool:
-        """Whether it is open. A caller whose role, claims or email changed gets a reset. Raises ApiError where the
-        request would be refused by now."""
+        """Whether it is open. A caller whose role, claims or email changed gets a reset. Raises ApiError if the request
+        would be refused now."""
         caller = stream.credential.caller()
         if caller is not stream.caller:
             if caller != stream.caller:
@@ -297,7 +297,7 @@ class Feed:
     # ── One stream ──
 
     def _advance(self, stream: Stream, found: Pass) -> None:
-        """Bring a stream to the snapshot of the pass. Raises ApiError where it can go on no longer."""
+        """Bring a stream to the snapshot of the pass. Raises ApiError if it must end."""
         environment_id = stream.place.environment_id
         is_new = stream.environment is None or stream.environment.version != found.versions.get(environment_id, 0)
         if is_new:
@@ -306,17 +306,17 @@ class Feed:
         now = found.position_of(environment_id, stream.tables)
         if now is None:
             watched_tables.watch(environment_id, stream.tables, self._using, retention_of(stream.place.plan))
-            stream.forget_position()
+            stream.clear_position()
             return
         seen = stream.position
         if seen is None:
             self._make_ready(stream, found, now)
             return
         if found.events is None or (seen.timeline, seen.generations) != (now.timeline, now.generations):
-            # Too many, of another server, or not all of them were recorded.
-            stream.forget_position()
+            # Too many events, another server, or a time without recorded events.
+            stream.clear_position()
             return
-        seal = None if stream.is_reset_due else stream.seal  # of events before the reset a message must not have an id
+        seal = None if stream.is_reset_due else stream.seal  # messages before a reset must not have an id
         key = stream.seal, stream.principal, seen
         batch = None if seal is None else found.encoded.get(key)
         if batch is None:
@@ -326,7 +326,7 @@ class Feed:
                 found.encoded[key] = batch
         stream.position = batch.position
         if batch.position != now:
-            stream.forget_resets()  # the pass that sends the rest finds them again
+            stream.clear_resets()  # the pass that sends the rest finds them again
             self.wake()
         resets, count = stream.encode_resets(time.monotonic())
         if batch.number or count:
@@ -336,7 +336,7 @@ class Feed:
             stream.send("ping", has_id=not stream.is_reset_due)
 
     def _make_ready(self, stream: Stream, found: Pass, now: Position) -> None:
-        """Begin at the snapshot of the pass, once all writes that began before the tables were watched are over."""
+        """Start at the snapshot of the pass, once all writes that began before the tables were watched are over."""
         is_settled = all((stream.place.environment_id, table) not in found.unsettled for table in stream.tables)
         if not is_settled and time.monotonic() - stream.opened_at < SETTLE_SECONDS:
             return
@@ -345,18 +345,18 @@ class Feed:
             stream.reset_all()
             stream.put(stream.encode_resets(time.monotonic())[0])
         else:
-            stream.forget_resets()
+            stream.clear_resets()
             stream.send("ready", has_id=True)
 
 
-def _move_on(environment_id: str, stream: Stream, found: Pass, now: float) -> bool:
-    """Bring a stream without events to the snapshot of the pass. False, and nothing is done, where more is due."""
+def _skip_unaffected(environment_id: str, stream: Stream, found: Pass, now: float) -> bool:
+    """Bring a stream without events to the snapshot of the pass. False if it needs more; then it is unchanged."""
     seen, environment = stream.position, stream.environment
     if seen is None or environment is None or found.events is None or stream.is_reset_due:
         return False
     if environment.version != found.versions.get(environment_id, 0) or now - stream.sent_at >= PING_SECONDS:
         return False
-    if not stream.credential.still_shows(stream.caller) or found.concerns(environment_id, stream.subscriptions):
+    if not stream.credential.is_current(stream.caller) or found.concerns(environment_id, stream.subscriptions):
         return False
     position = found.position_of(environment_id, stream.tables)
     if position is None or (seen.timeline, seen.generations) != (position.timeline, position.generations):
@@ -386,10 +386,10 @@ def is_ending() -> bool:
 
 
 def end_all() -> None:
-    """This process is about to end, and so is every stream that is opened from now on."""
+    """End all streams, also those that are opened later: this process is about to end."""
     _is_ending.set()
     for feed in _feeds.values():
         streams = feed.open_streams()
         for stream in streams:
             stream.end("restarting")
-        stream_counts.leave(streams)  # here: the threads may end before they come to it
+        stream_counts.leave(streams)  # here, because the threads may end first

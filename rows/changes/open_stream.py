@@ -20,14 +20,15 @@ def open_stream(
     last_id: str | None,
     credential: SharedCredential,
 ) -> Stream:
-    """A stream for the `subscriptions` of `body`, behind the position `last_id`. `credential` has just shown `caller`,
-    in a request to `place`. Raises ValidationFailed naming the subscription or `Last-Event-ID`, NotFound (a table that
-    the caller cannot read), RateLimited (too many streams), and Unavailable where this process is about to end."""
+    """A stream for the `subscriptions` of `body`, after the position `last_id`. `credential` has just authenticated
+    `caller` in a request to `place`. Raises ValidationFailed naming the subscription or `Last-Event-ID`, NotFound (a
+    table that the caller cannot read), RateLimited (too many streams), and Unavailable if this process is about to
+    end."""
     if is_ending():
         raise Unavailable
-    caller = credential.found(caller)
+    caller = credential.shared_caller(caller)
     if caller.place == place:
-        place = caller.place  # the same object, for the memory of its streams
+        place = caller.place  # the same object, which saves memory
     subscriptions = read_subscriptions(body)
     principal = Principal.of(caller)
     environment = compile_subscriptions(place, principal, subscriptions)

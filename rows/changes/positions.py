@@ -1,4 +1,4 @@
-"""A position: which events a stream has seen, as text that only this service reads or makes."""
+"""A position: the events that a stream has received, as sealed text that only this service reads and writes."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,25 +23,25 @@ class Position:
 
     snapshot: str
     timeline: int
-    """Of the server. It and `generations` tell whether the rest still means anything."""
+    """Of the server. With `generations` it shows whether the position is still valid."""
     generations: str
     """Of the watched tables."""
     until: str | None = None
     sequence: int = 0
 
     def within(self, end: "Position", sequence: int) -> "Position":
-        """That of a message in the batch that leads from here to `end`."""
+        """The position of a message in the batch from here to `end`."""
         return replace(self, until=end.snapshot, sequence=sequence)
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Whose positions these are. A position of another environment, caller or list of subscriptions does not open."""
+    """Binds positions to environment, caller and subscriptions: with others they cannot be read."""
 
     facts: tuple[cursors.Fact, ...]
 
     def write(self, position: Position) -> str | None:
-        """None where it would be too long, while very many transactions are open."""
+        """None if it would be too long, while very many transactions are open."""
         return _sealed(self.facts, position)
 
     def read(self, text: str) -> Position:
@@ -55,7 +55,7 @@ class Seal:
 
 @lru_cache(maxsize=1_024)
 def _sealed(facts: tuple[cursors.Fact, ...], position: Position) -> str | None:
-    """Streams of one caller that ask the same have the same."""
+    """Cached, since equal streams of one caller have the same."""
     values: list[cursors.Value] = [position.snapshot, position.timeline, position.generations]
     if position.until is not None:
         values += [position.until, position.sequence]
@@ -72,5 +72,5 @@ def seal_of(place: EnvironmentRef, caller: Caller, subscriptions: Mapping[str, A
 
 @lru_cache(maxsize=1_024)
 def digest(generations: tuple[tuple[str, str], ...]) -> str:
-    """Of the generations of tables, in the order of the tables."""
+    """A hash of the generations of tables, in the order of the tables."""
     return hashlib.sha256(exact_json.canonical(generations)).hexdigest()[:16]

@@ -1,5 +1,5 @@
 """Counts the open streams of all web processes in Redis, by environment and by caller. Without Redis there is no limit.
-A stream is a member of sorted sets by the time when its process last said that it is open."""
+Each stream is in sorted sets, by the time when its process last reported it open."""
 
 import logging
 import time
@@ -18,8 +18,8 @@ from rows.changes.streams import Stream
 logger = logging.getLogger("platform.changes")
 
 REFRESH_SECONDS: Final = 5
-_GONE_SECONDS: Final = 3 * REFRESH_SECONDS
-"""After this a process that was killed counts no more."""
+_EXPIRY_SECONDS: Final = 3 * REFRESH_SECONDS
+"""After this the streams of a killed process no longer count."""
 _RETRY_SECONDS: Final = 5
 
 
@@ -33,13 +33,13 @@ def _keys(place: EnvironmentRef, caller: Caller) -> tuple[str, str, str]:
 def count_all() -> int | None:
     """The open streams of all environments; None without Redis."""
     try:
-        return int(wake_ups.connect().zcount(_ALL, time.time() - _GONE_SECONDS, "+inf"))
+        return int(wake_ups.connect().zcount(_ALL, time.time() - _EXPIRY_SECONDS, "+inf"))
     except (redis.RedisError, OSError):
         return None
 
 
 def enter(stream: Stream) -> None:
-    """Count a stream that is about to open. Raises RateLimited where the plan allows no more."""
+    """Count a stream that is about to open. Raises RateLimited if the plan allows no more."""
     place, caller = stream.place, stream.caller
     allowed = plan_limits(place.plan)
     own = allowed.streams_per_environment // 2 if caller.kind == "anonymous" else allowed.streams_per_caller
@@ -47,7 +47,7 @@ def enter(stream: Stream) -> None:
     try:
         with wake_ups.connect().pipeline() as pipe:
             for key in keys:
-                pipe.zremrangebyscore(key, 0, time.time() - _GONE_SECONDS)
+                pipe.zremrangebyscore(key, 0, time.time() - _EXPIRY_SECONDS)
                 _add(pipe, key, [stream.id])
                 pipe.zcard(key)
             found = pipe.execute()
@@ -65,16 +65,16 @@ def enter(stream: Stream) -> None:
 
 def _add(pipe: Any, key: str, stream_ids: Iterable[str]) -> None:
     pipe.zadd(key, dict.fromkeys(stream_ids, time.time()))
-    pipe.expire(key, 2 * _GONE_SECONDS)
+    pipe.expire(key, 2 * _EXPIRY_SECONDS)
 
 
 def refresh(streams: Iterable[Stream]) -> None:
-    """They are open still."""
+    """Report them as still open."""
     _execute(streams, _add)
 
 
 def leave(streams: Iterable[Stream]) -> None:
-    """They have ended."""
+    """Count them no longer."""
     _execute(streams, lambda pipe, key, stream_ids: pipe.zrem(key, *stream_ids))
 
 

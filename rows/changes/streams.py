@@ -1,4 +1,4 @@
-"""One stream: its subscriptions, compiled for what its caller is now, and what it has been told."""
+"""One stream: its subscriptions, compiled for its current caller, and its position."""
 
 import random
 import time
@@ -27,13 +27,13 @@ from rows.rules.principal import Principal, resolve
 
 MAX_SUBSCRIPTIONS: Final = 20
 MAX_WAITING_BYTES: Final = 4 * 2**20
-"""Of messages that a client has not taken: an import of ten thousand rows may come at once."""
-MEMBERS: Final = frozenset({"table", "where", "columns", "with"})
+"""Of messages that a client has not read: an import of ten thousand rows may come at once."""
+FIELDS: Final = frozenset({"table", "where", "columns", "with"})
 
 
 @dataclass(slots=True)
 class Subscription:
-    """What one subscription asks, and what that means under the rules of now."""
+    """One subscription as requested, and compiled for the current rules."""
 
     name: str
     table: str
@@ -42,77 +42,77 @@ class Subscription:
     withs: Any = None
     chosen: tuple[str, ...] | None = None
     condition: Condition | None = None
-    """`where`, to be decided by a record alone; None where there is none, or where it leads to other rows."""
+    """`where`, if a record alone decides it; None without `where`, or if it depends on other rows."""
     is_decided_by_record: bool = True
-    """Neither the rule, `where` nor `with` leads to other rows."""
+    """Whether neither the rule nor `where` nor `with` depends on other rows."""
     related: dict[str, set[str]] = field(default_factory=dict)
-    """The columns of other rows that the rule and `where` ask about or `with` embeds, by table."""
+    """The columns of other rows that the rule and `where` read or `with` embeds, by table."""
     embedded: frozenset[str] = frozenset()
-    """The members of a row that `with` adds."""
+    """The fields of a row that `with` adds."""
     required_cell: tuple[str, str] | None = None
     """A column, and the text that it has in every row that the caller may read; None if the rule has no such part."""
     needs_reset: bool = False
     reset_at: float = 0.0
     key: str = field(init=False)
-    """Equal for subscriptions that ask the same."""
+    """Equal for equal subscriptions."""
 
     def __post_init__(self) -> None:
         self.key = exact_json.dumps([self.table, self.where, self.columns, self.withs])
 
-    def compile(self, asking: QueryContext) -> None:
+    def compile(self, context: QueryContext) -> None:
         """Raises NotFound (no such table for this caller) and ValidationFailed."""
-        asking.readable(self.table)
-        where = query_where.parse_where(self.where, self.table, asking.resolver)
-        withs = params.parse_with(self.withs, self.table, asking.resolver)
-        self.chosen, withs = params.parse_columns(self.columns, self.table, asking.resolver, withs)
+        context.readable(self.table)
+        where = query_where.parse_where(self.where, self.table, context.resolver)
+        withs = params.parse_with(self.withs, self.table, context.resolver)
+        self.chosen, withs = params.parse_columns(self.columns, self.table, context.resolver, withs)
         self.embedded = frozenset(name for one in withs for name in (one.name, f"{one.name}_next"))
         self.related = defaultdict(set)
-        self._relate(self.table, [where.shape, *_rule(asking, self.table)])
+        self._relate(self.table, [where.shape, *_rule(context, self.table)])
         for hop in hops_of(where.shape):  # a filter sees what the caller may read there
-            self._relate(hop.table, _rule(asking, hop.table))
-        self._relate_embedded(asking, withs)
+            self._relate(hop.table, _rule(context, hop.table))
+        self._relate_embedded(context, withs)
         self.is_decided_by_record = not self.related and not withs
-        self.required_cell = _required_cell(asking, self.table)
+        self.required_cell = _required_cell(context, self.table)
         self.condition = None
         if self.where is not None:
             try:
                 document = exact_json.loads(self.where) if isinstance(self.where, str) else self.where
-                self.condition = grammar.read_record(document, self.table, asking.resolver)
+                self.condition = grammar.read_record(document, self.table, context.resolver)
             except InvalidCondition:
                 self.is_decided_by_record = False
 
     def _relate(self, table: str, conditions: Sequence[Condition]) -> None:
-        """Note what conditions on rows of `table` ask of others, and of these rows where they are others themselves."""
+        """Add the columns of other rows that conditions on `table` read, and of `table` itself if it is related."""
         asked = columns_by_table(conditions, table)
         reached = {hop.table for condition in conditions for hop in hops_of(condition)}
         for name in reached | ({table} & self.related.keys()):
             self.related[name] |= asked[name]
 
-    def _relate_embedded(self, asking: QueryContext, withs: params.Withs) -> None:
-        """Note the cells of other rows that `withs` shows, and what decides whether it shows them."""
+    def _relate_embedded(self, context: QueryContext, withs: params.Withs) -> None:
+        """Add the columns of other rows that `withs` embeds, and those that decide whether they are visible."""
         for one in withs:
             if isinstance(one, params.With):
                 hop = one.hop
-                rule = asking.environment.rules.access(hop.table, asking.role_key).read
+                rule = context.environment.rules.access(hop.table, context.role_key).read
                 shown = one.columns if one.columns is not None else rule.columns if rule else ()
                 self.related[hop.table] |= {*shown, hop.column if hop.many else "id"}
-                self._relate(hop.table, _rule(asking, hop.table))
-                self._relate_embedded(asking, one.inside)
+                self._relate(hop.table, _rule(context, hop.table))
+                self._relate_embedded(context, one.inside)
 
 
-def _rule(asking: QueryContext, table: str) -> list[Condition]:
-    rule = asking.environment.rules.access(table, asking.role_key).read
+def _rule(context: QueryContext, table: str) -> list[Condition]:
+    rule = context.environment.rules.access(table, context.role_key).read
     return [] if rule is None else [grant.where for grant in rule.grants]
 
 
-def _required_cell(asking: QueryContext, table: str) -> tuple[str, str] | None:
-    rule = asking.environment.rules.access(table, asking.role_key).read
+def _required_cell(context: QueryContext, table: str) -> tuple[str, str] | None:
+    rule = context.environment.rules.access(table, context.role_key).read
     if rule is None:
         return None
     for part in rule.where.conditions if isinstance(rule.where, And) else (rule.where,):
         match part:
             case Compare(Path((), column), "eq", Variable(name, form="plain") as variable) if name.startswith("user."):
-                value = resolve(variable, asking.principal)
+                value = resolve(variable, context.principal)
                 if isinstance(value, str):
                     return column, value
     return None
@@ -131,8 +131,8 @@ def read_subscriptions(body: Mapping[str, Any]) -> list[Subscription]:
             errors.append(FieldError(path, "invalid", "A name has at most 64 letters, digits and underscores."))
         elif not isinstance(each, dict) or not isinstance(each.get("table"), str):
             errors.append(FieldError(path, "invalid", 'Must be an object with "table".'))
-        elif unknown := each.keys() - MEMBERS:
-            message = f"There is no such field. The fields are {', '.join(sorted(MEMBERS))}."
+        elif unknown := each.keys() - FIELDS:
+            message = f"There is no such field. The fields are {', '.join(sorted(FIELDS))}."
             errors += [FieldError(f"{path}.{field[:64]}", "unknown_field", message) for field in sorted(unknown)]
         else:
             found.append(Subscription(name, each["table"], each.get("where"), each.get("columns"), each.get("with")))
@@ -144,20 +144,20 @@ def read_subscriptions(body: Mapping[str, Any]) -> list[Subscription]:
 def compile_subscriptions(
     place: EnvironmentRef, principal: Principal, subscriptions: Sequence[Subscription]
 ) -> CompiledSchema:
-    """Prepare them for the schema and the caller of now. Returns that schema. Raises NotFound, ValidationFailed."""
+    """Compile them for the current schema and caller. Returns that schema. Raises NotFound, ValidationFailed."""
 
-    def verb(asking: QueryContext) -> CompiledSchema:
+    def compile_all(context: QueryContext) -> CompiledSchema:
         for each in subscriptions:
             try:
-                each.compile(asking)
+                each.compile(context)
             except ValidationFailed as error:
                 path = f"subscriptions.{each.name}"
                 fields = [replace(field, field=f"{path}.{field.field}") for field in error.fields]
                 raise ValidationFailed(fields=fields) from None
-        asking.verify()
-        return asking.environment
+        context.verify()
+        return context.environment
 
-    return run(place, principal, verb)
+    return run(place, principal, compile_all)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,43 +169,43 @@ class Stream:
     principal: Principal
     subscriptions: list[Subscription]
     environment: CompiledSchema | None
-    """For which the subscriptions are compiled; None where the caller has changed since."""
+    """For which the subscriptions are compiled; None if the caller has changed since."""
     credential: SharedCredential
     seal: Seal
     position: Position | None
-    """What it has seen; None before it is ready."""
+    """The events sent so far; None before it is ready."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     queue: MessageQueue = field(default_factory=lambda: MessageQueue(MAX_WAITING_BYTES))
     must_relist: bool = False
-    """It was ready before and has missed events: its client must list the rows again."""
+    """Whether it has missed events, so that its client must list the rows again."""
     opened_at: float = field(default_factory=time.monotonic)
     sent_at: float = field(default_factory=time.monotonic)
     failed_at: float = 0.0
-    """Since when it could not be served; 0 if it can."""
+    """Since when reading or sending has failed; 0 if it works."""
 
     tables: frozenset[str] = field(init=False)
-    """All whose changes matter to it."""
+    """All tables whose changes it depends on."""
 
     def __post_init__(self) -> None:
-        self._note_tables()
+        self._update_tables()
 
     def compile(self) -> None:
-        """For the schema and the caller of now. Raises as `compile_subscriptions`."""
+        """Compile for the current schema and caller. Raises as `compile_subscriptions`."""
         self.environment = compile_subscriptions(self.place, self.principal, self.subscriptions)
-        self._note_tables()
+        self._update_tables()
 
-    def _note_tables(self) -> None:
+    def _update_tables(self) -> None:
         self.tables = frozenset(table for each in self.subscriptions for table in (each.table, *each.related))
 
     # ── Messages ──
 
     def send(self, event: str, data: str = "{}", *, has_id: bool = False) -> None:
-        """With `has_id` a client that reconnects goes on behind this message."""
+        """With `has_id` a client that reconnects continues after this message."""
         self.queue.put(message(event, data, self._last_id() if has_id else None))
         self.sent_at = time.monotonic()
 
     def encode_resets(self, now: float) -> tuple[bytes, int]:
-        """Those that are due, and their number. Only the last one has an id."""
+        """The due resets and their number. Only the last one has an id."""
         due = list(self._due_resets(now))
         last_id = None if self.is_reset_due else self._last_id()
         ids = [*[None] * (len(due) - 1), last_id]
@@ -225,15 +225,15 @@ class Stream:
                 return True
         return False
 
-    def forget_position(self) -> None:
-        """Begin again at the next pass, with a `reset` of each subscription."""
+    def clear_position(self) -> None:
+        """Start again at the next pass, with a `reset` of each subscription."""
         self.position, self.must_relist, self.opened_at = None, True, time.monotonic()
 
     def reset_all(self) -> None:
         for each in self.subscriptions:
             each.needs_reset = True
 
-    def forget_resets(self) -> None:
+    def clear_resets(self) -> None:
         for each in self.subscriptions:
             each.needs_reset = False
 

@@ -12,11 +12,11 @@ from django.db.models.functions import Now
 from rows.models import EventInterest, WatchedTable
 from rows.outbox import subscriptions
 
-_AHEAD: Final = timedelta(seconds=5)
+_EXTRA: Final = timedelta(seconds=5)
 
 
 def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
-    """What `subscriptions.refresh` asks."""
+    """For `subscriptions.refresh`."""
     watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
     return [[f"{table}.*"] for table in watched.values_list("table_name", flat=True)]
 
@@ -26,7 +26,7 @@ def watch(environment_id: str, tables: Collection[str], using: str, keep: timede
     watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
     with transaction.atomic(using=using):
         # Rarely: a thousand streams that open one after the other would wait for as many commits of the same row.
-        watched.filter(table_name__in=tables, expires_at__lt=Now() + keep).update(expires_at=Now() + keep + _AHEAD)
+        watched.filter(table_name__in=tables, expires_at__lt=Now() + keep).update(expires_at=Now() + keep + _EXTRA)
         if watched.filter(table_name__in=tables).count() < len(tables):
             subscriptions.lock(environment_id, using)
             WatchedTable.objects.using(using).bulk_create(
@@ -35,7 +35,7 @@ def watch(environment_id: str, tables: Collection[str], using: str, keep: timede
                         environment_id=environment_id,
                         table_name=table,
                         generation=uuid.uuid4().hex,
-                        expires_at=Now() + keep + _AHEAD,
+                        expires_at=Now() + keep + _EXTRA,
                     )
                     for table in tables
                 ],

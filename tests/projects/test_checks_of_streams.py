@@ -13,7 +13,7 @@ from platform_site.http.errors import Unauthorized
 from platform_site.identity.callers import Caller
 from projects.api import authentication
 from projects.models import Environment
-from rows.changes.credentials import SharedCredential, check_together
+from rows.changes.credentials import SharedCredential, check_batch
 from tests.projects.conftest import RoundTrips, key_for
 from tests.support.flush import flush_redis
 
@@ -34,7 +34,7 @@ class Holder:
             self.caller = self._resolve()
         lookup = authentication.lookup_of(self.credential, None, "required")
         self.shared = SharedCredential(self.authenticate, replace(self.caller, role="former"), lookup)
-        self.shared.found(self.caller)  # another one than before: a check is due
+        self.shared.shared_caller(self.caller)  # another one than before: a check is due
 
     def _resolve(self) -> Caller:
         return authentication.resolve(RequestFactory().get("/"), self.credential, "required")
@@ -55,10 +55,10 @@ def holders(production: Environment) -> list[Holder]:
 
 def test_many_credentials_are_checked_in_one_round_trip(holders: list[Holder], trips: RoundTrips) -> None:
     trips.reset()
-    check_together([*(each.shared for each in holders), *(each.shared for each in holders)])
+    check_batch([*(each.shared for each in holders), *(each.shared for each in holders)])
     assert trips.counts == (1, 0)
     assert [each.shared.caller() for each in holders] == [each.caller for each in holders]
-    check_together(each.shared for each in holders)
+    check_batch(each.shared for each in holders)
     assert trips.counts == (1, 0), "none is due any more"
     assert not any(each.authenticated for each in holders)
 
@@ -66,7 +66,7 @@ def test_many_credentials_are_checked_in_one_round_trip(holders: list[Holder], t
 def test_what_a_round_trip_does_not_show_is_checked_alone(holders: list[Holder], trips: RoundTrips) -> None:
     key = ServerKey.objects.get(pk=holders[0].caller.id)
     user_service.revoke_key(key, actor=audit.SYSTEM)
-    check_together(each.shared for each in holders)
+    check_batch(each.shared for each in holders)
     with pytest.raises(Unauthorized):
         holders[0].shared.caller()
     assert [each.shared.caller() for each in holders[1:]] == [each.caller for each in holders[1:]]
@@ -75,6 +75,6 @@ def test_what_a_round_trip_does_not_show_is_checked_alone(holders: list[Holder],
 
 def test_without_records_each_credential_is_checked_alone(holders: list[Holder]) -> None:
     flush_redis()
-    check_together(each.shared for each in holders)
+    check_batch(each.shared for each in holders)
     assert [each.shared.caller() for each in holders] == [each.caller for each in holders]
     assert [each.authenticated for each in holders] == [1] * 12
