@@ -61,7 +61,7 @@ class Traffic:
                         named = [{"caller_id": caller, "requests": count} for caller, count in callers.items()]
                         cursor.execute(_ADD_CALLERS, {"bucket": BUCKET, "rows": orjson.dumps(named).decode()})
             except Error:
-                rate_limits.remember_limited(callers)
+                rate_limits.record_limited(callers)
                 raise
             self._handed_in = present
             return sum(row["requests"] for row in rows)

@@ -20,7 +20,7 @@ from django.core.signals import setting_changed
 
 from platform_site.concurrency import loop_requests
 from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
-from platform_site.redis.connection import Connection, NoConnection
+from platform_site.redis.connection import Connection, ConnectionFailure
 from platform_site.redis.loop_connection import LoopConnection
 from platform_site.redis.round_trip import HIGHEST, RECORD_TTL, RoundTrip, Unavailable, pack
 
@@ -30,32 +30,32 @@ MARKER_TTL: Final = 120
 BREAKER_SECONDS: Final = 1.0
 _MAX_CONNECTIONS: Final = 8
 _RETRY_SECONDS: Final = 0.25
-_MOST_PENDING_MARKS: Final = 100_000
+_MAX_PENDING_MARKS: Final = 100_000
 
 
 class Store:
     def __init__(self, url: str, budget: float) -> None:
         self._url = url
         self._budget = budget
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        """Also after a fork, without the parent's connections and threads."""
-        self._idle: SimpleQueue[Connection | NoConnection] = SimpleQueue()
-        self._lines = 0
-        """Idle, used or being made."""
+    def _reset(self) -> None:
+        """Called after a fork, too: without the parent's connections and threads."""
+        self._idle: SimpleQueue[Connection | ConnectionFailure] = SimpleQueue()
+        self._connection_count = 0
+        """Idle, in use or connecting."""
         self._lock = threading.Lock()
         self._open_until = 0.0
         """The circuit breaker is open until then; 0 if closed."""
         self._pending: dict[str, tuple[float, bytes]] = {}
         """By key, commands of unwritten marks, with their expiry."""
         self._writer: threading.Thread | None = None
-        self._in_vain_until = 0.0
-        self._of_loop: LoopConnection | None = None
-        self._sharing: asyncio.Task[None] | None = None
+        self._respect_breaker_until = 0.0
+        self._loop_connection: LoopConnection | None = None
+        self._loop_connecting: asyncio.Task[None] | None = None
 
     @property
-    def is_away(self) -> bool:
+    def is_unavailable(self) -> bool:
         return self._open_until != 0.0
 
     def trip(self) -> "RoundTrip":
@@ -65,18 +65,18 @@ class Store:
         self._try(pack(("SET", key, value, "EX", ttl, "NX")), 1)
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
-        return not values or self._try(_puts(values, ttl), len(values))
+        return not values or self._try(_pack_sets(values, ttl), len(values))
 
     def mark(self, marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:
         """Overwrite keys with marks for `ttl` seconds, inside the transaction that makes the records outdated. False if
         Redis is unavailable: then written in the background until RECORD_TTL has passed. Never raises."""
-        # Breaker or not: one trip of this process that came late says nothing of the others, who believe the records.
-        if not marks or self._try(_puts(marks, ttl), len(marks), although_away=True):
+        # Even with the breaker open: this process was late once, but others still read the records.
+        if not marks or self._try(_pack_sets(marks, ttl), len(marks), ignore_breaker=True):
             return True
         until = time.monotonic() + RECORD_TTL
         with self._lock:
             for key, mark in marks.items():
-                if len(self._pending) < _MOST_PENDING_MARKS or key in self._pending:
+                if len(self._pending) < _MAX_PENDING_MARKS or key in self._pending:
                     self._pending[key] = (until, pack(("SET", key, mark, "EX", ttl)))
             if self._writer is None:
                 self._writer = threading.Thread(target=self._write_pending, name="store-marks", daemon=True)
@@ -101,19 +101,19 @@ class Store:
                 if not due:
                     self._writer = None
                     return
-            if self._try(b"".join(command for _, command in due.values()), len(due), although_away=True):
+            if self._try(b"".join(command for _, command in due.values()), len(due), ignore_breaker=True):
                 with self._lock:
-                    # Marks that came meanwhile stay; one of the same key is a newer entry.
+                    # Keep marks that were added meanwhile, also newer ones of the same key.
                     self._pending = {key: entry for key, entry in self._pending.items() if due.get(key) is not entry}
 
-    def _try(self, packed: bytes, expected: int, *, although_away: bool = False) -> bool:
-        """`although_away`: ignore the circuit breaker."""
-        although_away = although_away and time.monotonic() >= self._in_vain_until
+    def _try(self, packed: bytes, expected: int, *, ignore_breaker: bool = False) -> bool:
+        """`ignore_breaker`: ignore the circuit breaker."""
+        ignore_breaker = ignore_breaker and time.monotonic() >= self._respect_breaker_until
         try:
-            replies = (self._exchange if although_away else self.exchange)(packed, expected)
+            replies = (self._exchange if ignore_breaker else self.exchange)(packed, expected)
         except Unavailable:
-            if although_away:
-                self._in_vain_until = time.monotonic() + BREAKER_SECONDS
+            if ignore_breaker:
+                self._respect_breaker_until = time.monotonic() + BREAKER_SECONDS
             return False
         return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
 
@@ -137,65 +137,67 @@ class Store:
         if request is None:
             return self._exchange_in_thread(packed, expected)
         request.may_be_counted = True
-        shared = self._of_loop
+        shared = self._loop_connection
         if shared is not None and not shared.is_closed:
             try:
                 replies = shared.exchange(request, packed, expected, time.monotonic() + self._budget)
             except (OSError, redis.RedisError, hiredis.HiredisError) as error:
                 was_cut = isinstance(error, OSError) and not isinstance(error, TimeoutError)
-                if shared.is_new or not was_cut:  # else as in a thread: Redis was restarted
-                    self._open(error)
+                if shared.is_new or not was_cut:  # else Redis was restarted, as in a thread
+                    self._open_breaker(error)
                     raise Unavailable(str(error)) from error
             else:
                 if self._open_until:
                     self._close_breaker()
                 return replies
-        self._share_one(request.loop)
+        self._start_loop_connection(request.loop)
         return request.in_thread(lambda: self._exchange_in_thread(packed, expected))
 
-    def _share_one(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the connection that loop requests share; without it (always with TLS) they use threads."""
-        if (self._sharing is None or self._sharing.done()) and not self._url.startswith("rediss:"):
-            self._sharing = loop.create_task(self._connect_on_loop(loop))
+    def _start_loop_connection(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Connect for all loop requests. Until then, and always with TLS, they use threads."""
+        if (self._loop_connecting is None or self._loop_connecting.done()) and not self._url.startswith("rediss:"):
+            self._loop_connecting = loop.create_task(self._connect_on_loop(loop))
 
     async def _connect_on_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            made = await loop.run_in_executor(None, Connection, self._url)
-            _, self._of_loop = await loop.create_connection(lambda: LoopConnection(loop, made), sock=made.detach())
+            connection = await loop.run_in_executor(None, Connection, self._url)
+            _, self._loop_connection = await loop.create_connection(
+                lambda: LoopConnection(loop, connection), sock=connection.detach()
+            )
         except (OSError, redis.RedisError):
-            logger.debug("no connection to Redis for the event loop", exc_info=True)  # the breaker says so to people
+            logger.debug("no connection to Redis for the event loop", exc_info=True)  # the circuit breaker logs it
 
     def _exchange_in_thread(self, packed: bytes, expected: int) -> list[Any]:
         deadline = time.monotonic() + self._budget
-        line: Connection | None = None
+        connection: Connection | None = None
         try:
-            line = self._line(deadline)
+            connection = self._take_connection(deadline)
             try:
-                replies = line.exchange(packed, expected, deadline)
+                replies = connection.exchange(packed, expected, deadline)
             except TimeoutError:
                 raise
             except OSError:
-                # Cut while it lay idle: Redis was restarted, which cuts all lines and is no failure. Commands that had
-                # arrived are then run twice, which costs a counter one too many and nothing else.
-                if line.is_new:
+                # Closed while idle: Redis was restarted, which is no failure. Commands that had arrived are run twice:
+                # at worst a counter is one too high.
+                if connection.is_new:
                     raise
-                self._drop(line)
+                self._drop(connection)
                 self._drop_idle()
-                line = None
-                line = self._line(deadline)
-                replies = line.exchange(packed, expected, deadline)
+                connection = None
+                connection = self._take_connection(deadline)
+                replies = connection.exchange(packed, expected, deadline)
         except (OSError, redis.RedisError, hiredis.HiredisError) as error:
-            if line is not None:
-                self._drop(line)
-            self._open(error)
+            if connection is not None:
+                self._drop(connection)
+            self._open_breaker(error)
             raise Unavailable(str(error)) from error
-        line.is_new = False
-        self._idle.put(line)
+        connection.is_new = False
+        self._idle.put(connection)
         if self._open_until:
             self._close_breaker()
         return replies
 
-    def _line(self, deadline: float) -> Connection:
+    def _take_connection(self, deadline: float) -> Connection:
         """An idle connection, or the next free or new one. Raises connection errors, or TimeoutError."""
         try:
             found = self._idle.get_nowait()
@@ -204,7 +206,7 @@ class Store:
         except Empty:
             pass
         began = time.monotonic()
-        self._make_one_more()
+        self._connect_in_background()
         while True:
             try:
                 found = self._idle.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -212,33 +214,33 @@ class Store:
                 raise TimeoutError("connecting to Redis took too long") from None
             if isinstance(found, Connection):
                 return found
-            if found.at >= began:  # else it was meant for one that waits no longer
+            if found.at >= began:  # else for a thread that no longer waits
                 raise found.error
 
-    def _make_one_more(self) -> None:
+    def _connect_in_background(self) -> None:
         """In another thread, since resolvers and handshakes ignore deadlines."""
         with self._lock:
-            if self._lines >= _MAX_CONNECTIONS:
+            if self._connection_count >= _MAX_CONNECTIONS:
                 return
-            self._lines += 1
+            self._connection_count += 1
         idle = self._idle
 
         def connect() -> None:
             try:
                 idle.put(Connection(self._url))
             except Exception as error:  # passed to the waiting thread
-                self._uncount()
-                idle.put(NoConnection(error, time.monotonic()))
+                self._decrement_count()
+                idle.put(ConnectionFailure(error, time.monotonic()))
 
         threading.Thread(target=connect, name="store-connect", daemon=True).start()
 
-    def _drop(self, line: Connection) -> None:
-        line.close()
-        self._uncount()
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
+        self._decrement_count()
 
-    def _uncount(self) -> None:
+    def _decrement_count(self) -> None:
         with self._lock:
-            self._lines -= 1
+            self._connection_count -= 1
 
     def _drop_idle(self) -> None:
         while True:
@@ -249,7 +251,7 @@ class Store:
             if isinstance(found, Connection):
                 self._drop(found)
 
-    def _open(self, error: Exception) -> None:
+    def _open_breaker(self, error: Exception) -> None:
         with self._lock:
             was_open = self._open_until != 0.0
             self._open_until = time.monotonic() + BREAKER_SECONDS
@@ -269,13 +271,13 @@ class Store:
         logger.warning("Redis is available again")
 
 
-def _puts(values: Mapping[str, bytes], ttl: int) -> bytes:
+def _pack_sets(values: Mapping[str, bytes], ttl: int) -> bytes:
     return b"".join([pack(("SET", key, value, "EX", ttl)) for key, value in values.items()])
 
 
 _stores: Final[dict[tuple[str, float], Store]] = {}
 _current: Store | None = None
-_making = threading.Lock()
+_lock = threading.Lock()
 
 
 def current() -> Store:
@@ -284,26 +286,26 @@ def current() -> Store:
 
 def _find_current() -> Store:
     global _current
-    address = (settings.REDIS_URL, settings.REDIS_TIMEOUT)
-    with _making:
-        _current = _stores.get(address) or _stores.setdefault(address, Store(*address))
+    key = (settings.REDIS_URL, settings.REDIS_TIMEOUT)
+    with _lock:
+        _current = _stores.get(key) or _stores.setdefault(key, Store(*key))
     return _current
 
 
-def _retry_soon(*, setting: str, **_: Any) -> None:
+def _setting_changed(*, setting: str, **_: Any) -> None:
     global _current
     if setting in ("REDIS_URL", "REDIS_TIMEOUT"):
         _current = None
 
 
-setting_changed.connect(_retry_soon)
+setting_changed.connect(_setting_changed)
 
 
 def _after_fork() -> None:
-    global _making
-    _making = threading.Lock()
-    for one in _stores.values():
-        one._forget()
+    global _lock
+    _lock = threading.Lock()
+    for store in _stores.values():
+        store._reset()
 
 
 os.register_at_fork(after_in_child=_after_fork)

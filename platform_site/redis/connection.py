@@ -11,12 +11,12 @@ import redis
 from redis.connection import parse_url
 
 _CONNECT_SECONDS: Final = 2.0
-TAKES_NO_WRITES: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
-"""Errors that do not depend on the command."""
+UNUSABLE: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
+"""Prefixes of errors that do not depend on the command: Redis cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
-class NoConnection:
+class ConnectionFailure:
     error: Exception
     at: float
 
@@ -29,13 +29,13 @@ class Connection:
             **options,
             socket_timeout=_CONNECT_SECONDS,
             socket_connect_timeout=_CONNECT_SECONDS,
-            protocol=2,  # nothing comes that was not asked for
+            protocol=2,  # without push messages
             driver_info=None,  # saves two round trips when connecting
         )
         self._connection.connect()
-        self._socket: socket.socket = self._connection._sock  # connected and signed in; from here on it is ours
+        self._socket: socket.socket = self._connection._sock  # connected and authenticated
         self._reader = hiredis.Reader()
-        # Python's timeouts make three system calls of each, the kernel's one. TLS knows Python's alone.
+        # With Python's timeouts each call makes three system calls, with the kernel's one. TLS needs Python's.
         self._kernel_waits = type(self._socket) is socket.socket
         self._timeout = 0.0
         if self._kernel_waits:
@@ -43,29 +43,29 @@ class Connection:
         self.is_new = True
 
     def exchange(self, packed: bytes, expected: int, deadline: float) -> list[Any]:
-        """Read `expected` replies (or ReplyErrors). Raises OSError, or ReadOnlyError: it is then useless."""
-        line, reader = self._socket, self._reader
+        """Read `expected` replies (or ReplyErrors). Raises OSError, or ReadOnlyError: close the connection then."""
+        sock, reader = self._socket, self._reader
         replies: list[Any] = []
         try:
             self._wait_until(deadline)
-            line.sendall(packed)
+            sock.sendall(packed)
             while True:
                 self._wait_until(deadline)
-                read = line.recv(65536)
+                read = sock.recv(65536)
                 if not read:
                     raise ConnectionResetError("Redis closed the connection")
                 reader.feed(read)
                 while (reply := reader.gets()) is not False:
-                    if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(TAKES_NO_WRITES):
+                    if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(UNUSABLE):
                         raise redis.ReadOnlyError(str(reply))
                     replies.append(reply)
                     if len(replies) == expected:
                         return replies
-        except BlockingIOError:  # how the kernel says that it waited long enough
+        except BlockingIOError:  # the kernel's timeout
             raise TimeoutError("Redis is late") from None
 
     def _wait_until(self, deadline: float) -> None:
-        """Set the socket's timeout, unless it changes by less than a twentieth: it is another call."""
+        """Set the socket's timeout, unless it changes by less than 10 ms: it costs a system call."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("Redis is late")

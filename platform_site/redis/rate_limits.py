@@ -21,31 +21,23 @@ from platform_site.identity.email_addresses import normalize
 from platform_site.identity.plans import IP_ADDRESS_LIMITS, plan_limits
 from platform_site.redis import client as redis_client
 from platform_site.redis import round_trip
-from platform_site.redis.ratelimit_cache import Counter, Lookup, LookupResult, round_trip_of
+from platform_site.redis.ratelimit_cache import Counter, CounterKey, Lookup, round_trip_of
 
 PERIOD: Final = 60
 HOUR: Final = 3600
-_LARGEST: Final = 1_000_000
+_PLACEHOLDER_LIMIT: Final = 1_000_000
 """Placeholder threshold: the plan is only known after the round trip."""
 
 
-_windows: Final[dict[tuple[str, str, int, bool], tuple[int, LookupResult]]] = {}
+_windows: Final[dict[tuple[str, str, int, bool], tuple[int, CounterKey]]] = {}
 """By counter, the end of its window and its key: computing them costs 15 µs."""
-_MOST_WINDOWS: Final = 10_000
-
-
-def _remember_window(counter: tuple[str, str, int, bool], ends: int, asked: LookupResult | None) -> None:
-    if asked is None:
-        return
-    if len(_windows) >= _MOST_WINDOWS:
-        _windows.clear()  # clients choose counter names too: their addresses
-    _windows[counter] = (ends, asked)
+_MAX_WINDOWS: Final = 10_000
 
 
 class Counting:
-    """One policy for one request: counted in a round trip, judged after it."""
+    """One policy for one request: counted in a round trip, compared with its limit after it."""
 
-    __slots__ = ("_identity", "_name", "_period", "_request", "_tally", "_time_left")
+    __slots__ = ("_identity", "_name", "_period", "_request", "_count", "_time_left")
 
     def __init__(
         self,
@@ -54,33 +46,36 @@ class Counting:
         name: str,
         identity: str,
         *,
-        look_only: bool = False,
+        read_only: bool = False,
         period: int = PERIOD,
     ) -> None:
         self._request = request
         self._name = name
         self._identity = identity
         self._period = period
-        self._tally: Counter | Lookup
+        self._count: Counter | Lookup
         now = int(time.time())
-        counter = (name, identity, period, look_only)
+        counter = (name, identity, period, read_only)
         window = _windows.get(counter)
-        # Not from before a clock was set back: such a window would count all that comes until its time.
+        # Not from before a clock was set back: such a window would last too long.
         if window is not None and window[0] - period <= now <= window[0]:
-            ends, asked = window
-            self._tally = asked.on(trip)
+            ends, counter_key = window
+            self._count = counter_key.add_to(trip)
         else:
             with round_trip_of(trip) as cache:
                 usage: dict[str, Any] = get_usage(
                     request,
                     group=name,
                     key=lambda group, request: identity,
-                    rate=(_LARGEST, period),
-                    increment=not look_only,
+                    rate=(_PLACEHOLDER_LIMIT, period),
+                    increment=not read_only,
                 )
-            self._tally = usage["count"]
+            self._count = usage["count"]
             ends = now + usage["time_left"]
-            _remember_window(counter, ends, cache.asked)
+            if cache.counter_key is not None:
+                if len(_windows) >= _MAX_WINDOWS:
+                    _windows.clear()  # clients choose the names of counters, too: their IPs
+                _windows[counter] = (ends, cache.counter_key)
         # The window named by second w still holds during that second: django-ratelimit's time_left is one too short.
         self._time_left = ends - now + 1
 
@@ -88,29 +83,29 @@ class Counting:
         counter = _windows.get((self._name, self._identity, self._period, False))
         if counter is not None and counter[1].ttl is not None:
             trip = redis_client.round_trip()
-            self._tally = tally = Counter()
-            trip.count(counter[1].key, counter[1].ttl, tally, amount)
+            self._count = count = Counter()
+            trip.count(counter[1].key, counter[1].ttl, count, amount)
             trip.run()
 
     def settle(self, quota: int, *, fall_back: bool = False) -> tuple[str, str, int | None]:
         """Compare with `quota`: returns both headers, and the seconds to wait if exceeded. `fall_back`: count in this
         process while Redis is unavailable."""
         quota = max(1, int(quota * settings.RATE_LIMIT_FACTOR))
-        count, time_left = self._tally.value, self._time_left
+        count, time_left = self._count.value, self._time_left
         if count is None:
             if not fall_back:
-                return self._member(quota, quota, time_left, None)
+                return self._headers(quota, quota, time_left, None)
             limiter = _hourly_limiter if self._period == HOUR else _process_limiter
             count, time_left = limiter.count(f"{self._name}\0{self._identity}")
-        return self._member(quota, max(0, quota - count), time_left, time_left if count > quota else None)
+        return self._headers(quota, max(0, quota - count), time_left, time_left if count > quota else None)
 
-    def _member(self, quota: int, left: int, time_left: int, wait: int | None) -> tuple[str, str, int | None]:
+    def _headers(self, quota: int, left: int, time_left: int, wait: int | None) -> tuple[str, str, int | None]:
         return f'"{self._name}";q={quota};w={self._period}', f'"{self._name}";r={left};t={time_left}', wait
 
 
-def _announce(request: HttpRequest, *judged: tuple[str, str, int | None], message: str | None = None) -> None:
-    policy, state, longest = judged[0]
-    for another, left, wait in judged[1:]:
+def _apply(request: HttpRequest, *outcomes: tuple[str, str, int | None], message: str | None = None) -> None:
+    policy, state, longest = outcomes[0]
+    for another, left, wait in outcomes[1:]:
         policy, state, longest = f"{policy}, {another}", f"{state}, {left}", max(longest or 0, wait or 0) or None
     add_header(request, "RateLimit-Policy", policy)
     add_header(request, "RateLimit", state)
@@ -118,13 +113,15 @@ def _announce(request: HttpRequest, *judged: tuple[str, str, int | None], messag
         raise RateLimited(longest, message)
 
 
-class Begun:
-    __slots__ = ("_counting", "_is_visit", "_request")
+class CallerLimit:
+    __slots__ = ("_counting", "_is_anonymous", "_request")
 
-    def __init__(self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, is_visit: bool = False) -> None:
+    def __init__(
+        self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, is_anonymous: bool = False
+    ) -> None:
         self._request = request
-        self._is_visit = is_visit
-        self._counting = Counting(request, trip, "caller", identity, look_only=server_hints.is_repeated(request))
+        self._is_anonymous = is_anonymous
+        self._counting = Counting(request, trip, "caller", identity, read_only=server_hints.is_repeated(request))
         request.__dict__["rate_limit"] = self
 
     def count_more(self, amount: int, plan: str, caller_id: str | None = None) -> None:
@@ -135,29 +132,29 @@ class Begun:
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
         allowed = plan_limits(plan)
-        quota = allowed.visitor_requests_per_minute if self._is_visit else allowed.requests_per_minute
+        quota = allowed.visitor_requests_per_minute if self._is_anonymous else allowed.requests_per_minute
         try:
-            _announce(self._request, self._counting.settle(quota))
+            _apply(self._request, self._counting.settle(quota))
         except RateLimited:
             if caller_id is not None:
-                remember_limited({caller_id: 1})
+                record_limited({caller_id: 1})
             raise
 
 
-def begin(request: HttpRequest, trip: round_trip.RoundTrip, identity: str) -> Begun:
-    return Begun(request, trip, identity)
+def begin(request: HttpRequest, trip: round_trip.RoundTrip, identity: str) -> CallerLimit:
+    return CallerLimit(request, trip, identity)
 
 
-def begin_anonymous(request: HttpRequest, trip: round_trip.RoundTrip, key: str) -> Begun:
+def begin_anonymous(request: HttpRequest, trip: round_trip.RoundTrip, key: str) -> CallerLimit:
     """As `begin`, for a public `key` (publishable, or an inbound endpoint): limited per client IP."""
-    return Begun(request, trip, f"{key}\0{client_ip.network_of(request)}", is_visit=True)
+    return CallerLimit(request, trip, f"{key}\0{client_ip.network_of(request)}", is_anonymous=True)
 
 
 def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:
     """Count a request as `operations`. One round trip. Raises RateLimited."""
-    begun: Begun | None = request.__dict__.get("rate_limit")
-    if begun is not None:
-        begun.count_more(operations - 1, plan, caller_id)
+    limit: CallerLimit | None = request.__dict__.get("rate_limit")
+    if limit is not None:
+        limit.count_more(operations - 1, plan, caller_id)
 
 
 def count_refused(request: HttpRequest, about: str = "") -> None:
@@ -173,12 +170,12 @@ class Refusals:
 
     def __init__(self, request: HttpRequest, trip: round_trip.RoundTrip, about: str = "") -> None:
         self._request = request
-        self._counting = Counting(request, trip, "refused", _network(request, about), look_only=True)
+        self._counting = Counting(request, trip, "refused", _network(request, about), read_only=True)
 
     def check(self) -> None:
-        judged = self._counting.settle(IP_ADDRESS_LIMITS.refused_requests_per_minute)
-        if judged[2] is not None:
-            _announce(self._request, judged)
+        outcomes = self._counting.settle(IP_ADDRESS_LIMITS.refused_requests_per_minute)
+        if outcomes[2] is not None:
+            _apply(self._request, outcomes)
 
 
 def count_anonymous(request: HttpRequest) -> None:
@@ -189,16 +186,16 @@ def _count_ip_address(request: HttpRequest, name: str, quota: int, about: str = 
     trip = redis_client.round_trip()
     counting = Counting(request, trip, name, _network(request, about))
     trip.run()
-    _announce(request, counting.settle(quota))
+    _apply(request, counting.settle(quota))
 
 
-def _count_alone(
+def _count_one(
     request: HttpRequest, name: str, identity: str, quota: int, *, period: int = PERIOD, message: str | None = None
 ) -> None:
     trip = redis_client.round_trip()
     counting = Counting(request, trip, name, identity, period=period)
     trip.run()
-    _announce(request, counting.settle(quota, fall_back=True), message=message)
+    _apply(request, counting.settle(quota, fall_back=True), message=message)
 
 
 def _network(request: HttpRequest, about: str) -> str:
@@ -208,18 +205,18 @@ def _network(request: HttpRequest, about: str) -> str:
 
 def count_token_request(request: HttpRequest, *, pool_id: str | None = None, email: str | None = None) -> None:
     """Count an attempt at the token endpoint, for client IP and (pool, email). Raises RateLimited."""
-    address = client_ip.network_of(request)
+    network = client_ip.network_of(request)
     if email is None:
-        _count_alone(request, "refresh", address, IP_ADDRESS_LIMITS.refreshes_per_minute)
+        _count_one(request, "refresh", network, IP_ADDRESS_LIMITS.refreshes_per_minute)
         return
     trip = redis_client.round_trip()
-    by_address = Counting(request, trip, "sign-in-address", address)
+    by_network = Counting(request, trip, "sign-in-address", network)
     by_email = Counting(request, trip, "sign-in", f"{pool_id or ''}\0{normalize(email)}")
     trip.run()
-    _announce(
+    _apply(
         request,
         by_email.settle(plan_limits("free").token_requests_per_minute, fall_back=True),
-        by_address.settle(IP_ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
+        by_network.settle(IP_ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
     )
 
 
@@ -230,16 +227,16 @@ def count_email_request(
     account exists. Kinds are separate: else a sign-up could use up a person's password resets. In this process if Redis
     is unavailable. Raises RateLimited."""
     trip = redis_client.round_trip()
-    address = client_ip.network_of(request)
-    by_address = Counting(request, trip, "sign-in-address", address)
-    by_the_hour = Counting(request, trip, "emails-address", address, period=HOUR)
+    network = client_ip.network_of(request)
+    by_network = Counting(request, trip, "sign-in-address", network)
+    by_hour = Counting(request, trip, "emails-address", network, period=HOUR)
     by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{kind}\0{normalize(email)}", period=HOUR)
     trip.run()
-    _announce(
+    _apply(
         request,
         by_email.settle(plan_limits(plan).emails_per_recipient_per_hour, fall_back=True),
-        by_the_hour.settle(IP_ADDRESS_LIMITS.email_requests_per_hour, fall_back=True),
-        by_address.settle(IP_ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
+        by_hour.settle(IP_ADDRESS_LIMITS.email_requests_per_hour, fall_back=True),
+        by_network.settle(IP_ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
     )
 
 
@@ -247,7 +244,7 @@ def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) ->
     """Count an email to an entered address, for the pool; after all other checks. Raises RateLimited."""
     message = "The plan's limit of emails per hour is reached."
     quota = plan_limits(plan).emails_per_hour
-    _count_alone(request, "emails-pool", pool_id or "", quota, period=HOUR, message=message)
+    _count_one(request, "emails-pool", pool_id or "", quota, period=HOUR, message=message)
 
 
 def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -> int | None:
@@ -270,29 +267,29 @@ def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -
 
 
 def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
-    _count_alone(request, "invitations", pool_id, plan_limits(plan).invitations_per_hour, period=HOUR)
+    _count_one(request, "invitations", pool_id, plan_limits(plan).invitations_per_hour, period=HOUR)
 
 
 def count_member_request(request: HttpRequest, account_id: str) -> None:
     """Count a request that reveals whether an email has an account, as a sign-in. Raises RateLimited."""
-    _count_alone(request, "members", account_id, plan_limits("free").token_requests_per_minute)
+    _count_one(request, "members", account_id, plan_limits("free").token_requests_per_minute)
 
 
 def count_known_browser(request: HttpRequest, browser: str) -> None:
     """Count a sign-in attempt from a known browser, for it alone. Raises RateLimited."""
-    _count_alone(request, "sign-in-browser", browser, IP_ADDRESS_LIMITS.known_browser_requests_per_minute)
+    _count_one(request, "sign-in-browser", browser, IP_ADDRESS_LIMITS.known_browser_requests_per_minute)
 
 
-_MOST_LIMITED_CALLERS: Final = 1000
+_MAX_LIMITED_CALLERS: Final = 1000
 _limited: Final[dict[str, int]] = {}
 _limited_lock = threading.Lock()
 
 
-def remember_limited(callers: Mapping[str, int]) -> None:
+def record_limited(callers: Mapping[str, int]) -> None:
     """Record limited requests per caller, for statistics. Bounded."""
     with _limited_lock:
         for caller, count in callers.items():
-            if caller in _limited or len(_limited) < _MOST_LIMITED_CALLERS:
+            if caller in _limited or len(_limited) < _MAX_LIMITED_CALLERS:
                 _limited[caller] = _limited.get(caller, 0) + count
 
 

@@ -13,7 +13,7 @@ from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 from platform_site.redis import round_trip
 
 ALIAS = "ratelimit"
-_LONGEST = 86_400 + 60
+_MAX_TTL = 86_400 + 60
 
 
 class Promise:
@@ -45,18 +45,18 @@ class Lookup(Promise):
 
 
 @dataclass(frozen=True, slots=True)
-class LookupResult:
-    """A counter with the lifetime for counting; None: only read."""
+class CounterKey:
+    """A counter: its key, and its lifetime for counting; None: only read."""
 
     key: str
     ttl: int | None
 
-    def on(self, trip: round_trip.RoundTrip) -> Counter | Lookup:
+    def add_to(self, trip: round_trip.RoundTrip) -> Counter | Lookup:
         if self.ttl is None:
             return Lookup(trip.get(self.key))
-        tally = Counter()
-        trip.count(self.key, self.ttl, tally)
-        return tally
+        counter = Counter()
+        trip.count(self.key, self.ttl, counter)
+        return counter
 
 
 class RateLimitCache(BaseCache):
@@ -64,21 +64,21 @@ class RateLimitCache(BaseCache):
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
-        self.asked: LookupResult | None = None
-        self._ttl = _LONGEST
+        self.counter_key: CounterKey | None = None
+        self._ttl = _MAX_TTL
 
     def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         """Pretends that the key exists, so that `incr` follows."""
-        self._ttl = int(timeout) if isinstance(timeout, int | float) else _LONGEST
+        self._ttl = int(timeout) if isinstance(timeout, int | float) else _MAX_TTL
         return False
 
     def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
-        self.asked = LookupResult(key, self._ttl)
-        return self.asked.on(self.trip)
+        self.counter_key = CounterKey(key, self._ttl)
+        return self.counter_key.add_to(self.trip)
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
-        self.asked = LookupResult(key, None)
-        return self.asked.on(self.trip)
+        self.counter_key = CounterKey(key, None)
+        return self.counter_key.add_to(self.trip)
 
 
 @contextmanager

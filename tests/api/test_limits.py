@@ -311,7 +311,7 @@ def test_a_counter_keeps_its_name_for_a_window_and_gets_another_after_it(monkeyp
         trip = redis_client.round_trip()
         counting = rate_limits.Counting(request, trip, "caller", "usr_of_a_window")
         trip.run()
-        return counting._tally.value, counting.settle(100)[1]
+        return counting._count.value, counting.settle(100)[1]
 
     first, said = counted()
     left = int(said.rpartition("t=")[2])

@@ -57,7 +57,7 @@ def test_nothing_is_lost_while_the_database_is_unavailable() -> None:
     traffic, route = Traffic(), "/v1/of-an-outage"
     traffic.hand_in()
     metrics.observe_request("GET", route, 200, 0.01)
-    rate_limits.remember_limited({"usr_x": 2})
+    rate_limits.record_limited({"usr_x": 2})
 
     def away(*_: Any) -> None:
         raise OperationalError("unavailable")
@@ -71,7 +71,7 @@ def test_nothing_is_lost_while_the_database_is_unavailable() -> None:
 
 def test_callers_that_meet_the_limit_are_bounded_in_memory() -> None:
     rate_limits.limited_callers()
-    rate_limits.remember_limited({f"usr_{n}": 1 for n in range(1500)})
+    rate_limits.record_limited({f"usr_{n}": 1 for n in range(1500)})
     assert len(rate_limits.limited_callers()) == 1000
     assert rate_limits.limited_callers() == {}
 
@@ -161,7 +161,7 @@ def filled(world: World) -> World:
     EndpointMetric.objects.all().delete()  # what earlier tests of this process asked for
     for status in (200, 200, 404, 500):
         metrics.observe_request("GET", "/v1/rows/<str:table>", status, 0.02)
-    rate_limits.remember_limited({"usr_01k60000000000000000000000": 7})
+    rate_limits.record_limited({"usr_01k60000000000000000000000": 7})
     traffic.hand_in()
     world.delivery(world.event(request_id=None), code=200)
     world.run()

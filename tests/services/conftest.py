@@ -22,6 +22,6 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     if loop_requests._threads is not None:
         loop_requests._threads.shutdown()
         loop_requests._threads = None
-    redis_client.current()._forget()
+    redis_client.current()._reset()
     made.loop.close()
     connections._connections, connections.create_connection = before  # type: ignore[attr-defined, method-assign]

@@ -37,10 +37,10 @@ def ask(sql: bytes, *values: bytes) -> Callable[[], Any]:
 def shared_connection(loop: Loop, store: redis_client.Store) -> LoopConnection:
     """The connection to Redis of all requests on the loop, once it is made."""
     deadline = time.monotonic() + 10
-    while store._of_loop is None or store._of_loop.is_closed:
+    while store._loop_connection is None or store._loop_connection.is_closed:
         assert time.monotonic() < deadline
         assert loop.run(lambda: store.put({"loop-test:made": b"1"}, 60)) == [True]
-    return store._of_loop
+    return store._loop_connection
 
 
 def backend() -> int:
@@ -233,7 +233,7 @@ def test_redis_that_closes_the_connection_is_asked_again(loop: Loop) -> None:
     store = redis_client.current()
     shared_connection(loop, store)._transport.abort()
     assert loop.run(lambda: store.put({"loop-test:a": b"2"}, 60)) == [True]
-    assert not store.is_away
+    assert not store.is_unavailable
 
 
 def test_redis_that_is_silent_opens_the_breaker_within_its_budget(
@@ -248,10 +248,10 @@ def test_redis_that_is_silent_opens_the_breaker_within_its_budget(
         trip.get("loop-test:a")
     assert loop.run(*[trip.run for trip in trips]) == [False, False, False]
     assert time.monotonic() - began < within(1.5)
-    assert store.is_away
+    assert store.is_unavailable
     time.sleep(1.1)
     assert loop.run(lambda: store.put({"loop-test:a": b"2"}, 60)) == [True]
-    assert not store.is_away
+    assert not store.is_unavailable
 
 
 def test_connecting_to_redis_counts_towards_the_budget(loop: Loop) -> None:
@@ -262,7 +262,7 @@ def test_connecting_to_redis_counts_towards_the_budget(loop: Loop) -> None:
         began = time.monotonic()
         assert loop.run(trip.run) == [False]
         assert time.monotonic() - began < within(1.5)
-        assert store.is_away
+        assert store.is_unavailable
 
 
 def test_those_who_wait_for_a_silent_database_leave_threads_for_others(loop: Loop) -> None:
