@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-MOST: Final = 2_147_483_647
+MAX_INTEGER: Final = 2_147_483_647
 """The largest of PostgreSQL's settings and C's int."""
 
 
@@ -28,16 +28,16 @@ def boolean(name: str, default: bool = False) -> bool:
     raise ImproperlyConfigured(f"{name} must be a boolean such as 1 or 0, not {value!r}")
 
 
-def number(name: str, default: float, *, minimum: float, maximum: float = MOST) -> float:
+def number(name: str, default: float, *, minimum: float, maximum: float = MAX_INTEGER) -> float:
     value = os.environ.get(name)
     return default if not value else _within(name, value, minimum, maximum)
 
 
 def numbers(name: str, *, minimum: float) -> list[float]:
-    return [_within(name, word, minimum, MOST) for word in words(name)]
+    return [_within(name, word, minimum, MAX_INTEGER) for word in words(name)]
 
 
-def integer(name: str, default: int, *, minimum: int, maximum: int = MOST) -> int:
+def integer(name: str, default: int, *, minimum: int, maximum: int = MAX_INTEGER) -> int:
     parsed = number(name, default, minimum=minimum, maximum=maximum)
     if parsed != int(parsed):
         raise ImproperlyConfigured(f"{name} must be a whole number, not {os.environ.get(name)!r}")

@@ -49,11 +49,11 @@ EMAIL = OpenApiParameter(
     {"type": "string"},
     description="Only the user with this email, ignoring case. A space is read as a plus sign.",
 )
-MOST_IDS: Final = 100
+MAX_IDS: Final = 100
 IDS = OpenApiParameter(
     "ids",
     {"type": "string"},
-    description=f"Only the users with these ids, separated by commas, at most {MOST_IDS}. Unknown ids are left out.",
+    description=f"Only the users with these ids, separated by commas, at most {MAX_IDS}. Unknown ids are left out.",
 )
 
 
@@ -318,8 +318,8 @@ class UserViewSet(ApiViewSet):
 
 def _read_ids(text: str) -> set[str]:
     asked = {each.strip() for each in text.split(",")}
-    if len(asked) > MOST_IDS:
-        raise ValidationFailed.of("ids", "too_many", f"At most {MOST_IDS} ids.")
+    if len(asked) > MAX_IDS:
+        raise ValidationFailed.of("ids", "too_many", f"At most {MAX_IDS} ids.")
     if not all(ids.matches("usr", each) for each in asked):
         raise ValidationFailed.of("ids", "invalid", "Must be ids of users (usr_…), separated by commas.")
     return asked

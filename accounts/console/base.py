@@ -26,7 +26,7 @@ from platform_site.postgres.routers import RegionNotNamed
 
 admin.site.disable_action("delete_selected")  # "select all, delete" has ended more than one platform
 
-MOST_AT_ONCE: Final = 100
+MAX_AT_ONCE: Final = 100
 
 
 class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
@@ -177,7 +177,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
         act: Callable[[Any, Actor], object],
         done: str,
     ) -> None:
-        """Run a service for each selected object and report; for none if more than MOST_AT_ONCE are selected."""
+        """Run a service for each selected object and report; for none if more than MAX_AT_ONCE are selected."""
         chosen = self._chosen(request, selected)
         if chosen is None:
             return
@@ -194,10 +194,10 @@ class ReadOnlyAdmin(ConsoleAdmin):
             self.message_user(request, f"{count} {name} {done}.", messages.SUCCESS)
 
     def _chosen(self, request: HttpRequest, selected: "QuerySet[Any] | Sequence[Any]") -> list[Any] | None:
-        chosen = list(selected[: MOST_AT_ONCE + 1])
-        if len(chosen) <= MOST_AT_ONCE:
+        chosen = list(selected[: MAX_AT_ONCE + 1])
+        if len(chosen) <= MAX_AT_ONCE:
             return chosen
-        self.message_user(request, f"Select {MOST_AT_ONCE} at most.", messages.ERROR)
+        self.message_user(request, f"Select {MAX_AT_ONCE} at most.", messages.ERROR)
         return None
 
     def allowed(self, request: HttpRequest, chosen: list[Any]) -> list[Any]:

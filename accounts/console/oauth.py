@@ -169,8 +169,8 @@ class RedirectUriForm(PoolForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        if not self.errors and len({*redirects.of(cleaned["environment_id"]), cleaned["uri"]}) > redirects.MOST:
-            self.add_error(None, f"At most {redirects.MOST} redirect URIs.")
+        if not self.errors and len({*redirects.of(cleaned["environment_id"]), cleaned["uri"]}) > redirects.MAX_URIS:
+            self.add_error(None, f"At most {redirects.MAX_URIS} redirect URIs.")
         return cleaned
 
 

@@ -164,8 +164,8 @@ class NewProviderForm(_ProviderFields, PoolForm):
         of_pool = providers.of_pool(cleaned["environment_id"])
         if of_pool.filter(name=cleaned["name"]).exists():
             self.add_error("name", "Another provider has this name.")
-        if of_pool.count() >= providers.MOST:
-            self.add_error(None, f"There are at most {providers.MOST} providers.")
+        if of_pool.count() >= providers.MAX_PROVIDERS:
+            self.add_error(None, f"There are at most {providers.MAX_PROVIDERS} providers.")
         return cleaned
 
 

@@ -16,7 +16,7 @@ from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, C
 from platform_site.identity.plans import plan_limits
 
 MANAGE: Final = "keys:manage"
-MOST_FOR_OPERATORS: Final = 10_000
+MAX_FOR_OPERATORS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def operators(*, environment_id: str | None = None, account_id: str | None = Non
     if (environment_id is None) == (account_id is None):
         raise ValueError("a key belongs to an environment or to an account")
     grantable = ENVIRONMENT_SCOPES if environment_id else ACCOUNT_SCOPES
-    return KeyAuthority(environment_id, None, account_id, None, grantable, most=MOST_FOR_OPERATORS)
+    return KeyAuthority(environment_id, None, account_id, None, grantable, most=MAX_FOR_OPERATORS)
 
 
 def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = False) -> KeyAuthority:

@@ -18,7 +18,7 @@ from platform_site.security import keyring
 
 LIFETIME: Final = 600
 COOKIE_PATH: Final = "/v1/auth/"
-MOST: Final = 6
+MAX_FLOWS: Final = 6
 """Open flows of one browser; further ones replace the oldest, so that the header stays short."""
 _PREFIX: Final = "oauth_flow_"
 _PURPOSE: Final = "accounts.oauth_flow"
@@ -74,7 +74,7 @@ def cookie_name(state: str) -> str:
 
 def surplus(cookies: Iterable[str]) -> list[str]:
     flows = [name for name in cookies if name.startswith(_PREFIX)]
-    return flows if len(flows) >= MOST else []
+    return flows if len(flows) >= MAX_FLOWS else []
 
 
 def seal(flow: Flow, state: str) -> str:

@@ -24,7 +24,7 @@ from platform_site.identity import ids
 from platform_site.identity.callers import Caller
 
 Kind = AccountEmail.Kind
-MOST: Final = 20
+MAX_IDENTITIES: Final = 20
 
 
 def find_or_create_user(provider: IdentityProvider, profile: Profile, *, most: int | None) -> User:
@@ -146,8 +146,8 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
         raise proofs.refused()
     met = Identity.objects.filter(provider=provider, subject=proof.subject).first()
     if met is None:
-        if of_user(locked.pk).count() >= MOST:
-            raise QuotaExceeded(f"An account can be linked to at most {MOST} identities.")
+        if of_user(locked.pk).count() >= MAX_IDENTITIES:
+            raise QuotaExceeded(f"An account can be linked to at most {MAX_IDENTITIES} identities.")
         met = _link(locked, provider, proof.subject, proof.email, actor=actor)
     elif met.user_id != locked.pk:
         raise Conflict("This identity belongs to another user here.")

@@ -15,7 +15,7 @@ from platform_site.security import keyring
 
 PREFIX: Final = "oal_"
 LIFETIME: Final = 60
-LONGEST: Final = 4000
+MAX_LENGTH: Final = 4000
 _PURPOSE: Final = "accounts.identity_proof"
 
 

@@ -18,7 +18,7 @@ from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import Caller
 
-MOST: Final = 20
+MAX_PROVIDERS: Final = 20
 OIDC_SCOPES: Final = ("openid", "email", "profile")
 
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -141,8 +141,8 @@ def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
     pool_id = provider.environment_id
     with transaction.atomic():
         hold(pool_id)
-        if of_pool(pool_id).count() >= MOST:
-            raise QuotaExceeded(f"An environment has at most {MOST} identity providers.")
+        if of_pool(pool_id).count() >= MAX_PROVIDERS:
+            raise QuotaExceeded(f"An environment has at most {MAX_PROVIDERS} identity providers.")
         _save_with_free_name(provider)
         audit.record(
             "identity_provider.added",

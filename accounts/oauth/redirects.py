@@ -16,8 +16,8 @@ from accounts.models.oauth import RedirectUri
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import Caller
 
-LONGEST: Final = 500
-MOST: Final = 50
+MAX_LENGTH: Final = 500
+MAX_URIS: Final = 50
 RESERVED_PARAMETERS: Final = frozenset({"code", "state", "iss", "error", "error_description", "error_code"})
 """Parameters that the platform adds; a redirect URI may not have them."""
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -37,8 +37,8 @@ class NotARedirectUri(ValueError):
 
 def check(text: str) -> str:
     """Return `text` if it is a valid redirect URI. Pure. Raises NotARedirectUri."""
-    if len(text) > LONGEST:
-        raise NotARedirectUri("too_long", f"A redirect URI has at most {LONGEST} characters.")
+    if len(text) > MAX_LENGTH:
+        raise NotARedirectUri("too_long", f"A redirect URI has at most {MAX_LENGTH} characters.")
     if _UNCLEAR.search(text):
         raise NotARedirectUri("invalid_characters", 'Only visible ASCII, without \\ < > " ^ ` { | } and *.')
     if "#" in text:
@@ -96,7 +96,7 @@ def of(environment_id: str | None) -> list[str]:
 
 
 def is_allowed(environment_id: str | None, uri: str) -> bool:
-    return len(uri) <= LONGEST and "\0" not in uri and _of(environment_id).filter(uri=uri).exists()
+    return len(uri) <= MAX_LENGTH and "\0" not in uri and _of(environment_id).filter(uri=uri).exists()
 
 
 def _of(environment_id: str | None) -> "QuerySet[RedirectUri]":
@@ -114,8 +114,8 @@ def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | 
         except NotARedirectUri as error:
             wrong.append(FieldError(f"redirect_uris.{place}", error.code, str(error)))
     wanted = set(uris)
-    if len(wanted) > MOST:
-        wrong.append(FieldError("redirect_uris", "too_many", f"At most {MOST} redirect URIs."))
+    if len(wanted) > MAX_URIS:
+        wrong.append(FieldError("redirect_uris", "too_many", f"At most {MAX_URIS} redirect URIs."))
     if wrong:
         raise ValidationFailed(fields=wrong)
     known = set(of(environment_id))

@@ -79,11 +79,11 @@ class CallbackForm(Serializer):
 
 
 class RedirectUrisInput(Serializer):
-    redirect_uris = ListField(child=CharField(trim_whitespace=False), max_length=redirects.MOST)
+    redirect_uris = ListField(child=CharField(trim_whitespace=False), max_length=redirects.MAX_URIS)
 
 
 class LinkIdentityInput(Serializer):
-    code = CharField(max_length=proofs.LONGEST, write_only=True, help_text="From `/v1/auth/authorize?intent=link`.")
+    code = CharField(max_length=proofs.MAX_LENGTH, write_only=True, help_text="From `/v1/auth/authorize?intent=link`.")
     code_verifier = CharField(max_length=200, write_only=True, help_text="That of the `code_challenge` sent there.")
     current_password = PasswordField(
         required=False, max_length=passwords.LONGEST_OFFERED, help_text="Required for an account with a password."

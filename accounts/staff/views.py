@@ -84,7 +84,7 @@ def _begin(request: HttpRequest, user: User, *, by: str) -> None:
 
 class ForgottenForm(forms.Form):
     email = forms.CharField(
-        max_length=emails.LONGEST,
+        max_length=emails.MAX_LENGTH,
         widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "username", "type": "email", "autofocus": True}),
         label="Email",
     )

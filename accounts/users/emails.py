@@ -11,15 +11,15 @@ from django.core.validators import validate_email
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity.email_addresses import normalize
 
-__all__ = ["LONGEST", "check", "normalize"]
+__all__ = ["MAX_LENGTH", "check", "normalize"]
 
-LONGEST = 254
+MAX_LENGTH = 254
 _UNUSUAL: Final = re.compile(r'["\\\[\]]|=\?')
 
 
 def check(text: str) -> str:
-    if len(text) > LONGEST:
-        raise ValidationFailed.of("email", "too_long", f"An email has at most {LONGEST} characters.")
+    if len(text) > MAX_LENGTH:
+        raise ValidationFailed.of("email", "too_long", f"An email has at most {MAX_LENGTH} characters.")
     try:
         if not text.isascii() or _UNUSUAL.search(text):
             raise ValidationError("not ASCII, or of a form that is not taken")

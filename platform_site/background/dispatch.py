@@ -17,7 +17,7 @@ from kombu.pools import ProducerPool
 logger = logging.getLogger(__name__)
 
 BREAKER_SECONDS: Final = 1.0
-_MOST_AT_ONCE: Final = 16
+_MAX_AT_ONCE: Final = 16
 
 _lock = threading.Lock()
 _pool: ProducerPool | None = None
@@ -69,5 +69,5 @@ def _producers() -> ProducerPool:
                     "interval_step": 0,
                 }
                 connection = Connection(settings.CELERY_BROKER_URL, transport_options=options)
-                _pool = ProducerPool(connection.Pool(limit=_MOST_AT_ONCE), limit=_MOST_AT_ONCE)
+                _pool = ProducerPool(connection.Pool(limit=_MAX_AT_ONCE), limit=_MAX_AT_ONCE)
     return _pool

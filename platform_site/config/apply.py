@@ -34,7 +34,7 @@ from rows.outbox import audit as audit_outbox
 
 ABANDONED: Final = timedelta(minutes=1)
 """How long after its start another process may end an apply that has not changed the region."""
-MOST_NAMED: Final = 500
+MAX_NAMED: Final = 500
 _OUTDATED: Final = "The environment changed since the plan. Plan again."
 
 Status = Literal["applied", "completing"]
@@ -184,7 +184,7 @@ def _change_region(
             target_id=place.environment_id,
             plan=plan.pk,
             source=None if source is None else source.environment_id,
-            changes=names[:MOST_NAMED],
+            changes=names[:MAX_NAMED],
             count=len(names),
         )
         StoredPlan.objects.using(using).filter(pk=plan.pk).update(

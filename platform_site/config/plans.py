@@ -19,7 +19,7 @@ from projects.models import Environment
 LIFETIME: Final = timedelta(hours=1)
 REMEMBERED: Final = timedelta(days=1)
 """How long after its end an apply can be repeated."""
-MOST_OPEN: Final = 20
+MAX_OPEN: Final = 20
 """Plans of one author in an environment; a new one replaces the oldest."""
 BATCH: Final = 500
 
@@ -45,7 +45,7 @@ def store(
         own = StoredPlan.objects.using(using).filter(
             environment_id=place.environment_id, author_id=author.id, state=StoredPlan.State.OPEN
         )
-        surplus = own.order_by("-created_at", "-id").values_list("pk", flat=True)[MOST_OPEN - 1 :]
+        surplus = own.order_by("-created_at", "-id").values_list("pk", flat=True)[MAX_OPEN - 1 :]
         own.filter(pk__in=list(surplus)).delete()
         return StoredPlan.objects.using(using).create(
             environment_id=place.environment_id,

@@ -55,7 +55,7 @@ class BranchAuthConfig(Serializer):
     """A preview branch has no users of its own."""
 
     redirect_uris = fields.ListField(
-        child=fields.CharField(trim_whitespace=False), max_length=redirects.MOST, required=False
+        child=fields.CharField(trim_whitespace=False), max_length=redirects.MAX_URIS, required=False
     )
 
 

@@ -11,7 +11,7 @@ from platform_site.http.errors import NotFound, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
 
-MOST: Final = 20
+MAX_VERSIONS: Final = 20
 
 
 def store(place: EnvironmentRef, now: Configuration) -> None:
@@ -31,7 +31,7 @@ def store(place: EnvironmentRef, now: Configuration) -> None:
         },
     )
     own = ConfigVersion.objects.using(using).filter(environment_id=place.environment_id)
-    surplus = own.order_by("-created_at", "-pk").values_list("pk", flat=True)[MOST:]
+    surplus = own.order_by("-created_at", "-pk").values_list("pk", flat=True)[MAX_VERSIONS:]
     own.filter(pk__in=list(surplus)).delete()
 
 

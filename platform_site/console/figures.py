@@ -35,7 +35,7 @@ def tone_of(part: int, whole: int) -> str:
 def up_to(count: int | None) -> str:
     if count is None:
         return "–"
-    return f"more than {rollups.MOST:,}" if count > rollups.MOST else f"{count:,}"
+    return f"more than {rollups.MAX_COUNTED:,}" if count > rollups.MAX_COUNTED else f"{count:,}"
 
 
 def oldest(age: float | None) -> str:

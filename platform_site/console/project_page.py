@@ -15,7 +15,7 @@ from projects.directory import environments as directory
 from projects.directory import invitations, limits
 from projects.models import Environment, Project
 
-MOST: Final = 24
+MAX_ENVIRONMENTS: Final = 24
 """Maximum of shown items; the lists show all."""
 MEASURED: Final = 3
 
@@ -65,8 +65,8 @@ class Used:
 
 
 def overview(project: Project) -> dict[str, Any]:
-    found = list(project.environments.exclude(status="deleting").order_by("name")[: MOST + 1])
-    ids = [environment.pk for environment in found[:MOST]]
+    found = list(project.environments.exclude(status="deleting").order_by("name")[: MAX_ENVIRONMENTS + 1])
+    ids = [environment.pk for environment in found[:MAX_ENVIRONMENTS]]
     keys = dict(
         ServerKey.objects.filter(environment_id__in=ids, revoked_at__isnull=True)
         .values_list("environment_id")
@@ -74,9 +74,9 @@ def overview(project: Project) -> dict[str, Any]:
         .order_by()
     )
     shown: dict[str, Any] = {
-        "members": list(project.memberships.select_related("user").order_by("created_at")[:MOST]),
-        "invited": list(invitations.pending(project.pk).order_by("created_at")[:MOST]),
-        "has_more": len(found) > MOST,
+        "members": list(project.memberships.select_related("user").order_by("created_at")[:MAX_ENVIRONMENTS]),
+        "invited": list(invitations.pending(project.pk).order_by("created_at")[:MAX_ENVIRONMENTS]),
+        "has_more": len(found) > MAX_ENVIRONMENTS,
         "is_away": False,
         "tables": [],
         "versions": [],
@@ -84,8 +84,8 @@ def overview(project: Project) -> dict[str, Any]:
     }
     region: dict[str, dict[str, Any]] = defaultdict(dict)
     try:
-        shown |= _in_its_region(project, found[:MOST], region)
-        shown["usage"] = _usage(project, found[:MOST])
+        shown |= _in_its_region(project, found[:MAX_ENVIRONMENTS], region)
+        shown["usage"] = _usage(project, found[:MAX_ENVIRONMENTS])
     except Error:
         shown["is_away"] = True
     names = {environment.pk: environment.name for environment in found}
@@ -97,7 +97,7 @@ def overview(project: Project) -> dict[str, Any]:
             "lists": _lists(environment),
             **region[environment.pk],
         }
-        for environment in found[:MOST]
+        for environment in found[:MAX_ENVIRONMENTS]
     ]
     return shown
 
@@ -117,13 +117,13 @@ def _in_its_region(
         cursor.execute(_FUNCTIONS, [ids])
         for environment_id, count in cursor.fetchall():
             region[environment_id]["functions"] = count
-        cursor.execute(_TABLES, [ids, MOST])
+        cursor.execute(_TABLES, [ids, MAX_ENVIRONMENTS])
         tables = [
             {"environment": names[schema], "name": table, "rows": f"{rows:,}", "bytes": size,
              "link": console_url(project_id, schema, "table", table)}
             for schema, table, rows, size in cursor.fetchall()
         ]  # fmt: skip
-        cursor.execute(_VERSIONS, [ids, MOST])
+        cursor.execute(_VERSIONS, [ids, MAX_ENVIRONMENTS])
         versions = [
             {"environment": names[environment_id], "version": version, "at": at, "reverts_to": reverts_to,
              "author": author or kind,

@@ -1,6 +1,6 @@
 """Rollups of the regions' deliveries, runs and queues, in buckets of five minutes, by a worker every few seconds. Each
 run recomputes the last two buckets, and catches up an hour at a time for up to a day. Queries use indexes; counts stop
-at MOST."""
+at MAX_COUNTED."""
 
 import logging
 from collections import defaultdict
@@ -26,7 +26,7 @@ BUCKET: Final = timedelta(minutes=5)
 MAX_CATCH_UP: Final = timedelta(days=1)
 CATCH_UP_STEP: Final = timedelta(hours=1)
 RETENTION: Final = timedelta(days=2)
-MOST: Final = 10_000
+MAX_COUNTED: Final = 10_000
 SLOWEST: Final = 20
 DAYS: Final = 14
 CONTROL: Final = "control"
@@ -64,7 +64,7 @@ def _queues(region: str) -> tuple[dict[str, Any], datetime]:
     """Without those of suspended projects."""
     suspended = suspended_in(region)
     with connections[region].cursor() as cursor:
-        cursor.execute(QUEUES, {"most": MOST + 1, "suspended": suspended})
+        cursor.execute(QUEUES, {"most": MAX_COUNTED + 1, "suspended": suspended})
         now, due, oldest_due, held, unrelayed, oldest_event, queued, oldest_queued, executing = cursor.fetchone()
 
     def age(at: datetime | None) -> float | None:
@@ -163,7 +163,7 @@ def measure_control() -> dict[str, Any]:
         "environments_failed": Environment.objects.live().filter(status="failed").count(),
         "accounts": User.objects.in_pool(None).count(),
         "users": users,
-        "users_estimated": users > MOST,
+        "users_estimated": users > MAX_COUNTED,
         "keys": ServerKey.objects.live().count(),
         "made": {f"{day:%Y-%m-%d}": count for day, count in made.order_by("day")},
     }
@@ -180,7 +180,7 @@ def _estimated_rows(model: type[User]) -> int:
             "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = %s::regclass", [model._meta.db_table]
         )
         estimate = int(cursor.fetchone()[0])
-    return estimate if estimate > MOST else model._default_manager.count()
+    return estimate if estimate > MAX_COUNTED else model._default_manager.count()
 
 
 def purge_old() -> None:

@@ -1,6 +1,6 @@
 """The timeline: for any id, what happened around it, from data that is stored anyway: request → audit entries, row
-events, runs; events → deliveries and attempts, runs. Each query uses an index, and each kind stops at MOST. It shows
-ids, kinds, times and outcomes; never cell values, payloads, inputs, or more of a URL than its host."""
+events, runs; events → deliveries and attempts, runs. Each query uses an index, and each kind stops at MAX_SHOWN. It
+shows ids, kinds, times and outcomes; never cell values, payloads, inputs, or more of a URL than its host."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +32,8 @@ from rows.migrate import service as schema_service
 from rows.outbox.models import OutboxEvent
 from webhooks.models import Attempt, Delivery, Webhook
 
-MOST: Final = 50
-LONGEST: Final = 120
+MAX_SHOWN: Final = 50
+MAX_QUERY_LENGTH: Final = 120
 REQUESTS: Final = 5
 
 KINDS: Final = frozenset({"audit", "request", "event", "delivery", "run"})
@@ -82,7 +82,7 @@ class Timeline:
 def of(text: str, environment_id: str = "", *, within: EnvironmentRef | None = None, kinds: Kinds = KINDS) -> Timeline:
     """The timeline around any id, request, or row (`tsk_…` or `tasks/tsk_…` with its environment). `within` and `kinds`
     limit the entries for callers other than operators."""
-    text, environment_id = text.strip()[:LONGEST], environment_id.strip()
+    text, environment_id = text.strip()[:MAX_QUERY_LENGTH], environment_id.strip()
     found = Timeline(text, environment_id)
     if not text:
         return found
@@ -132,9 +132,9 @@ class _Gathered:
         return rows.filter(environment_id=self._within) if self._within else rows
 
     def cut(self, found: Sequence[Any]) -> Sequence[Any]:
-        if len(found) > MOST:
+        if len(found) > MAX_SHOWN:
             self._timeline.is_cut = True
-        return found[:MOST]
+        return found[:MAX_SHOWN]
 
     def sorted(self) -> list[Entry]:
         entries = list(self._entries.values())
@@ -144,7 +144,7 @@ class _Gathered:
         return sorted([*begun, *entries], key=lambda entry: (entry.at, entry.depth))
 
     def audit(self, **which: str | list[str]) -> None:
-        newest = self.own("audit", AuditEntry.objects.filter(**which)).order_by("-at", "-id")[: MOST + 1]
+        newest = self.own("audit", AuditEntry.objects.filter(**which)).order_by("-at", "-id")[: MAX_SHOWN + 1]
         for entry in self.cut(list(newest)):
             if entry.request_id:
                 self.requests.add(entry.request_id)
@@ -152,12 +152,12 @@ class _Gathered:
 
     def logged(self, using: str, requests: list[str]) -> None:
         if "request" in self._kinds:
-            newest = self.cut(request_log.of_requests(using, requests, MOST + 1, self._within))
+            newest = self.cut(request_log.of_requests(using, requests, MAX_SHOWN + 1, self._within))
             self.add(request_entry(entry, using) for entry in newest)
 
     def events(self, using: str, which: Q) -> None:
         known = self.own("event", OutboxEvent.objects.using(using).filter(which))
-        events = list(self.cut(list(known.order_by("-sequence")[: MOST + 1])))
+        events = list(self.cut(list(known.order_by("-sequence")[: MAX_SHOWN + 1])))
         for event in events:
             if event.request_id:
                 self.requests.add(event.request_id)
@@ -172,15 +172,15 @@ class _Gathered:
             self.runs(using, _runs(using).filter(event_id__in=named))
 
     def deliveries(self, using: str, found: "QuerySet[Delivery]") -> None:
-        deliveries = self.cut(list(self.own("delivery", found)[: MOST + 1]))
+        deliveries = self.cut(list(self.own("delivery", found)[: MAX_SHOWN + 1]))
         webhooks = Webhook.objects.using(using).in_bulk({each.webhook_id for each in deliveries})
         self.add(delivery_entry(each, webhooks.get(each.webhook_id), using) for each in deliveries)
         attempts = Attempt.objects.using(using).filter(delivery_id__in=[each.pk for each in deliveries])
-        shown = attempts.defer("response_headers", "response_body").order_by("-id")[: MOST + 1]
+        shown = attempts.defer("response_headers", "response_body").order_by("-id")[: MAX_SHOWN + 1]
         self.add(attempt_entry(each, using) for each in self.cut(list(shown)))
 
     def runs(self, using: str, found: "QuerySet[Run]") -> None:
-        runs = self.cut(list(self.own("run", found)[: MOST + 1]))
+        runs = self.cut(list(self.own("run", found)[: MAX_SHOWN + 1]))
         functions = Function.objects.using(using).in_bulk({each.function_id for each in runs})
         for run in runs:
             if run.request_id:
@@ -236,7 +236,7 @@ def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
         return
     gathered.add([endpoint_entry(address, using)])
     runs = Run.objects.using(using).filter(function_id=address.function_id)
-    newest = [*history.newest_of(runs, {"trigger": Run.Trigger.INBOUND}, MOST).values_list("pk", flat=True)]
+    newest = [*history.newest_of(runs, {"trigger": Run.Trigger.INBOUND}, MAX_SHOWN).values_list("pk", flat=True)]
     by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{address_id}"')
     gathered.runs(using, by_it.order_by("-created_at", "-id"))
 
@@ -244,7 +244,7 @@ def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
 def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
     gathered.events(using, Q(environment_id=environment_id))
     with connections[using].cursor() as cursor:
-        cursor.execute(_NEWEST_RUNS, [environment_id, MOST + 1])
+        cursor.execute(_NEWEST_RUNS, [environment_id, MAX_SHOWN + 1])
         newest = [run_id for (run_id,) in cursor.fetchall()]
     gathered.runs(using, _runs(using).filter(pk__in=newest).order_by("-created_at", "-id"))
 

@@ -17,8 +17,8 @@ from platform_site.postgres import sql_files
 from projects.directory.environments import place_of
 from webhooks.models import Webhook
 
-MOST: Final = 10_000
-_MOST_TROUBLES: Final = 10
+MAX_COUNTED: Final = 10_000
+_MAX_TROUBLES: Final = 10
 _TIMEOUT_MS: Final = 1000
 _SQL: Final = sql_files.load(__file__)
 _SCOPES: Final = {"requests": "logs:read", "runs": "functions:read", "deliveries": "webhooks:read"}
@@ -68,12 +68,12 @@ def troubles(console: Console, place: EnvironmentRef | None) -> list[tuple[str, 
     try:
         if "webhooks:read" in scopes:
             webhooks = Webhook.objects.using(place.cluster).filter(environment_id=place.environment_id, deleted_at=None)
-            for each in webhooks.exclude(failing_since=None, disabled_reason=None).order_by("-id")[:_MOST_TROUBLES]:
+            for each in webhooks.exclude(failing_since=None, disabled_reason=None).order_by("-id")[:_MAX_TROUBLES]:
                 state = "is disabled" if each.disabled_reason else "fails"
                 found.append((f"The webhook {each.name or each.url} {state}.", console.url("webhook", each.pk)))
         if "functions:read" in scopes:
             functions = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
-            for function in functions.exclude(schedule_stopped=None, events_stopped=None)[:_MOST_TROUBLES]:
+            for function in functions.exclude(schedule_stopped=None, events_stopped=None)[:_MAX_TROUBLES]:
                 what = "schedule" if function.schedule_stopped else "events"
                 text = f"The {what} of the function {function.name} stopped."
                 found.append((text, console.url("function-settings", function.name)))
@@ -83,7 +83,7 @@ def troubles(console: Console, place: EnvironmentRef | None) -> list[tuple[str, 
 
 
 def _rows(cursor: Any, name: str, environment_id: str) -> Sequence[tuple[Any, ...]]:
-    cursor.execute(_SQL[name], {"environment": environment_id, "most": MOST})
+    cursor.execute(_SQL[name], {"environment": environment_id, "most": MAX_COUNTED})
     rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
     return rows
 
@@ -112,5 +112,5 @@ def _drawn(found: dict[str, Sequence[tuple[Any, ...]]]) -> Activity:
         heads,
         [[label, *(f"{column[place]:,}" for column in columns)] for place, label in enumerate(labels)],
         is_empty=not any(any(column) for column in columns),
-        is_cut=any(figure >= MOST for column in columns for figure in column),
+        is_cut=any(figure >= MAX_COUNTED for column in columns for figure in column),
     )

@@ -71,7 +71,7 @@ def timeline(console: Console) -> HttpResponse:
     found = timelines.of(asked or environment_id, environment_id, within=place, kinds=frozenset(kinds))
     entries = []
     # The newest come first, without attempts: their deliveries say what became of them.
-    newest = [entry for entry in reversed(found.entries) if entry.kind != "attempt"][: timelines.MOST]
+    newest = [entry for entry in reversed(found.entries) if entry.kind != "attempt"][: timelines.MAX_SHOWN]
     for entry in found.entries if asked else newest:
         links = [(name, value, _is_id(value)) for name, value in entry.facts if value != environment_id]
         entries.append({"entry": entry, "has_timeline": _is_id(entry.id), "facts": links})

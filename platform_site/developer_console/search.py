@@ -17,7 +17,7 @@ from platform_site.identity import ids
 from projects.directory.environments import place_of
 from webhooks.models import Delivery
 
-MOST: Final = 30
+MAX_RESULTS: Final = 30
 _SUBPAGES: Final = (
     ("user-invitations", "Auth: invitations"),
     ("sign-up", "Auth: sign-up and redirect URIs"),
@@ -38,7 +38,9 @@ class Found:
 def search(console: Console) -> HttpResponse:
     asked = console.request.GET.get("q", "").strip()[:200]
     found = [*_by_id(console, asked), *_by_name(console, asked)] if asked else []
-    return console.render("console/search.html", {"asked": asked, "found": found[:MOST], "is_cut": len(found) > MOST})
+    return console.render(
+        "console/search.html", {"asked": asked, "found": found[:MAX_RESULTS], "is_cut": len(found) > MAX_RESULTS}
+    )
 
 
 def _by_name(console: Console, asked: str) -> Iterator[Found]:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 class SignInForm(forms.Form):
     email = forms.CharField(
-        max_length=emails.LONGEST, widget=forms.EmailInput(attrs={"autocomplete": "username", "autofocus": True})
+        max_length=emails.MAX_LENGTH, widget=forms.EmailInput(attrs={"autocomplete": "username", "autofocus": True})
     )
     password = forms.CharField(
         strip=False,

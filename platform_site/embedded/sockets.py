@@ -22,9 +22,9 @@ def listen(host: str, port: int, count: int) -> list[socket.socket]:
 port_number: Final = whole_number(0, 65_535)
 number_of_workers: Final = whole_number(1, 1000)
 
-MOST_BY_DEFAULT: Final = 32
+MAX_BY_DEFAULT: Final = 32
 
 
 def default_workers() -> int:
     """One per core, and two at least: one serves while the other is replaced."""
-    return min(max(2, cores()), MOST_BY_DEFAULT)
+    return min(max(2, cores()), MAX_BY_DEFAULT)

@@ -201,13 +201,13 @@ class TextAccessFormatter(TextFormatter):
 
 class AccessHandler(logging.StreamHandler[TextIO]):
     """Writes access log lines in batches, in another thread: a write costs each request 12 µs, and a blocked reader
-    would block it. Lines beyond MOST_WAITING are lost, and those of the last `batching.PAUSE` when killed."""
+    would block it. Lines beyond MAX_WAITING are lost, and those of the last `batching.PAUSE` when killed."""
 
-    MOST_WAITING: Final = 50_000
+    MAX_WAITING: Final = 50_000
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__(stream)
-        self.lines: Batch[logging.LogRecord] = Batch(self._write, most=self.MOST_WAITING)
+        self.lines: Batch[logging.LogRecord] = Batch(self._write, most=self.MAX_WAITING)
 
     def handle(self, record: logging.LogRecord) -> bool:
         return self.lines.put(record)

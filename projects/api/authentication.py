@@ -36,7 +36,7 @@ from projects.directory import environment_cache, roles
 EnvironmentUse = Literal["required", "optional", "unused"]
 HEADER: Final = "X-Environment"
 
-_MOST_REMEMBERED: Final = 5000
+_MAX_REMEMBERED: Final = 5000
 
 log = logging.getLogger("platform.callers")
 
@@ -159,7 +159,7 @@ def _may_be_forged(question: Lookup) -> bool:
 
 
 def _verify(question: Lookup) -> None:
-    while len(_verified) >= _MOST_REMEMBERED:
+    while len(_verified) >= _MAX_REMEMBERED:
         _verified.pop(next(iter(_verified), ""), None)
     _verified[question.who] = None
 
@@ -214,7 +214,7 @@ def _note_freshness(
         position = None if mark.value is None else int(float(mark.value))
         request.__dict__["freshness"] = replicas.freshness(place.cluster, name, position)
         return
-    while len(_mark_names) >= _MOST_REMEMBERED:
+    while len(_mark_names) >= _MAX_REMEMBERED:
         _mark_names.pop(next(iter(_mark_names)), None)
     _mark_names[question.where] = name
 
@@ -238,7 +238,7 @@ def _remembered(question: Lookup, who: bytes | None, where: bytes | None) -> _Fo
         found = _assemble(identity, environment_cache.from_record(where) if needs_place and where is not None else [])
     except ValueError:
         return None
-    while len(_memory) >= _MOST_REMEMBERED:
+    while len(_memory) >= _MAX_REMEMBERED:
         _memory.pop(next(iter(_memory)), None)  # the oldest; another thread may have taken it
     if isinstance(question.credential, KeyCredential):
         _verify(question)

@@ -6,9 +6,9 @@ from platform_site.redis.round_trip import RoundTrip
 
 _FILL_WITHIN: Final = 5.0
 """Seconds after which a waiting record is dropped: marks over it must not have expired (MARKER_TTL)."""
-_MOST_WAITING: Final = 1000
+_MAX_WAITING: Final = 1000
 
-_waiting: Final[deque[tuple[float, str, bytes]]] = deque(maxlen=_MOST_WAITING)
+_waiting: Final[deque[tuple[float, str, bytes]]] = deque(maxlen=_MAX_WAITING)
 
 
 def add(read_at: float, name: str, record: bytes) -> None:

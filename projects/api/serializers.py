@@ -74,7 +74,7 @@ class BranchReset(Serializer):
 
 class EnvironmentChanges(Serializer):
     allowed_origins = fields.ListField(
-        child=fields.CharField(max_length=origins.LONGEST), max_length=origins.MOST, required=False
+        child=fields.CharField(max_length=origins.MAX_LENGTH), max_length=origins.MAX_ORIGINS, required=False
     )
     expires_at = fields.DateTimeField(
         required=False, allow_null=True, validators=[_check_expiry], help_text="Of a preview branch; null: never."

@@ -5,8 +5,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 EVERY: Final = "*"
-MOST: Final = 50
-LONGEST: Final = 200
+MAX_ORIGINS: Final = 50
+MAX_LENGTH: Final = 200
 OF_DEVELOPMENT: Final = ("http://localhost:*", "http://127.0.0.1:*")
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 _EVERY_PORT: Final = ":*"
@@ -21,8 +21,8 @@ def normalised(origins: Sequence[str]) -> list[str]:
     found = list(dict.fromkeys(_normalised(origin) for origin in origins))
     if EVERY in found and len(found) > 1:
         raise NotAnOrigin("* means every origin and cannot be combined with others.")
-    if len(found) > MOST:
-        raise NotAnOrigin(f"At most {MOST} origins.")
+    if len(found) > MAX_ORIGINS:
+        raise NotAnOrigin(f"At most {MAX_ORIGINS} origins.")
     return found
 
 
@@ -44,7 +44,7 @@ def _normalised(text: str) -> str:
         or "?" in text
         or "#" in text
         or "*" in host
-        or len(text) > LONGEST
+        or len(text) > MAX_LENGTH
         or (every_port and (host not in _LOOPBACK or port is not None or parts.path))
     ):
         raise NotAnOrigin(

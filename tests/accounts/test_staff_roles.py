@@ -15,7 +15,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from accounts import audit
-from accounts.console.base import MOST_AT_ONCE
+from accounts.console.base import MAX_AT_ONCE
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
@@ -316,7 +316,7 @@ def test_no_step_of_a_lists_action_takes_more_than_it_says(
 ) -> None:
     """Also where its form was written by hand, or all pages of the list were marked."""
     browser = browser_of(make_user("boss", is_staff=True))
-    many = [User(email=f"{number}@many.example", environment_id=una.environment_id) for number in range(MOST_AT_ONCE)]
+    many = [User(email=f"{number}@many.example", environment_id=una.environment_id) for number in range(MAX_AT_ONCE)]
     User.objects.bulk_create(many)
     selected = [una.pk, *(user.pk for user in many)]
     users = reverse("admin:accounts_user_changelist") + "?pool=applications"
@@ -324,8 +324,8 @@ def test_no_step_of_a_lists_action_takes_more_than_it_says(
     User.objects.filter(pk=una.pk).update(disabled_at=Now())
     for action in actions:
         body = {"action": action, "_selected_action": selected, "select_across": across, "index": "0"} | confirmed
-        assert f"Select {MOST_AT_ONCE} at most." in browser.post(users, body, follow=True).content.decode(), action
-    assert User.objects.filter(pk__in=selected, disabled_at=None).count() == MOST_AT_ONCE
+        assert f"Select {MAX_AT_ONCE} at most." in browser.post(users, body, follow=True).content.decode(), action
+    assert User.objects.filter(pk__in=selected, disabled_at=None).count() == MAX_AT_ONCE
     assert not AuditEntry.objects.filter(target_id__in=selected).exclude(action="user.created").exists()
     if confirmed:
         browser.post(users, {"action": "disable_users", "_selected_action": selected[1:]} | confirmed)

@@ -59,10 +59,10 @@ def test_stalled_log_reader_blocks_no_request_and_memory_is_bounded() -> None:
     stream = Stream()
     handler = AccessHandler(stream)
     stream.gate.clear()
-    say(handler, *["x"] * (handler.MOST_WAITING + 1000))
-    assert len(handler.lines) <= handler.MOST_WAITING
+    say(handler, *["x"] * (handler.MAX_WAITING + 1000))
+    assert len(handler.lines) <= handler.MAX_WAITING
     stream.gate.set()
-    wait_for("what was kept is written", lambda: stream.getvalue().count("\n") >= handler.MOST_WAITING, 10)
+    wait_for("what was kept is written", lambda: stream.getvalue().count("\n") >= handler.MAX_WAITING, 10)
 
 
 def test_a_stream_that_refuses_ends_nothing() -> None:

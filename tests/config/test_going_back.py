@@ -71,7 +71,7 @@ def test_versions_of_others_and_unknown_ones(configured: Configured, project: Pr
 def test_the_oldest_go_and_all_with_the_environment(
     configured: Configured, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "MOST", 2)
+    monkeypatch.setattr(versions, "MAX_VERSIONS", 2)
     path = f"/v1/projects/{project.pk}/environments"
     configured.id = configured.call("POST", path, {"name": "blue", "from": "production"})["id"]
     plans = [configured.plan(origins=[f"https://{name}.example"]) for name in "x"]

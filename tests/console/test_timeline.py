@@ -228,10 +228,10 @@ def test_people_are_found_by_what_they_did_and_what_was_done_to_them(make_user: 
 
 
 def test_much_is_cut_and_says_so(world: World) -> None:
-    for _ in range(timeline.MOST + 5):
+    for _ in range(timeline.MAX_SHOWN + 5):
         world.event(request_id="busy")
     shown = found("busy")
-    assert len(shown.entries) == timeline.MOST
+    assert len(shown.entries) == timeline.MAX_SHOWN
     assert shown.is_cut
 
 

@@ -102,7 +102,7 @@ def test_a_viewer_sees_no_requests(tracker: Tracker, desk_of: Callable[[str], De
 def test_a_bar_ends_where_counting_does(
     tracker: Tracker, desk: Desk, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activity, "MOST", 10)
+    monkeypatch.setattr(activity, "MAX_COUNTED", 10)
     with_function_and_webhook(tracker)
     assert tracker.call("owner", "PUT", "/functions/product", json={"source": "export default () => 1"}).status < 300
     for name in ("sum", "product"):

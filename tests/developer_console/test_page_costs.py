@@ -41,12 +41,12 @@ PAGES: Final = (
     "branches/",
     "branches/merge",
 )
-MOST_STATEMENTS: Final = 16
+MAX_STATEMENTS: Final = 16
 DEARER: Final = {"settings": 34, "logs/timeline": 20}
 """Pages with more parts."""
 HISTORY: Final = ("functions_run", "webhooks_delivery", "webhooks_attempt", "rows_outboxevent")
 FEW, MANY, DAYS = 1_000, 10_000, 12.5
-MOST_BLOCKS: Final = 400
+MAX_BLOCKS: Final = 400
 ADDED_BLOCKS: Final = 60
 """By which a history ten times as long may add to what a page reads of it: its indexes are deeper."""
 _FLUSH: Final = "SELECT pg_stat_force_next_flush()"
@@ -100,9 +100,9 @@ def test_no_page_reads_more_of_a_longer_history(tracker: Tracker, desk: Desk, mo
 
     few, many = costs(FEW), costs(MANY)
     statements = {path: len(many[path].statements) for path in PAGES}
-    assert {path: n for path, n in statements.items() if n > DEARER.get(path, MOST_STATEMENTS)} == {}
+    assert {path: n for path, n in statements.items() if n > DEARER.get(path, MAX_STATEMENTS)} == {}
     blocks = {path: (few[path].blocks, many[path].blocks) for path in PAGES}
-    limits = {path: min(before + ADDED_BLOCKS, MOST_BLOCKS) for path, (before, _) in blocks.items()}
+    limits = {path: min(before + ADDED_BLOCKS, MAX_BLOCKS) for path, (before, _) in blocks.items()}
     dear = {path: both for path, both in blocks.items() if both[1] > limits[path]}
     # Autovacuum, or the late statistics of another connection, may have been counted as well: not twice.
     again = {path: cost_of(desk, paths[path], place.cluster, monkeypatch).blocks for path in dear}

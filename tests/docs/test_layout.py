@@ -10,7 +10,7 @@ from tests.support.service import ROOT
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 KINDS = {"tutorials", "how-to", "reference", "explanation", "adr"}
-MOST_WORDS = 35_000
+MAX_WORDS = 35_000
 
 
 def outside_code(page: Path) -> list[str]:
@@ -30,4 +30,4 @@ def test_lines_outside_tables_have_at_most_120_characters(page: Path) -> None:
 
 def test_all_pages_together_have_at_most_so_many_words() -> None:
     lines = [line for page in PAGES for line in outside_code(page)]
-    assert len([word for line in lines for word in line.split() if re.search(r"\w", word)]) <= MOST_WORDS
+    assert len([word for line in lines for word in line.split() if re.search(r"\w", word)]) <= MAX_WORDS

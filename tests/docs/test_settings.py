@@ -88,7 +88,7 @@ def test_defaults_and_bounds_are_those_of_the_settings(monkeypatch: pytest.Monke
         expected = rows[name]
         match reader:
             case "number" | "integer" | "numbers":
-                least, most = bounds["minimum"], bounds.get("maximum", env.MOST)
+                least, most = bounds["minimum"], bounds.get("maximum", env.MAX_INTEGER)
                 expected = expected._replace(least=f"{least:.15g}", most=f"{most:.15g}")
                 if arguments:
                     expected = expected._replace(default=f"{arguments[0]:.15g}")

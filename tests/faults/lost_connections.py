@@ -41,7 +41,7 @@ NOT_COUNTED: Final = {
 cannot repeat the request by a key: a deletion that a periodic job finishes leaves no record of it. And a plan counts how often its apply was interrupted."""
 
 
-MOST_STEPS: Final = 400
+MAX_STEPS: Final = 400
 
 
 HANGS: Final = 20.0
@@ -175,10 +175,10 @@ class Lab:
 
     def cut_at_each_step(self, operation: str, how: How, *, at_once: bool) -> None:
         clean = self.clean(operation)
-        for at in range(1, MOST_STEPS):
+        for at in range(1, MAX_STEPS):
             if not self.cut(operation, clean, at, how, at_once=at_once):
                 return
-        self.problems.append(f"{operation}: still not at its end after {MOST_STEPS} steps")
+        self.problems.append(f"{operation}: still not at its end after {MAX_STEPS} steps")
 
     def cut_twice(self, operation: str) -> None:
         """At the last step, where a commit is lost or what follows it, and at another of those before."""

@@ -28,8 +28,8 @@ from webhooks.models import Delivery
 
 REGION: Final = "us-east-1"
 """Where everything is that the calls are about."""
-MOST_BRANCHES: Final = 10
-MOST_PROVIDERS: Final = 10
+MAX_BRANCHES: Final = 10
+MAX_PROVIDERS: Final = 10
 PASSWORD: Final = "a nut, a bolt, a wheel"
 VERIFIER: Final = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
 DIARIES: Final = {
@@ -159,7 +159,7 @@ class World:
     def another_provider(self) -> dict[str, Any]:
         """There is a free slot."""
         found = [each["id"] for each in self.do("listIdentityProviders")["data"] if each["name"] != "acme"]
-        for each in found if len(found) > MOST_PROVIDERS else ():
+        for each in found if len(found) > MAX_PROVIDERS else ():
             self.do("deleteIdentityProvider", provider_id=each)
         return self.a_provider(self.name("p"))
 
@@ -200,7 +200,7 @@ class World:
     def room_for_a_branch(self) -> None:
         found = self.do("listEnvironments", bare=True, **self.project)["data"]
         branches = [each["id"] for each in found if each["name"].startswith("blue-")]
-        if len(branches) > MOST_BRANCHES:
+        if len(branches) > MAX_BRANCHES:
             for each in branches:
                 self.do("deleteBranch", bare=True, environment_id=each, **self.project)
             finish_and_clean()

@@ -20,7 +20,7 @@ from rows.models import PendingUserDeletion
 from rows.tasks import finish_user_deletions
 from tests.accounts.conftest import _mail_server, postbox  # noqa: F401 - fixtures
 from tests.accounts.oauth.conftest import loopback as loopback
-from tests.faults.lost_connections import MOST_STEPS, Lab, differ, none, sweep
+from tests.faults.lost_connections import MAX_STEPS, Lab, differ, none, sweep
 from tests.faults.lost_connections import lab as lab
 from tests.faults.lost_connections import world as world
 from tests.faults.operations import REGION, World
@@ -176,7 +176,7 @@ def test_work_cut_off_at_each_step(lab: Lab, receiver: Receiver, name: str) -> N
     steps, _, uncut = trial(lab, receiver, WORK[name], None)
     assert steps
     for how in How:
-        for at in range(1, MOST_STEPS):
+        for at in range(1, MAX_STEPS):
             if not cut(lab, receiver, name, uncut, at, how):
                 break
     print(f"\n{name}: {lab.trials} trials, {len(steps)} steps, {dict(uncut)}")

@@ -443,7 +443,7 @@ def test_a_process_remembers_of_a_caller_what_its_records_say(api: Api, producti
 def test_a_process_remembers_only_so_many_callers(
     api: Api, production: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(authentication, "_MAX_REMEMBERED", 2)
     tokens = [key_for(production.pk, "rows:read") for _ in range(4)]
     flush_redis()
     for _ in range(3):

@@ -15,7 +15,7 @@ import psycopg
 from platform_site.embedded import launch
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded.data_dir import REGIONS, Layout, region_database
-from platform_site.embedded.sockets import MOST_BY_DEFAULT
+from platform_site.embedded.sockets import MAX_BY_DEFAULT
 from tests.support.service import wait_for
 
 
@@ -45,7 +45,7 @@ class Standby:
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": f'"{self.directory}"',
-            "max_connections": str(embedded_postgres.max_connections(MOST_BY_DEFAULT)),
+            "max_connections": str(embedded_postgres.max_connections(MAX_BY_DEFAULT)),
             "hot_standby_feedback": "off",
             "max_standby_streaming_delay": "0",  # what conflicts with the replay is cancelled at once
             "fsync": "off",

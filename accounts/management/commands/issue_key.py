@@ -69,10 +69,10 @@ class Command(terminal.Command):
                 expires_at=datetime.now(UTC) + timedelta(days) if days else None,
                 is_publishable=options["publishable"],
             )
-        told = "".join(f"\nIt allows everyone: {each}." for each in (opened.sentences() if opened else ()))
+        exposure = "".join(f"\nIt allows everyone: {each}." for each in (opened.sentences() if opened else ()))
         self.answer(
             serializers.key(key, opened),
-            sentence=f"Issued the key {key.pk} ({key.name}) for {authority.owner}: {', '.join(key.scopes)}.{told}",
+            sentence=f"Issued the key {key.pk} ({key.name}) for {authority.owner}: {', '.join(key.scopes)}.{exposure}",
             secret=secret,
             as_json=options["json"],
         )

@@ -62,14 +62,14 @@ class _Application:
     redirect_uri: str
     state: str | None
 
-    def told(self, **parameters: str | None) -> HttpResponse:
+    def redirect(self, **parameters: str | None) -> HttpResponse:
         """With `iss`, against mix-up on the application's side (RFC 9207)."""
         return _see_other(
             redirects.with_parameters(self.redirect_uri, {**parameters, "state": self.state, "iss": settings.BASE_URL})
         )
 
-    def told_error(self, error: errors.FlowError) -> HttpResponse:
-        return self.told(error=error.error, error_description=error.text, error_code=error.code)
+    def redirect_with_error(self, error: errors.FlowError) -> HttpResponse:
+        return self.redirect(error=error.error, error_description=error.text, error_code=error.code)
 
 
 def _see_other(address: str) -> HttpResponse:
@@ -236,7 +236,7 @@ def _logged(application: _Application, error: errors.FlowError, environment_id: 
     log.info(
         "sign-in by a provider refused", extra={"code": error.code, "why": error.why, "environment_id": environment_id}
     )
-    return application.told_error(error)
+    return application.redirect_with_error(error)
 
 
 class SignInCallbackViewSet(_BrowserViewSet):
@@ -264,7 +264,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
         flow, provider, plan = _resumed(http, state, provider_id)
         application = _Application(flow.redirect_uri, flow.client_state)
         try:
-            response = application.told(code=sign_in.finish(flow, provider, self.query, plan=plan))
+            response = application.redirect(code=sign_in.finish(flow, provider, self.query, plan=plan))
         except errors.FlowError as error:
             response = _logged(application, error, flow.environment_id)
         response.delete_cookie(flows.cookie_name(state), path=flows.COOKIE_PATH)
@@ -304,7 +304,7 @@ def _form(request: HttpRequest) -> dict[str, str]:
 
 def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider, str | None]:
     """The returning flow, its provider, and the pool's plan (None for platform accounts). Raises ProjectSuspended, and
-    ValidationFailed if the application cannot safely be told."""
+    ValidationFailed if the application cannot safely be redirected to."""
     try:
         flow = flows.open_sealed(state, request.COOKIES)
     except flows.UnknownFlow:

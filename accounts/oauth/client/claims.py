@@ -108,9 +108,9 @@ def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, non
 
 def _of_plain_profile(calls: Calls, known: Metadata, access_token: str) -> Profile:
     provider = calls.provider
-    told = calls.get_object(str(known.userinfo_endpoint), access_token=access_token)
+    answer = calls.get_object(str(known.userinfo_endpoint), access_token=access_token)
     paths = DEFAULT_FIELDS | provider.profile_fields
-    value = {name: _at(told, path) for name, path in paths.items()}
+    value = {name: _at(answer, path) for name, path in paths.items()}
     subject = value["subject"]
     if isinstance(subject, int) and not isinstance(subject, bool):
         subject = str(subject)
@@ -120,10 +120,10 @@ def _of_plain_profile(calls: Calls, known: Metadata, access_token: str) -> Profi
     return _profile(subject, email, verified, value["name"])
 
 
-def _at(told: Any, path: str) -> Any:
+def _at(value: Any, path: str) -> Any:
     for step in path.split("."):
-        told = told.get(step) if isinstance(told, dict) else None
-    return told
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def _main_address(listed: Any) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ CACHE_SECONDS: Final = 600.0
 KEYS_RELOAD_SECONDS: Final = 30.0
 """Minimum seconds between reads of a key set for an unknown key id."""
 MAX_ENTRIES: Final = 200
-MOST_KEYS: Final = 40
+MAX_KEYS: Final = 40
 ALGORITHMS: Final = (
     "RS256",
     "RS384",
@@ -195,7 +195,7 @@ def _read_keys(calls: Calls, metadata: Metadata) -> KeySet:
     if not isinstance(listed, list):
         raise ProviderAnswerInvalid("no key set")
     usable = []
-    for key in listed[:MOST_KEYS]:
+    for key in listed[:MAX_KEYS]:
         # Kinds we do not know stand beside the ones we do. A symmetric key in public is no key.
         if isinstance(key, dict) and key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig":
             try:

@@ -16,7 +16,7 @@ _LINE: Final = 22
 _PADDING: Final = 12
 _GAP: Final = 28
 _BETWEEN: Final = 90
-_MOST_COLUMNS: Final = 14
+_MAX_COLUMNS: Final = 14
 """Of a box; columns with references are always shown."""
 _LOOSE_IN_A_ROW: Final = 4
 
@@ -112,7 +112,7 @@ def _box(name: str, table: Mapping[str, Any]) -> Box:
         for key, facts in table["columns"].items()
     ]
     links = [each for each in columns if each[1].startswith("→")]
-    others = [each for each in columns if each not in links][: max(0, _MOST_COLUMNS - len(links))]
+    others = [each for each in columns if each not in links][: max(0, _MAX_COLUMNS - len(links))]
     shown = [each for each in columns if each in links or each in others]
     longest = max([len(name) + 2, *(len(key) + len(type_) + 2 for key, type_ in shown)])
     return Box(name, shown, len(columns) - len(shown), width=int(longest * _CHARACTER) + 2 * _PADDING)

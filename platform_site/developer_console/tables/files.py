@@ -15,7 +15,7 @@ from platform_site.http import exact_json
 from rows.transfer import csv_reader
 from rows.transfer.csv_reader import InvalidRecord
 
-MOST_ROWS: Final = 10_000
+MAX_ROWS: Final = 10_000
 _OF_A_PART: Final = 1_000
 _AT_ONCE: Final = 100
 _SET_BY_PLATFORM: Final = frozenset({"created_at", "updated_at"})
@@ -38,8 +38,8 @@ def export(console: Console, table: str, format_: str) -> HttpResponse:
         cursor = answer["next_cursor"]
         if not cursor or (is_part and len(rows) >= _OF_A_PART):
             break
-        if len(rows) >= MOST_ROWS:
-            message = f"More than {MOST_ROWS:,} rows. Narrow the filter, or list the pages with the API."
+        if len(rows) >= MAX_ROWS:
+            message = f"More than {MAX_ROWS:,} rows. Narrow the filter, or list the pages with the API."
             raise Refused(422, {"code": "validation_failed", "message": message})
     text = _csv(columns, rows, with_header="cursor" not in asked) if format_ == "csv" else _ndjson(rows)
     headers = {"Content-Disposition": f'attachment; filename="{table}.{format_}"', "X-Content-Type-Options": "nosniff"}

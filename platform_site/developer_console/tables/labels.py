@@ -11,7 +11,7 @@ from projects.directory.environments import place_of
 from rows.query import schema_cache
 from rows.rules.principal import Principal
 
-LONGEST: Final = 100
+MAX_LABEL_LENGTH: Final = 100
 _AT_ONCE: Final = 100
 
 Labels = Mapping[tuple[str | None, str], str]
@@ -26,7 +26,7 @@ def text_key(console: Console, name: str, table: Mapping[str, Any]) -> str | Non
 
 def label_of_user(user: Mapping[str, Any]) -> str:
     text: str = user["email"] or user["name"] or ""
-    return text[:LONGEST]
+    return text[:MAX_LABEL_LENGTH]
 
 
 def labels_of(
@@ -56,7 +56,7 @@ def _texts(console: Console, name: str, table: Mapping[str, Any], ids: Sequence[
     if key is None:
         return []
     query = {"where": exact_json.dumps({"id": {"$in": ids}}), "limit": str(_AT_ONCE), "columns": key}
-    return [(row["id"], (row[key] or "")[:LONGEST]) for row in _listed(console, f"/v1/rows/{name}", query)]
+    return [(row["id"], (row[key] or "")[:MAX_LABEL_LENGTH]) for row in _listed(console, f"/v1/rows/{name}", query)]
 
 
 def _readable(console: Console, table: str) -> Mapping[str, Any]:

@@ -8,15 +8,15 @@ from django.views.decorators.http import require_POST, require_safe
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column
-from platform_site.developer_console.tables.labels import LONGEST, label_of_user, text_key
+from platform_site.developer_console.tables.labels import MAX_LABEL_LENGTH, label_of_user, text_key
 from platform_site.developer_console.tables.pages import chosen_table
 from platform_site.http import exact_json
 from platform_site.http.views import encode
 from platform_site.identity import ids
 from rows.schema.column_values import ROW_ID
 
-MOST: Final = 20
-_MOST_USERS: Final = 100
+MAX_RESULTS: Final = 20
+_MAX_USERS: Final = 100
 
 
 @require_POST
@@ -54,14 +54,14 @@ def pick(console: Console, table: str, key: str) -> HttpResponse:
         if refusal.status != 403:
             raise
         data = []
-    return JsonResponse({"data": data[:MOST]})
+    return JsonResponse({"data": data[:MAX_RESULTS]})
 
 
 def _users(console: Console, asked: str) -> list[dict[str, str]]:
     if ids.matches("usr", asked):
         found = console.api("GET", "/v1/users", query={"ids": asked}).data["data"]
         return [{"id": user["id"], "label": label_of_user(user)} for user in found]
-    newest = console.api("GET", "/v1/users", query={"limit": str(_MOST_USERS)}).data["data"]
+    newest = console.api("GET", "/v1/users", query={"limit": str(_MAX_USERS)}).data["data"]
     wanted = asked.casefold()
     users = [user for user in newest if any(wanted in (user[key] or "").casefold() for key in ("id", "email", "name"))]
     if not users and "@" in asked:
@@ -72,7 +72,7 @@ def _users(console: Console, asked: str) -> list[dict[str, str]]:
 def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -> list[dict[str, str]]:
     target = column.target or ""
     key = text_key(console, target, found[target])
-    query = {"limit": str(MOST), "columns": key or "id"}
+    query = {"limit": str(MAX_RESULTS), "columns": key or "id"}
     if asked:
         by_text: list[dict[str, Any]] = [{key: {"$icontains": asked}}] if key else []
         by_id: list[dict[str, Any]] = [{"id": asked}] if ROW_ID.fullmatch(asked) else []
@@ -80,4 +80,4 @@ def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -
             return []
         query["where"] = exact_json.dumps({"$or": [*by_text, *by_id]})
     rows = console.api("GET", f"/v1/rows/{target}", query=query).data["data"]
-    return [{"id": row["id"], "label": (row[key] or "")[:LONGEST] if key else ""} for row in rows]
+    return [{"id": row["id"], "label": (row[key] or "")[:MAX_LABEL_LENGTH] if key else ""} for row in rows]

@@ -2,8 +2,8 @@
 // Every change is one of the API's, under the ETag of the row as it was last seen here.
 "use strict";
 
-const MOST_STEPS = 100;
-const MOST_NEW_ROWS = 500;
+const MAX_STEPS = 100;
+const MAX_NEW_ROWS = 500;
 const steps = []; // of entries, the latest step last
 let working = Promise.resolve();
 
@@ -15,7 +15,7 @@ function inTurn(action) {
 function remember(step) {
   if (!step.length) return;
   steps.push(step);
-  if (steps.length > MOST_STEPS) steps.shift();
+  if (steps.length > MAX_STEPS) steps.shift();
   showUndo();
 }
 
@@ -123,7 +123,7 @@ async function paste(cell, text) {
   const width = cellsOf(start.parentElement).length - left;
   const over = Math.max(0, top + lines.length - rows.length);
   const isCreating =
-    over > 0 && over <= MOST_NEW_ROWS &&
+    over > 0 && over <= MAX_NEW_ROWS &&
     confirm(`${over} of ${countOf(lines.length, "pasted row")} reach below the last row. Create ${countOf(over)}?`);
   const step = [];
   const refused = [];
@@ -146,7 +146,7 @@ async function paste(cell, text) {
   remember(step);
   const isWide = lines.some((line) => line.length > width);
   const parts = [`${saved} of ${lines.length} rows pasted.`];
-  if (over > MOST_NEW_ROWS) parts.push(`At most ${MOST_NEW_ROWS} are created by pasting: use an import.`);
+  if (over > MAX_NEW_ROWS) parts.push(`At most ${MAX_NEW_ROWS} are created by pasting: use an import.`);
   else if (over && !isCreating) parts.push(`${over} reach below the last row and are not created.`);
   if (isWide) parts.push("Cells right of the last column were left out.");
   showStatus(parts.join(" "), saved < lines.length || isWide, refused);

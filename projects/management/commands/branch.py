@@ -26,12 +26,12 @@ examples:
   manage.py branch expire prj_01k…/preview --in-days 7  deleted in a week
   manage.py branch expire prj_01k…/preview --never
 """
-_MOST_DAYS: Final = 365
+_MAX_DAYS: Final = 365
 
 
 def _days(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:4]) <= _MOST_DAYS:
-        raise ArgumentTypeError(f"{text!r} is not a number of days from 1 to {_MOST_DAYS}")
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:4]) <= _MAX_DAYS:
+        raise ArgumentTypeError(f"{text!r} is not a number of days from 1 to {_MAX_DAYS}")
     return int(text)
 
 
@@ -53,7 +53,7 @@ class Command(CommandWithExamples):
         expire = verbs.add_parser("expire", help="say when a branch is deleted")
         expire.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         when = expire.add_mutually_exclusive_group(required=True)
-        when.add_argument("--in-days", type=_days, metavar="N", help=f"in so many days, at most {_MOST_DAYS}")
+        when.add_argument("--in-days", type=_days, metavar="N", help=f"in so many days, at most {_MAX_DAYS}")
         when.add_argument("--never", action="store_true", help="it is kept")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -223,7 +223,7 @@ def test_identity_of_another_user_is_not_linked(
 def test_an_account_has_so_many_identities_and_no_more(
     api: Api, octo: str, una_s: SignedIn, production: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identities, "MOST", 0)
+    monkeypatch.setattr(identities, "MAX_IDENTITIES", 0)
     refused = link(api, una_s, brought(production, octo))
     assert (refused.status, refused.error) == (422, "quota_exceeded")
 

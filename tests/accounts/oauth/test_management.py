@@ -153,7 +153,7 @@ def test_what_is_wrong_with_a_provider_is_named_and_nothing_is_stored(
 def test_a_name_is_taken_once_and_there_are_not_many(api: Api, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert api.post("/v1/identity-providers", token=key, json=OIDC).status == 201
     assert api.post("/v1/identity-providers", token=key, json=OIDC).fields == {"name": "taken"}
-    monkeypatch.setattr(providers, "MOST", 1)
+    monkeypatch.setattr(providers, "MAX_PROVIDERS", 1)
     refused = api.post("/v1/identity-providers", token=key, json=OIDC | {"name": "other"})
     assert (refused.status, refused.error) == (422, "quota_exceeded")
 
