@@ -23,7 +23,7 @@ def connect() -> None:
     signals.environment_deleted.connect(remove_versions, dispatch_uid="rows.remove_versions")
     signals.schema_migrated.connect(read_nothing_older, dispatch_uid="rows.read_nothing_older")
     signals.row_written.connect(wake_ups.after_commit, dispatch_uid="rows.notify_feeds")
-    server_hints.when_leaving.append(feed.end_all)
+    server_hints.on_shutdown.append(feed.end_all)
     signals.user_deleted.connect(delete_user_references, dispatch_uid="rows.let_go_of_user")
 
 

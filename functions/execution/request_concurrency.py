@@ -309,7 +309,7 @@ def _add(counts: "Counter[_Key]", key: _Key, by: int) -> None:
 
 
 limiter: Final = ConcurrencyLimiter()
-server_hints.when_leaving.append(limiter.close)
+server_hints.on_shutdown.append(limiter.close)
 
 
 def admission_of(

@@ -20,13 +20,13 @@ from platform_site.concurrency import server_hints
 Result = TypeVar("Result")
 
 _getcurrent: Final = greenlet.getcurrent
-_LATE: Final = object()
+_TIMED_OUT: Final = object()
 
 logger = logging.getLogger(__name__)
 
 
 class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
-    """Its parent is the loop's greenlet; `connections` are those it borrowed, by alias."""
+    """Its parent is the loop's greenlet; `connections` are the borrowed ones, by alias."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
         super().__init__(work)
@@ -50,61 +50,61 @@ class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         self.wait()
         return future.result()
 
-    def soon(self, callback: Callable[[], object]) -> None:
-        """Let the loop call it. From any thread; on the loop itself that wakes nobody."""
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Let the loop call it, from any thread. On the loop itself no wake-up is needed."""
         is_here = asyncio._get_running_loop() is self.loop
         (self.loop.call_soon if is_here else self.loop.call_soon_threadsafe)(callback)
 
 
 def current() -> LoopRequest | None:
-    found = _getcurrent()
-    return found if type(found) is LoopRequest else None
+    request = _getcurrent()
+    return request if type(request) is LoopRequest else None
 
 
 def must_not_wait() -> None:
     """Before blocking: raises Parked on the loop, to repeat the request in a thread, unless it has written."""
-    found = _getcurrent()
-    if type(found) is LoopRequest:
-        if found.has_written:
+    request = _getcurrent()
+    if type(request) is LoopRequest:
+        if request.has_written:
             logger.warning("a request on the event loop waits after it wrote", stack_info=True)
             return
-        raise server_hints.Parked(lambda go_on: go_on(), lambda: None)
+        raise server_hints.Parked(lambda resume: resume(), lambda: None)
 
 
 def will_write() -> None:
     """Called before a statement that writes: the request cannot be repeated from here on."""
-    found = _getcurrent()
-    if type(found) is LoopRequest:
-        found.has_written = True
+    request = _getcurrent()
+    if type(request) is LoopRequest:
+        request.has_written = True
     else:
         server_hints.will_block()
 
 
 def in_thread(call: Callable[[], Result]) -> Result:
     """What `call()`, which waits, returns or raises: here, or for a request on the loop in another thread."""
-    found = current()
-    return call() if found is None else found.in_thread(call)
+    request = current()
+    return call() if request is None else request.in_thread(call)
 
 
 def repeated_in_thread(call: Callable[[], Result], in_thread: Callable[[], Result]) -> Result:
     """What `call()` returns or raises: a part of a request on the loop, which as a whole cannot be repeated.
 
-    If it would wait for what the loop cannot wait for, before it has written, it is begun anew: `in_thread()`.
+    If it would block the loop before it has written, it is started again in a thread: `in_thread()`.
     """
-    found = current()
-    if found is None:
+    request = current()
+    if request is None:
         return call()
-    had_written, found.has_written = found.has_written, False
+    had_written, request.has_written = request.has_written, False
     try:
         return call()
     except server_hints.Parked:
-        return found.in_thread(in_thread)
+        return request.in_thread(in_thread)
     finally:
-        found.has_written = found.has_written or had_written
+        request.has_written = request.has_written or had_written
 
 
 class Gate:
-    """Where its maker, a thread or a request on the loop, waits once until any other opens it."""
+    """A one-time event: its creator, a thread or a request on the loop, waits until another opens it."""
 
     __slots__ = ("_is_open", "_is_waiting", "_lock", "_request")
 
@@ -116,7 +116,7 @@ class Gate:
             self._lock.acquire()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether it was opened, within so many seconds."""
+        """Whether it was opened within `seconds`."""
         request = self._request
         if request is None:
             return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
@@ -133,7 +133,7 @@ class Gate:
             self._lock.release()
         else:
             self._is_open = True
-            self._request.soon(self._wake)
+            self._request.call_soon(self._wake)
 
     def _wake(self) -> None:
         if self._is_waiting and self._request is not None:
@@ -142,15 +142,15 @@ class Gate:
 
 
 def sleep(seconds: float) -> None:
-    found = current()
-    if found is None:
+    request = current()
+    if request is None:
         time.sleep(seconds)
     else:
-        found.pause(seconds)
+        request.pause(seconds)
 
 
 class Readiness:
-    """Tells when a socket can be read, by a duplicate of the descriptor: libpq may close its own."""
+    """Waits until a socket can be read, by a duplicate of the descriptor: libpq may close its own."""
 
     __slots__ = ("_descriptor", "_loop", "_request")
 
@@ -169,12 +169,12 @@ class Readiness:
         descriptor, loop = self._descriptor, self._loop
         if descriptor is None:
             return True
-        timer = loop.call_later(seconds, self._wake, _LATE) if seconds is not None else None
+        timer = loop.call_later(seconds, self._wake, _TIMED_OUT) if seconds is not None else None
         if writable:
             loop.add_writer(descriptor, self._wake)
         self._request = request
         try:
-            return request.wait() is not _LATE
+            return request.wait() is not _TIMED_OUT
         finally:
             if writable:
                 loop.remove_writer(descriptor)
@@ -190,7 +190,7 @@ class Readiness:
 
     def close_soon(self) -> None:
         """From any thread."""
-        with suppress(RuntimeError):  # the loop has ended, and watches nothing
+        with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.close)
 
     def close(self) -> None:
@@ -201,19 +201,19 @@ class Readiness:
 
 
 _threads: ThreadPoolExecutor | None = None
-_most = 32
+_max_threads = 32
 
 
 def serve_by(threads: int) -> None:
     """As `availability.serve_by`, with twice as many connections, so that a silent database leaves some for others."""
-    global _most
-    _most = 2 * threads
+    global _max_threads
+    _max_threads = 2 * threads
 
 
 def _executor() -> ThreadPoolExecutor:
     global _threads
     if _threads is None:
-        _threads = ThreadPoolExecutor(_most, thread_name_prefix="loop-helper")
+        _threads = ThreadPoolExecutor(_max_threads, thread_name_prefix="loop-helper")
     return _threads
 
 

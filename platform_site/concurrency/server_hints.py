@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from django.http import HttpRequest
 
-set_server: Callable[[], None] | None = None
-when_leaving: list[Callable[[], None]] = []
-"""Called once when this process is about to end: resume parked requests, so that clients get a response."""
+on_will_block: Callable[[], None] | None = None
+on_shutdown: list[Callable[[], None]] = []
+"""Called once when this process is about to end: to resume parked requests, so that clients get a response."""
 REPEATABLE = "can_be_repeated"
 REPEATED = "is_repeated"
 
 
 def will_block() -> None:
-    """From here on this request mostly waits. As cheap as a lock."""
-    if set_server is not None:
-        set_server()
+    """Called before a request waits for I/O. As cheap as a lock."""
+    if on_will_block is not None:
+        on_will_block()
 
 
 class Parked(BaseException):

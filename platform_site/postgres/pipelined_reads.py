@@ -64,4 +64,4 @@ def _read_all(connection: BaseDatabaseWrapper, sql: bytes, reads: list[_Read]) -
         pass  # of the connection
     finally:
         for each in reads[1:]:
-            each.request.soon(each.request.switch)
+            each.request.call_soon(each.request.switch)

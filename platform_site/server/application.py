@@ -129,7 +129,7 @@ class Application:
             loop_requests.must_not_wait()
             self._pool.will_wait()
 
-        server_hints.set_server = will_block
+        server_hints.on_will_block = will_block
         os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # what must not wait on the loop, our own backend refuses
         loop_connections.install()
 

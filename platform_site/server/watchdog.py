@@ -16,7 +16,7 @@ from platform_site.observability.metrics import LOOP_STOPS
 
 INTERVAL: Final = 0.025
 """Seconds between checks; without a response at two, the loop has stopped."""
-MOST_CPU: Final = 0.05
+MAX_CPU: Final = 0.05
 """CPU seconds before a response."""
 STATUS: Final = re.compile(r"^State:\s+(\S).*^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE | re.DOTALL)
 
@@ -89,7 +89,7 @@ class Watchdog:
 
     def _stopped_by(self, before: ThreadState | None, now: ThreadState) -> str | None:
         used = now.cpu - self._cpu_when_asked
-        if used > MOST_CPU:
+        if used > MAX_CPU:
             return "it computes"
         if before is not None and before.state == now.state == "S" and before.waits == now.waits:
             return "it sleeps"
@@ -98,4 +98,4 @@ class Watchdog:
     def _report(self, doing: str, frame: FrameType | None) -> None:
         LOOP_STOPS.inc()
         # The stack has lines of code and no values, so no secrets.
-        logger.warning("the event loop stands still: %s\n%s", doing, "".join(traceback.format_stack(frame)))
+        logger.warning("the event loop is blocked: %s\n%s", doing, "".join(traceback.format_stack(frame)))

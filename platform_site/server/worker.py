@@ -68,7 +68,7 @@ async def _serve(
     def leave() -> None:
         """Refuse new connections, and close busy ones with their response: closing an idle one could lose a request."""
         if not server.leaving:
-            for end in server_hints.when_leaving:
+            for end in server_hints.on_shutdown:
                 end()
             server.leave()
             loop.call_later(LEAVE_SECONDS, ended.set)

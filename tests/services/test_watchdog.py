@@ -53,7 +53,7 @@ def test_what_stops_the_loop_is_logged_once_with_its_stack(
     caplog.set_level(logging.WARNING)
     run(loop, work)
     message, over = [each.getMessage() for each in caplog.records if each.name == "platform_site.server.watchdog"][:2]
-    assert message.startswith(f"the event loop stands still: it {doing}\n")
+    assert message.startswith(f"the event loop is blocked: it {doing}\n")
     assert work.__name__ in message
     computing = int(over.removesuffix(" of them computing").rpartition(" ")[2])
     assert (computing > 150) == (doing == "computes"), over  # of 300: the watchdog looks now and then
