@@ -51,7 +51,7 @@ class EnvironmentQuerySet(models.QuerySet["Environment"]):
         return self.filter(project__memberships__user_id=account_id).annotate(role=F("project__memberships__role"))
 
     def places_as_json(self) -> "QuerySet[Environment, Any]":
-        """One JSON column with the fields of `Place`; with `role` after `of_account`."""
+        """One JSON column with the fields of `EnvironmentRef`; with `role` after `of_account`."""
         return self.values(place=JSONObject(**self._place_columns()))
 
     def _place_columns(self) -> "dict[str, str | ExpressionWrapper[Any]]":

@@ -44,7 +44,7 @@ def suspended_in(cluster: str) -> list[str]:
     if known is not None and now - known.asked_at < FRESH_SECONDS:
         return known.environment_ids
     try:
-        found = _asked_aside(_ids(Environment.objects.suspended(), cluster))
+        found = _in_thread(_ids(Environment.objects.suspended(), cluster))
         redis_client.put({_name(cluster): ",".join(found).encode()}, STALE_SECONDS)
     except OperationalError:
         found = known.environment_ids if known is not None else _answers_from_others(cluster)
@@ -59,9 +59,9 @@ def _name(cluster: str) -> str:
 
 def _answers_from_others(cluster: str) -> list[str]:
     trip = redis_client.round_trip()
-    told = trip.get(_name(cluster))
+    reply = trip.get(_name(cluster))
     trip.run()
-    return told.value.decode().split(",") if told.value else []
+    return reply.value.decode().split(",") if reply.value else []
 
 
 def evict(cluster: str) -> None:
@@ -71,27 +71,27 @@ def evict(cluster: str) -> None:
 def not_suspended(cluster: str, time_to_act: timedelta) -> list[str]:
     """Ids of environments that are suspended or were resumed less than `time_to_act` ago."""
     lately = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
-    return _asked_aside(_ids(Environment.objects.suspended() | lately, cluster))
+    return _in_thread(_ids(Environment.objects.suspended() | lately, cluster))
 
 
 def plans_of_active(environment_ids: Collection[str]) -> dict[str, str]:
     """The plan of each of these environments that is reachable and not suspended. Raises OperationalError."""
     active = Environment.objects.reachable().filter(pk__in=environment_ids, project__suspended_at=None)
-    return dict(_asked_aside(active.values_list("pk", "project__plan")))
+    return dict(_in_thread(active.values_list("pk", "project__plan")))
 
 
 def _ids(which: "QuerySet[Environment]", cluster: str) -> "QuerySet[Environment, str]":
     return which.filter(project__cluster=cluster).values_list("pk", flat=True)
 
 
-def _asked_aside(which: "QuerySet[Any, SuspensionAnswer]") -> list[SuspensionAnswer]:
+def _in_thread(which: "QuerySet[Any, SuspensionAnswer]") -> list[SuspensionAnswer]:
     """The control database's answer, from a thread with its own connection, within MAX_WAIT_SECONDS: a region's worker
     keeps no connection to it. Raises OperationalError."""
-    told: list[list[SuspensionAnswer]] = []
+    answers: list[list[SuspensionAnswer]] = []
 
     def ask() -> None:
         try:
-            told.append(list(which))
+            answers.append(list(which))
         except Error as error:
             log.warning("suspensions could not be asked: %s", type(error).__name__)
         finally:
@@ -100,6 +100,6 @@ def _asked_aside(which: "QuerySet[Any, SuspensionAnswer]") -> list[SuspensionAns
     asking = threading.Thread(target=ask, name="suspensions", daemon=True)
     asking.start()
     asking.join(MAX_WAIT_SECONDS)
-    if not told:
+    if not answers:
         raise OperationalError("the control database does not say which environments are suspended")
-    return told[0]
+    return answers[0]

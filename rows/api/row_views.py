@@ -249,8 +249,10 @@ class RowViewSet(ApiViewSet):
         asked = self.read(serializers.ExplainRequest)
         seen_as = principal_named(self.place.pool_id, asked["as"]) if asked.get("as") else self._principal()
         knows_users = self.caller.may("users:manage")
-        told = services.explain_row(self.place, self._principal(), table, asked["id"], seen_as, knows_users=knows_users)
-        return respond(told)
+        explanation = services.explain_row(
+            self.place, self._principal(), table, asked["id"], seen_as, knows_users=knows_users
+        )
+        return respond(explanation)
 
     def _principal(self) -> Principal:
         return Principal.of(self.caller)

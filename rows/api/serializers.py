@@ -149,8 +149,8 @@ class ExplainRequest(fields.Serializer):
     id = fields.CharField(max_length=64, help_text="The row's id.")
 
     def get_fields(self) -> dict[str, Any]:
-        told = "A user's id, `anonymous`, `server` or `member`; left out, the caller."
-        return {**super().get_fields(), "as": fields.CharField(required=False, max_length=64, help_text=told)}
+        help_text = "A user's id, `anonymous`, `server` or `member`; left out, the caller."
+        return {**super().get_fields(), "as": fields.CharField(required=False, max_length=64, help_text=help_text)}
 
 
 class ClauseVerdict(fields.Serializer):

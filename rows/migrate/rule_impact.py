@@ -79,19 +79,19 @@ def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = (), na
     changed = _tables_with_other_rules(state.schema, becomes)
     if not changed:
         return of_users
-    hybrid, untold = _rules_of(proposed, today, changed)
+    hybrid, undetermined = _rules_of(proposed, today, changed)
     before = schema_cache.current(place)
     after = CompiledSchema(place.environment_id, place.cluster, state.version, hybrid, set())
-    told = [Impact(table, "", None, why) for table, why in untold.items()]
+    impacts = [Impact(table, "", None, why) for table, why in undetermined.items()]
     deadline = time.monotonic() + TOTAL_SECONDS
     pool = _Pool(place if name_users else None)
     for table in changed:
-        if table in untold:
+        if table in undetermined:
             continue
         rules = (today["tables"][table].get("rules") or {}, proposed["tables"][table].get("rules") or {})
         for onlooker in _impact_subjects({*rules[0], *rules[1]}, pool, users):
-            told.append(_impact(before, after, table, onlooker, deadline))
-    return told + of_users
+            impacts.append(_impact(before, after, table, onlooker, deadline))
+    return impacts + of_users
 
 
 def _tables_with_other_rules(today: schema_model.Schema, proposed: schema_model.Schema) -> list[str]:
@@ -124,17 +124,17 @@ def _rules_of(
             table["conditions"] = proposed["tables"][name].get("conditions") or {}
     for name in changed:
         document["tables"][name]["rules"] = proposed["tables"][name].get("rules") or {}
-    untold: dict[str, str] = {}
+    undetermined: dict[str, str] = {}
     while True:
         try:
-            return schema_service.read(document), untold
+            return schema_service.read(document), undetermined
         except InvalidDocument as error:  # which names so many errors at once: those of further tables come next
             tables = {each.field.split(".")[1] for each in error.errors if "." in each.field}
-            wrong = tables.intersection(document["tables"]).difference(untold)
+            wrong = tables.intersection(document["tables"]).difference(undetermined)
             if not wrong:
                 raise
             for name in wrong:
-                untold[name] = "These rules use what the change creates: their effect is known after it."
+                undetermined[name] = "These rules use what the change creates: their effect is known after it."
                 for part in ("rules", "conditions"):
                     document["tables"][name][part] = today["tables"][name].get(part) or {}
 

@@ -140,7 +140,7 @@ def _write_rows(
     copy = sql.SQL("COPY {} ({}) TO STDOUT").format(
         sql.Identifier(place.environment_id, table.name), branch_copy.columns_of(table)
     )
-    rows = told = 0
+    rows = reported = 0
     with writer.member(member_of(table)) as write, row_access(), connection.cursor() as cursor:
         pending: Any = cursor
         chunk: list[bytes] = []
@@ -154,8 +154,8 @@ def _write_rows(
                     write(b"".join(chunk))
                     chunk.clear()
                     size = 0
-                    progress(table.name, rows - told)
-                    told = rows
+                    progress(table.name, rows - reported)
+                    reported = rows
         write(b"".join(chunk))
-    progress(table.name, rows - told)
+    progress(table.name, rows - reported)
     return rows

@@ -81,15 +81,15 @@ class ApiSchema(AutoSchema):
         responses = operation["responses"]
         is_repeatable = any(each["name"] == IDEMPOTENCY_KEY.name for each in operation.get("parameters", ()))
         for status, answer in responses.items():
-            told = ["X-Request-Id"]
+            names = ["X-Request-Id"]
             # Alone, 202 makes nothing to be found.
             if status in ("201", "303") or (status == "202" and len(responses) > 1):
-                told.append("Location")
+                names.append("Location")
             if view.action in view.tagged:
-                told.append("ETag")
+                names.append("ETag")
             if is_repeatable:
-                told.append("Idempotency-Replayed")
-            answer["headers"] = _headers(told) | answer.get("headers", {})
+                names.append("Idempotency-Replayed")
+            answer["headers"] = _headers(names) | answer.get("headers", {})
             answer["description"] = _SUCCESSES.get(status) or answer["description"] or "Done."
         for status, meant in _by_status(_errors(view, operation)).items():
             responses[status] = _error_response(meant)
