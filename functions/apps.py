@@ -33,6 +33,6 @@ class FunctionsConfig(AppConfig):
         register_part("functions", Functions())
         orphaned_rows.register(Function, PendingEvent)
         outbox_subscriptions.register(event_subscriptions.patterns_of)
-        outbox_subscriptions.register_consumer(event_triggers.Subscription)
+        outbox_subscriptions.register_consumer(event_triggers.PendingEventWriter)
         names.register("function", existing_functions)
         signal_handlers.connect()

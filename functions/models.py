@@ -171,7 +171,7 @@ class Run(models.Model):
     """For an ended run in the sample, the bytes of history that it represents (`functions.runs.sampled_sizes`)."""
     network = models.BigIntegerField(null=True)
     turn_at = models.DateTimeField(null=True)
-    """A later place in the queue: behind other runs of its network."""
+    """Its time in the queue instead of `created_at`: behind other runs of its network."""
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
     attempts = models.PositiveSmallIntegerField(default=0)

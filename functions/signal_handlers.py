@@ -20,7 +20,7 @@ def connect() -> None:
     signals.environment_branched.connect(follow_branch, dispatch_uid="functions.follow_branch")
     signals.environment_reset.connect(follow_reset, dispatch_uid="functions.follow_reset")
     signals.names_changing.connect(warn_of_old_names, dispatch_uid="functions.warn_of_old_names")
-    signals.environment_deleted.connect(forget_environment, dispatch_uid="functions.forget_environment")
+    signals.environment_deleted.connect(delete_environment, dispatch_uid="functions.delete_environment")
 
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
@@ -34,11 +34,11 @@ def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, 
     event_subscriptions.refresh(target.environment_id, using)
 
 
-def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     """Delete functions and a first part of their runs; idempotent. `projects.provisioning.orphaned_rows` finds what a
     relay adds meanwhile."""
     function_deletion.start_all(cluster, environment_id)
-    event_triggers.forget_environment(environment_id, cluster)
+    event_triggers.delete_pending(environment_id, cluster)
 
 
 def warn_of_old_names(

@@ -43,21 +43,21 @@ _POLL_SECONDS: Final = 0.2
 """Seconds without starting further siblings after one found nothing to do."""
 
 
-class _WorkerThreads:
+class _Threads:
     """The threads that one call of `Worker.run` has started, and how many runs they executed."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.threads: list[threading.Thread] = []
+        self.all: list[threading.Thread] = []
         self.executed = 0
         self.idle_at = -_POLL_SECONDS
         """When a thread last found nothing to do (`time.monotonic()`)."""
 
-    def living(self) -> threading.Thread | None:
+    def running(self) -> threading.Thread | None:
         """A thread that is still running."""
         with self.lock:
-            self.threads = [thread for thread in self.threads if thread.is_alive()]
-            return self.threads[0] if self.threads else None
+            self.all = [thread for thread in self.all if thread.is_alive()]
+            return self.all[0] if self.all else None
 
 
 class Worker:
@@ -71,17 +71,17 @@ class Worker:
         """Execute until the queue is empty. Returns how many runs it and its siblings executed; 0 if every slot is
         taken, since each executing thread checks the queue again before it stops. A run that is queued while long ones
         execute does not wait: its notification starts another thread."""
-        crew = _WorkerThreads()
+        threads = _Threads()
         try:
-            self._work(should_stop, crew)
+            self._work(should_stop, threads)
         finally:
             # Waits only here: if each thread waited for the sibling that it started, a backlog would grow a chain of
             # threads with a connection each.
-            while (thread := crew.living()) is not None:
+            while (thread := threads.running()) is not None:
                 thread.join()
-        return crew.executed
+        return threads.executed
 
-    def _work(self, should_stop: ShouldStop, crew: _WorkerThreads) -> None:
+    def _work(self, should_stop: ShouldStop, threads: _Threads) -> None:
         if not self._slots.acquire(blocking=False):
             return
         sibling: threading.Thread | None = None
@@ -92,37 +92,37 @@ class Worker:
                 started, is_last = claimed
                 is_needed = not is_last and (sibling is None or not sibling.is_alive())
                 # Queued runs may wait for a slot of their environment, so a thread per run could find nothing to do.
-                if is_needed and time.monotonic() - crew.idle_at >= _POLL_SECONDS:
-                    sibling = self._sibling(should_stop, crew)
+                if is_needed and time.monotonic() - threads.idle_at >= _POLL_SECONDS:
+                    sibling = self._sibling(should_stop, threads)
                 self._execute(started)
-                with crew.lock:
-                    crew.executed += 1
+                with threads.lock:
+                    threads.executed += 1
         finally:
             self._slots.release()
             if not found:
-                crew.idle_at = time.monotonic()
+                threads.idle_at = time.monotonic()
 
     def _claim(self) -> tuple[Started, bool] | None:
         """The next run. If none is due, queues runs of pending events first."""
         claimed = run_queue.claim(self.using)
         return run_queue.claim(self.using) if claimed is None and event_triggers.queue(self.using) else claimed
 
-    def _sibling(self, should_stop: ShouldStop, crew: _WorkerThreads) -> threading.Thread:
+    def _sibling(self, should_stop: ShouldStop, threads: _Threads) -> threading.Thread:
         """Start another thread of this loop. It starts siblings, too, so a backlog soon uses all threads."""
 
-        def join_in() -> None:
+        def work_as_sibling() -> None:
             try:
-                self._work(should_stop, crew)
+                self._work(should_stop, threads)
             except Error as error:
                 logger.warning("region %s: a worker's thread stopped: %s", self.using, type(error).__name__)
             finally:
                 connections.close_all()
 
-        thread = threading.Thread(target=join_in, name="function-worker")
-        with crew.lock:
-            crew.threads = [other for other in crew.threads if other.is_alive()]
+        thread = threading.Thread(target=work_as_sibling, name="function-worker")
+        with threads.lock:
+            threads.all = [other for other in threads.all if other.is_alive()]
             thread.start()
-            crew.threads.append(thread)
+            threads.all.append(thread)
         return thread
 
     def _execute(self, started: Started) -> None:
@@ -140,14 +140,14 @@ class Worker:
         if again is None or is_gone:
             who = _CALLER_NAMES[Run.Trigger(started.trigger)]
             gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
-            _, told = completion.end(started, RunResult("failed", 0, error=gone))
+            _, has_event = completion.end(started, RunResult("failed", 0, error=gone))
         elif again[1].is_suspended:  # suspended after the claim
             suspension.evict(self.using)
             run_queue.release(started, timedelta())
             return
         else:
-            told = executor.execute(started, *again).told
-        if told:
+            has_event = executor.execute(started, *again).has_event
+        if has_event:
             function_notify.notify(self.using)
 
 

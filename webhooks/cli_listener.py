@@ -38,7 +38,7 @@ class Listener:
     def __init__(self, place: EnvironmentRef, url: str, events: Sequence[str]) -> None:
         """`url`: http or https, any host. Raises WebhooksQuotaReached on entering."""
         self._place, self._url, self._events = place, url, list(events)
-        # Who runs commands on this machine may call whatever this machine can.
+        # Anyone who runs commands on this machine may call every host that it can reach.
         self._client = outbound.Client(opened=networks(("0.0.0.0/0", "::/0")))
         self.webhook_id, self.secret = "", ""
 
@@ -55,10 +55,10 @@ class Listener:
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
-        if self._mine().exists():
+        if self._own_webhook().exists():
             webhook_service.delete_webhook(self._place, self.webhook_id, actor=audit.SYSTEM)
 
-    def _mine(self) -> Any:
+    def _own_webhook(self) -> Any:
         live = Webhook.objects.using(self._place.cluster).live(self._place.environment_id)
         return live.filter(pk=self.webhook_id, enabled=True)
 
@@ -66,12 +66,12 @@ class Listener:
         self, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[ClaimedDelivery, AttemptOutcome]]:
         using = self._place.cluster
-        if not self._mine().update(listens_until=Now() + LEASE):
+        if not self._own_webhook().update(listens_until=Now() + LEASE):
             raise ListenerEnded
         if relay_batch(using).events:
-            webhook_notify.wake(using)  # there may be others' deliveries among them
+            webhook_notify.wake(using)  # for deliveries of other webhooks
         for _ in range(AT_ONCE):
-            # Each by itself: what is claimed has to begin at once.
+            # One by one, since a claimed delivery has to start at once.
             made = [] if should_stop() else claim(using, 1, initial_concurrency=1, lease=LEASE, only=self.webhook_id)
             if not made:
                 return
@@ -82,10 +82,10 @@ class Listener:
             yield claimed, result
 
 
-_WHERE = """
+_EXPIRED = """
 SELECT DISTINCT environment_id FROM platform.webhooks_webhook WHERE listens_until < now() AND deleted_at IS NULL
 """
-_END = """
+_DELETE_EXPIRED = """
 UPDATE platform.webhooks_webhook SET deleted_at = now()
  WHERE environment_id = %s AND listens_until < now() AND deleted_at IS NULL
 RETURNING id, url
@@ -94,17 +94,17 @@ RETURNING id, url
 
 def end_listeners(using: str) -> int:
     with connections[using].cursor() as cursor:
-        cursor.execute(_WHERE)
+        cursor.execute(_EXPIRED)
         environments = [environment_id for (environment_id,) in cursor.fetchall()]
     ended = 0
     for environment_id in environments:
-        # Under the environment's lock: a subscription that is made at this moment must keep its interest.
+        # Under the environment's lock, so that a concurrent new subscription keeps its interest.
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
             subscriptions.lock(environment_id, using)
-            cursor.execute(_END, [environment_id])
+            cursor.execute(_DELETE_EXPIRED, [environment_id])
             gone = cursor.fetchall()
             for webhook_id, url in gone:
-                audit_outbox.note(
+                audit_outbox.record_system(
                     using, "webhook.deleted", target_id=webhook_id, environment_id=environment_id, url=url
                 )
             ended += len(gone)

@@ -99,7 +99,7 @@ class Delivery(models.Model):
     """`table/row id` for `ordering: "row"`; null for system events."""
     sequence = models.BigIntegerField()
     depth = models.SmallIntegerField(default=0)
-    """Call depth of the event; sent along, so that loops end (F27)."""
+    """Call depth of the event; sent along, so that loops end."""
     body = models.TextField()
     """The exact text sent; empty if filtered."""
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
@@ -122,15 +122,14 @@ class Delivery(models.Model):
             models.UniqueConstraint(fields=["webhook", "event_id"], name="delivery_once_per_event")
         ]
         indexes: ClassVar = [
-            # Leads from one webhook with something pending to the next, and to what is due of each
-            # (`webhooks.delivery.queue`).
+            # Finds the webhooks with pending deliveries, and the due ones of each (`webhooks.delivery.queue`).
             models.Index(
                 fields=["webhook", "next_attempt_at"], condition=models.Q(status="pending"), name="delivery_waiting"
             ),
             models.Index(fields=["webhook", "-created_at", "-id"], name="delivery_of_webhook"),
-            # A page of a tenant's list of one status, which may be rare in a long history, or all of a long backlog.
+            # A page of the list by status, which may be rare in a long history, or all of a long backlog.
             models.Index(fields=["webhook", "status", "-created_at", "-id"], name="delivery_by_status"),
-            # What did not arrive is rare in a long history and looked for most: listed, counted, sent again.
+            # Failed deliveries are rare in a long history and searched for most: listed, counted, resent.
             models.Index(
                 fields=["webhook", "-created_at", "-id"],
                 condition=models.Q(status__in=["exhausted", "dropped"]),
@@ -145,12 +144,12 @@ class Delivery(models.Model):
             ),
             models.Index(
                 fields=["webhook", "subject", "sequence"],
-                # Of no use for what `delivery_waiting` serves, or the planner would take it for that.
+                # Not usable for queries that `delivery_waiting` serves, or the planner would use it for them.
                 condition=models.Q(status__in=["pending", "held"], subject__isnull=False),
                 name="delivery_turn",
             ),
             models.Index(fields=["environment_id", "event_id"], name="delivery_of_event"),
-            # In the order in which they are let go (`webhooks.delivery.reconciler`), and in that in which they expire.
+            # In the order in which they are released (`webhooks.delivery.reconciler`), and in which they expire.
             models.Index(fields=["webhook", "sequence"], condition=models.Q(status="held"), name="delivery_held_order"),
             models.Index(
                 "webhook",
@@ -178,7 +177,7 @@ class Attempt(models.Model):
     class Meta:
         ordering: ClassVar = ["number"]
         constraints: ClassVar = [models.UniqueConstraint(fields=["delivery", "number"], name="attempt_once")]
-        # What was tried in the last minutes: rows come in the order of their time, so a few bytes a page are enough.
+        # The attempts of the last minutes: rows are stored in the order of time, so a few bytes a page are enough.
         indexes: ClassVar = [BrinIndex(fields=["at"], pages_per_range=16, autosummarize=True, name="attempt_by_time")]
 
     def __str__(self) -> str:

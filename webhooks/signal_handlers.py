@@ -21,16 +21,16 @@ from webhooks.subscriptions import service as webhook_service
 
 
 def connect() -> None:
-    signals.row_written.connect(notify_of_event, dispatch_uid="webhooks.wake_for_event")
-    signals.schema_migrated.connect(record_migration_event, dispatch_uid="webhooks.tell_of_migration")
+    signals.row_written.connect(notify_of_event, dispatch_uid="webhooks.notify_of_event")
+    signals.schema_migrated.connect(record_migration_event, dispatch_uid="webhooks.record_migration_event")
     signals.names_changing.connect(warn_of_old_names, dispatch_uid="webhooks.warn_of_old_names")
-    signals.run_finished.connect(notify_of_event, dispatch_uid="webhooks.wake_for_run")
-    signals.user_created.connect(record_user_event, dispatch_uid="webhooks.tell_of_user")
-    signals.environment_ready.connect(record_environment_event, dispatch_uid="webhooks.tell_of_environment")
+    signals.run_finished.connect(notify_of_event, dispatch_uid="webhooks.notify_of_run")
+    signals.user_created.connect(record_user_event, dispatch_uid="webhooks.record_user_event")
+    signals.environment_ready.connect(record_environment_event, dispatch_uid="webhooks.record_environment_event")
     signals.environment_branched.connect(follow_branch, dispatch_uid="webhooks.follow_branch")
     signals.environment_reset.connect(follow_reset, dispatch_uid="webhooks.follow_reset")
     signals.environment_deleting.connect(close_environment, dispatch_uid="webhooks.close_environment")
-    signals.environment_deleted.connect(delete_environment, dispatch_uid="webhooks.forget_environment")
+    signals.environment_deleted.connect(delete_environment, dispatch_uid="webhooks.delete_environment")
 
 
 def notify_of_event(*, using: str, is_due: bool = True, **_: Any) -> None:
@@ -100,30 +100,29 @@ def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -
 def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
     subscriptions.lock(target.environment_id, using)
     with connections[using].cursor() as cursor:
-        cursor.execute(_MARK, {"env": target.environment_id})
+        cursor.execute(_MARK_DELETED, {"env": target.environment_id})
         marked = [webhook_id for (webhook_id,) in cursor.fetchall()]
     webhook_service.copy_webhooks(source, target)
     after_commit(f"claims of {target.environment_id}", wait_for_claims, using, *marked, using=using, committed=using)
 
 
-_MARK = """
+_MARK_DELETED = """
 UPDATE platform.webhooks_webhook SET deleted_at = coalesce(deleted_at, now()) WHERE environment_id = %(env)s
 RETURNING id
 """
-# In an order that an index of the environment gives: without one the planner reads the table up to the first that fit,
-# at every batch again.
-_EVENTS = """
+# In the order of an index by environment: otherwise the planner scans the table for each batch.
+_DELETE_EVENTS = """
 DELETE FROM platform.rows_outboxevent
  WHERE sequence = ANY (ARRAY (SELECT sequence FROM platform.rows_outboxevent WHERE environment_id = %(env)s
                            ORDER BY sequence DESC LIMIT %(batch)s))
 """
-_DELIVERIES = """
+_LOCK_DELIVERIES = """
 SELECT id FROM platform.webhooks_delivery WHERE environment_id = %(env)s ORDER BY event_id LIMIT %(batch)s FOR UPDATE
 """
-_ATTEMPTS_OF = "DELETE FROM platform.webhooks_attempt WHERE delivery_id = ANY (%(ids)s)"
-_THEMSELVES = "DELETE FROM platform.webhooks_delivery WHERE id = ANY (%(ids)s)"
-_WEBHOOKS = "DELETE FROM platform.webhooks_webhook WHERE environment_id = %(env)s"
-_INTERESTS = "DELETE FROM platform.rows_eventinterest WHERE environment_id = %(env)s"
+_DELETE_ATTEMPTS = "DELETE FROM platform.webhooks_attempt WHERE delivery_id = ANY (%(ids)s)"
+_DELETE_DELIVERIES = "DELETE FROM platform.webhooks_delivery WHERE id = ANY (%(ids)s)"
+_DELETE_WEBHOOKS = "DELETE FROM platform.webhooks_webhook WHERE environment_id = %(env)s"
+_DELETE_INTERESTS = "DELETE FROM platform.rows_eventinterest WHERE environment_id = %(env)s"
 _BATCH = 1000
 
 
@@ -135,8 +134,8 @@ def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
 
 def _close(environment_id: str, cluster: str) -> None:
     with connections[cluster].cursor() as cursor:
-        cursor.execute(_INTERESTS, {"env": environment_id})
-        cursor.execute(_MARK, {"env": environment_id})
+        cursor.execute(_DELETE_INTERESTS, {"env": environment_id})
+        cursor.execute(_MARK_DELETED, {"env": environment_id})
         marked = [webhook_id for (webhook_id,) in cursor.fetchall()]
     wait_for_claims(cluster, *marked)
 
@@ -146,10 +145,10 @@ def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     marked first; deleting events waits for relays that read them; deliveries are locked before their attempts are
     deleted, as when recording."""
     with connections[cluster].cursor() as cursor:
-        cursor.execute(_MARK, {"env": environment_id})
-        cursor.execute(_INTERESTS, {"env": environment_id})
-    by_a_worker = "webhooks.tasks.delete_environment"
-    if not delete_batch(environment_id, cluster) and not dispatch.send_now(by_a_worker, environment_id, cluster):
+        cursor.execute(_MARK_DELETED, {"env": environment_id})
+        cursor.execute(_DELETE_INTERESTS, {"env": environment_id})
+    task = "webhooks.tasks.delete_environment"
+    if not delete_batch(environment_id, cluster) and not dispatch.send_now(task, environment_id, cluster):
         delete_all(environment_id, cluster)
 
 
@@ -163,17 +162,17 @@ def delete_batch(environment_id: str, cluster: str) -> bool:
     """A batch of the environment's events and deliveries, at the end its webhooks. Returns whether that was all."""
     facts: dict[str, Any] = {"env": environment_id, "batch": _BATCH}
     with connections[cluster].cursor() as cursor:
-        cursor.execute(_EVENTS, facts)
+        cursor.execute(_DELETE_EVENTS, facts)
         is_all = cursor.rowcount < _BATCH and _delete_deliveries(cluster, facts) < _BATCH
         if is_all:
-            cursor.execute(_WEBHOOKS, facts)
+            cursor.execute(_DELETE_WEBHOOKS, facts)
     return is_all
 
 
 def _delete_deliveries(cluster: str, facts: dict[str, Any]) -> int:
     with by_index(cluster) as cursor:
-        cursor.execute(_DELIVERIES, facts)
+        cursor.execute(_LOCK_DELIVERIES, facts)
         found = [delivery_id for (delivery_id,) in cursor.fetchall()]
-        cursor.execute(_ATTEMPTS_OF, {"ids": found})
-        cursor.execute(_THEMSELVES, {"ids": found})
+        cursor.execute(_DELETE_ATTEMPTS, {"ids": found})
+        cursor.execute(_DELETE_DELIVERIES, {"ids": found})
         return len(found)

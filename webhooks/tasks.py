@@ -27,7 +27,7 @@ def _stop_claiming(**_: Any) -> None:
 
 
 @signals.worker_shutdown.connect(weak=False)
-def _wait_for_what_is_in_flight(**_: Any) -> None:
+def _finish_attempts(**_: Any) -> None:
     dispatcher_thread.stop()
 
 
@@ -46,10 +46,10 @@ def move_control_events(environment_id: str) -> None:
 
 def _move(using: str) -> None:
     with log_failures(f"control events for {using}", using=using):
-        carried = 0
+        moved = 0
         while (more := control_events.move_to_region(using)) > 0:
-            carried += more
-        if carried:
+            moved += more
+        if moved:
             background_dispatch.send_now(dispatch.name, using)
 
 
@@ -64,8 +64,8 @@ def dispatch_due(using: str) -> None:
     waiting = longest_wait(using)
     if waiting is not None:
         is_sent = background_dispatch.send_now(dispatch.name, using)
-        is_ours = "webhooks" in current_app.amqp.queues.consume_from
-        if is_ours and (not is_sent or waiting > timedelta(seconds=2 * settings.WEBHOOK_JOB_SECONDS)):
+        serves_queue = "webhooks" in current_app.amqp.queues.consume_from
+        if serves_queue and (not is_sent or waiting > timedelta(seconds=2 * settings.WEBHOOK_JOB_SECONDS)):
             dispatcher_thread.wake(using)
 
 
@@ -98,7 +98,7 @@ def delete_environment(environment_id: str, using: str) -> None:
 def purge_old_deliveries(using: str) -> None:
     delivery_retention.remove_deleted(using)
     delivery_retention.purge(using, older_than=settings.WEBHOOK_RETENTION)
-    # Last: it alone waits for the control database, to spare what a suspended project holds.
+    # Last, since it alone needs the control database, for suspended projects.
     delivery_retention.expire_held(using, older_than=timedelta(days=7))
 
 

@@ -31,7 +31,7 @@ class NamedViewSet(ApiViewSet):
         except NoSuchFunction as error:
             raise NoSuchFunction(self._missed(self.kwargs["name"])) from error
 
-    def _for_makers(self) -> None:
+    def _require_developer(self) -> None:
         """App users may not read functions."""
         if self.caller.kind == "user":
             raise Forbidden("Users of an application may only invoke functions and read their own runs.")
@@ -65,7 +65,7 @@ class FunctionViewSet(NamedViewSet):
     @extend_schema(responses=serializers.FunctionPage)
     def list(self, request: HttpRequest) -> HttpResponseBase:
         """The functions of the environment, by name."""
-        self._for_makers()
+        self._require_developer()
         using = self.place.cluster
         page = paginate(
             Function.objects.using(using).filter(environment_id=self.place.environment_id).prefetch_related("secrets"),
@@ -106,7 +106,7 @@ class FunctionViewSet(NamedViewSet):
     @extend_schema(responses=serializers.FunctionDetail)
     def retrieve(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One function. Its secrets are names only."""
-        self._for_makers()
+        self._require_developer()
         function = directory.function_of(self.place, name)
         return respond(function_detail(function, self._secrets(function)))
 
@@ -129,7 +129,7 @@ class FunctionViewSet(NamedViewSet):
     def versions(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Every version of a function with its source, the newest first. A page of large ones holds fewer than
         `limit`."""
-        self._for_makers()
+        self._require_developer()
         function = directory.function_of(self.place, name)
         page = paginate(
             Version.objects.using(self.place.cluster).filter(function=function),

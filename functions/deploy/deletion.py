@@ -14,7 +14,7 @@ from platform_site.background import dispatch
 
 BATCH: Final = 1000
 
-_CLOSE: Final = (
+_DELETE_RELATED: Final = (
     "DELETE FROM platform.functions_secret WHERE function_id = %s",
     "DELETE FROM platform.functions_version WHERE function_id = %s",
 )
@@ -26,7 +26,7 @@ SELECT created_at, id FROM platform.functions_run
 """
 _AFTER: Final = "AND (created_at, id) < (%(at)s::timestamptz, %(id)s::text)"
 # Each page begins where the last one ended: otherwise it would scan deleted rows that are not vacuumed yet.
-_IN_ORDER: Final = "SELECT set_config('enable_sort', 'off', true)"
+_DISABLE_SORT: Final = "SELECT set_config('enable_sort', 'off', true)"
 # Forces the index: with old statistics the planner may fetch and sort all rows for a page.
 _DELETE_RUNS: Final = "DELETE FROM platform.functions_run WHERE id = ANY (%s)"
 
@@ -36,7 +36,7 @@ Position = tuple[datetime, str]
 def start(using: str, function_id: str) -> None:
     """Delete a function in the current transaction, which holds its lock; a worker removes the rest."""
     with connections[using].cursor() as cursor:
-        for statement in _CLOSE:
+        for statement in _DELETE_RELATED:
             cursor.execute(statement, [function_id])
         inbound_endpoints.delete_all(using, function_id)
         if _remove_page(cursor, function_id, None) is None:
@@ -78,7 +78,7 @@ def _remove_page(cursor: Any, function_id: str, after: Position | None) -> Posit
     facts: dict[str, Any] = {"function_id": function_id, "batch": BATCH}
     if after is not None:
         facts |= {"at": after[0], "id": after[1]}
-    cursor.execute(_IN_ORDER)
+    cursor.execute(_DISABLE_SORT)
     cursor.execute(_PAGE.format(after="" if after is None else _AFTER), facts)
     page: list[Position] = cursor.fetchall()
     cursor.execute(_DELETE_RUNS, [[run_id for _, run_id in page]])

@@ -79,7 +79,7 @@ def invoke(
 def execute(started: Started, caller: Caller, place: EnvironmentRef) -> CallResult:
     """Execute a run whose lease this process holds, and notify those that wait for its end."""
     ended = executor.execute(started, caller, place)
-    if ended.told:
+    if ended.has_event:
         function_notify.notify(place.cluster)
     return ended
 
@@ -109,13 +109,13 @@ def cancel(place: EnvironmentRef, name: str, run_id: str, *, actor: Caller | Act
     using = place.cluster
     run = run_of(place, function_of(place, name), run_id)
     with transaction.atomic(using=using):
-        is_new, told = completion.request_cancel(using, run.pk)
+        is_new, has_event = completion.request_cancel(using, run.pk)
         if is_new:
             audit_outbox.record(place, "run.cancelled", actor=actor, target_id=run_id)
         elif not Run.objects.using(using).filter(pk=run.pk).exclude(phase=Run.Phase.ENDED).exists():
             raise RunEnded
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.runs.lease_renewer` finds it elsewhere
-    if told:
+    if has_event:
         function_notify.notify(using)
     run.refresh_from_db(using=using)
     return run

@@ -21,10 +21,10 @@ import orjson
 CONTENT_POLICY: Final = "sandbox; default-src 'none'; frame-ancestors 'none'"
 """Sent with every custom response: an opaque origin without scripts, forms and windows."""
 _MARK: Final = "$response"
-_MEMBERS: Final = frozenset({"status", "headers", "body", "body_base64"})
-_TEXTS: Final = frozenset({"text/plain", "text/csv", "text/xml", "application/xml"})
+_FIELDS: Final = frozenset({"status", "headers", "body", "body_base64"})
+_TEXT_TYPES: Final = frozenset({"text/plain", "text/csv", "text/xml", "application/xml"})
 """Sent with `charset=utf-8`."""
-_OTHERS: Final = frozenset({"application/json", "application/octet-stream", "application/x-www-form-urlencoded"})
+_OTHER_TYPES: Final = frozenset({"application/json", "application/octet-stream", "application/x-www-form-urlencoded"})
 _JSON: Final = re.compile(r"application/[a-z0-9][a-z0-9.-]{0,60}\+json", re.ASCII)
 _TYPE: Final = re.compile(r"([^;\s]{1,100})(?:\s*;\s*charset=\"?utf-8\"?)?\s*", re.IGNORECASE)
 _HEADERS: Final = frozenset({"content-type", "retry-after", "x-adobesign-clientid", "x-hook-secret"})
@@ -50,18 +50,18 @@ def read(output: str) -> Response | None:
     """The custom response in an output (JSON text); None for ordinary output. Raises BadResponse."""
     if not output.startswith("{") or _MARK not in output:
         return None
-    members = orjson.loads(output)
-    if _MARK not in members:
+    fields = orjson.loads(output)
+    if _MARK not in fields:
         return None
-    if len(members) > 1:
+    if len(fields) > 1:
         raise BadResponse(f"{_MARK} must be the only field")
-    return _response(members[_MARK])
+    return _response(fields[_MARK])
 
 
 def _response(given: Any) -> Response:
     if not isinstance(given, dict):
         raise BadResponse(f"{_MARK} is an object with status, headers, and body or body_base64")
-    if unknown := given.keys() - _MEMBERS:
+    if unknown := given.keys() - _FIELDS:
         raise BadResponse(f"{_MARK} has no field {_named(min(unknown))}: use status, headers, body or body_base64")
     status = _status(given.get("status", 200))
     headers = _headers(given.get("headers", {}))
@@ -101,11 +101,11 @@ def _content_type(given: str) -> str:
     them."""
     found = _TYPE.fullmatch(given)
     kind = found[1].lower() if found is not None else ""
-    if kind in _TEXTS:
+    if kind in _TEXT_TYPES:
         return f"{kind}; charset=utf-8"
-    if kind in _OTHERS or _JSON.fullmatch(kind) is not None:
+    if kind in _OTHER_TYPES or _JSON.fullmatch(kind) is not None:
         return kind
-    kinds = ", ".join(sorted(_TEXTS | _OTHERS))
+    kinds = ", ".join(sorted(_TEXT_TYPES | _OTHER_TYPES))
     raise BadResponse(f"the content-type {_named(given)} is not allowed: {kinds} or one that ends in +json, in UTF-8")
 
 

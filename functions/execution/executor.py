@@ -58,7 +58,7 @@ class CallResult:
 
     ending: RunResult
     is_timeout: bool
-    told: bool
+    has_event: bool
     response: Response | None = None
     """The custom response to a caller that waits at an inbound endpoint."""
 
@@ -158,8 +158,8 @@ def execute(started: Started, caller: Caller, place: EnvironmentRef) -> CallResu
     if ending.status == "failed" and started.is_async and outcome.reason != "cancelled":
         if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
             return CallResult(ending, outcome.reason == "timeout", False)
-    _, told = completion.end(started, ending)
-    return CallResult(ending, outcome.reason == "timeout", told, response)
+    _, has_event = completion.end(started, ending)
+    return CallResult(ending, outcome.reason == "timeout", has_event, response)
 
 
 def _failure(reason: Any, name: str, message: str) -> Outcome:

@@ -59,7 +59,7 @@ class RunHost:
         self._principal = Principal.of(caller)
         self._allowed = frozenset(allowed_hosts)
         self._depth = depth
-        self._asked = 0
+        self._call_count = 0
         self._lock = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
         """The connection of the answering thread while it may execute a statement."""
@@ -72,8 +72,8 @@ class RunHost:
         """The reply to one request, as JSON text; for a fetch, a function that obtains it, within the call's `seconds`.
         Raises HostError with the API's own code, message and fields; so does that function. `arguments` is parsed as
         strictly as the body of an API request. `interrupt` ends statements and fetches."""
-        self._asked += 1
-        if self._asked > MAX_HOST_CALLS:
+        self._call_count += 1
+        if self._call_count > MAX_HOST_CALLS:
             raise HostError(
                 f"a run may make at most {MAX_HOST_CALLS} calls to the platform",
                 code="quota_exceeded",
@@ -81,20 +81,20 @@ class RunHost:
             )
         if len(arguments) > MAX_ARGUMENTS:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
-        with self._refusing(operation):
+        with self._as_host_errors(operation):
             answer = partial(self._answer, operation, bodies.read(arguments), seconds)
             try:
                 found = loop_requests.repeated_in_thread(answer, partial(_in_helper_thread, answer))
             finally:
                 loop_connections.let_go()
-        return partial(self._answer_from_afar, operation, found) if callable(found) else found
+        return partial(self._answer_async, operation, found) if callable(found) else found
 
-    def _answer_from_afar(self, operation: str, far: Callable[[], bytes]) -> bytes:
-        with self._refusing(operation):
-            return far()
+    def _answer_async(self, operation: str, obtain: Callable[[], bytes]) -> bytes:
+        with self._as_host_errors(operation):
+            return obtain()
 
     @contextlib.contextmanager
-    def _refusing(self, operation: str) -> Iterator[None]:
+    def _as_host_errors(self, operation: str) -> Iterator[None]:
         """Converts all exceptions of the block to HostError."""
         try:
             yield
@@ -108,8 +108,8 @@ class RunHost:
             close_old_connections()
             meaning = sqlstates.error_for(error)
             raise HostError(meaning.text, code=meaning.code, name=type(meaning).__name__) from error
-        except Exception as error:  # ours, not the code's: it must not take the run along
-            logger.exception("a question of a function failed", extra={"operation": operation})
+        except Exception as error:  # an error of the platform, which must not end the run
+            logger.exception("a host call of a function failed", extra={"operation": operation})
             raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
 
     def interrupt(self) -> None:
@@ -135,10 +135,10 @@ class RunHost:
         try:
             yield
         finally:
-            if self._let_go() and not connection.in_atomic_block:
+            if self._end_statement() and not connection.in_atomic_block:
                 connection.close()
 
-    def _let_go(self) -> bool:
+    def _end_statement(self) -> bool:
         """Called after the statement. Returns whether it was interrupted."""
         with self._lock:
             self._connection = None
@@ -233,7 +233,7 @@ class RunHost:
         headers = arguments.get("headers") or {}
         if not isinstance(headers, dict):
             raise HostError("headers is not an object", code="refused", name="TypeError")
-        # Never the code's to set: by it our own API knows how long the chain already is.
+        # Not to be set by the code: the platform's API derives the length of a call chain from it.
         sent = {str(name): str(value) for name, value in headers.items() if name.lower() != call_depth.HEADER.lower()}
         sent[call_depth.HEADER.lower()] = call_depth.sign(self._depth + 1, self._place.environment_id)
         try:
@@ -247,7 +247,7 @@ class RunHost:
             if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float):
                 raise HostError("timeout_ms is not a number", code="refused", name="TypeError")
             seconds = min(seconds, timeout_ms / 1000)
-        if not self._is_durable:  # what goes out cannot be taken back, so its run must outlive a crash
+        if not self._is_durable:  # a sent request cannot be undone, so its run must survive a crash
             statement_batching.make_durable(self._place.cluster)
             self._is_durable = True
         return partial(self._request, method, target.url, sent, body, min(FETCH_SECONDS, max(0.01, seconds)))
@@ -291,9 +291,9 @@ def _in_helper_thread(answer: Callable[[], _Answer]) -> _Answer:
         close_old_connections()
 
 
-def _query(arguments: dict[str, Any], members: frozenset[str]) -> dict[str, Any]:
+def _query(arguments: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
     query = arguments.get("query") or {}
-    if not isinstance(query, dict) or set(query) - members:
+    if not isinstance(query, dict) or set(query) - fields:
         raise HostError("the query has unknown fields", code="validation_failed", name="TypeError")
     for name in ("order", "cursor", "with", "columns"):
         if query.get(name) is not None and not isinstance(query[name], str):
@@ -301,9 +301,11 @@ def _query(arguments: dict[str, Any], members: frozenset[str]) -> dict[str, Any]
     return query
 
 
-def _limit(limit: Any, most: int) -> int:
-    if type(limit) is not int or not 1 <= limit <= most:
-        raise HostError(f"limit must be a whole number from 1 to {most}", code="validation_failed", name="RangeError")
+def _limit(limit: Any, maximum: int) -> int:
+    if type(limit) is not int or not 1 <= limit <= maximum:
+        raise HostError(
+            f"limit must be a whole number from 1 to {maximum}", code="validation_failed", name="RangeError"
+        )
     return int(limit)
 
 

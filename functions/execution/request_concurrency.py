@@ -37,12 +37,12 @@ MAX_WEIGHT: Final = 16 * 1024 * 1024
 WEIGHT_EACH: Final = 64 * 1024
 RETRY: Final = 0.02
 """Seconds between two attempts to take a slot of the plan while other processes hold all. Also the interval of the
-clock thread."""
+watcher thread."""
 PAUSE_PART: Final = 0.05
 """After a call, its slot stays free for this part of the call's duration, so that other processes can take it."""
-_SHORTEST_PAUSE: Final = 0.005
-_LONGEST_PAUSE: Final = 0.05
-_ATTRIBUTE: Final = "function_turn"
+_MIN_PAUSE: Final = 0.005
+_MAX_PAUSE: Final = 0.05
+_ATTRIBUTE: Final = "function_admission"
 
 
 class Full(Exception):
@@ -98,7 +98,7 @@ class ConcurrencyLimiter:
         self._weight = 0
         self._paused: dict[tuple[str, bool], float] = {}
         """Until when a kind of call of an environment does not try the plan's slots."""
-        self._clock: threading.Thread | None = None
+        self._watcher: threading.Thread | None = None
         self._is_closed = False
 
     @contextmanager
@@ -106,55 +106,55 @@ class ConcurrencyLimiter:
         """A slot for a request that holds a thread, but none of the plan's slots. Raises Full; never waits."""
         admission = Admission(environment_id, anonymous=anonymous)
         with self._lock:
-            if not self._may_enter(admission, time.monotonic()):
+            if not self._has_free_slot(admission, time.monotonic()):
                 raise Full
-            self._enter(admission)
+            self._take_slot(admission)
         try:
             yield
         finally:
-            self.leave(admission)
+            self.release(admission)
 
     def take(self, admission: Admission) -> None:
         """Give `admission` a slot if one is free and no call of its environment waits."""
         with self._lock:
-            if admission.environment_id not in self._queues and self._may_enter(admission, time.monotonic()):
-                self._enter(admission)
+            if admission.environment_id not in self._queues and self._has_free_slot(admission, time.monotonic()):
+                self._take_slot(admission)
 
-    def join(self, admission: Admission) -> None:
+    def enqueue(self, admission: Admission) -> None:
         """Put a new call at the end of its caller's queue, until `admission.until`."""
         with self._lock:
             self._wait(admission, at_front=False)
 
-    def wait_again(self, admission: Admission) -> None:
+    def requeue(self, admission: Admission) -> None:
         """The plan's slots are all taken: return the slot of this process, and wait at the front of the queue."""
         with self._lock:
             now = time.monotonic()
-            self._give_back(admission)
+            self._return_slot(admission)
             self._paused[admission.kind] = now + RETRY
             self._wait(admission, at_front=True)
-            self._let_in(now)
+            self._admit_waiting(now)
 
-    def leave(self, admission: Admission) -> None:
+    def release(self, admission: Admission) -> None:
         """The call has ended, or is given up. Idempotent."""
         with self._lock:
             now, state = time.monotonic(), admission.state
             if state is State.WAITING:
                 self._remove(admission)
             elif state is State.HELD:
-                self._give_back(admission)
+                self._return_slot(admission)
                 self._pause(admission, now)
             admission.state = State.OVER
-            self._let_in(now)
+            self._admit_waiting(now)
         if state is State.HELD and admission.anonymous is not None:
             recent_usage.record(admission.anonymous.network, now - admission.held_since)
 
-    def when_decided(self, admission: Admission, then: Callable[[], None]) -> None:
-        """Call `then` once `admission` has a slot or has waited long enough; now, if that is so already."""
+    def when_decided(self, admission: Admission, callback: Callable[[], None]) -> None:
+        """Call `callback` once `admission` has a slot or has waited long enough; now, if that is so already."""
         with self._lock:
             if admission.state is State.WAITING:
-                admission.on_decision = then
+                admission.on_decision = callback
                 return
-        then()
+        callback()
 
     def close(self) -> None:
         """The process is about to end: end all waiting calls."""
@@ -172,13 +172,13 @@ class ConcurrencyLimiter:
         admission.is_refused = True
         self._decide(admission, State.OVER)
 
-    def _most(self) -> tuple[int, int]:
+    def _limits(self) -> tuple[int, int]:
         threads, processes = settings.WEB_THREADS, settings.FUNCTION_POOL_SIZE
         slots = max(1, min(threads * 7 // 8, processes)) if self._slots is None else self._slots
         return slots, max(1, min(threads * 3 // 4, processes)) if self._slots_each is None else self._slots_each
 
-    def _may_enter(self, admission: Admission, now: float) -> bool:
-        slots, each = self._most()
+    def _has_free_slot(self, admission: Admission, now: float) -> bool:
+        slots, each = self._limits()
         environment_id, anonymous = admission.environment_id, admission.anonymous
         if self._all >= slots or self._taken[environment_id] >= each:
             return False
@@ -192,13 +192,13 @@ class ConcurrencyLimiter:
         taken, own = self._anonymous[environment_id], self._networks[anonymous.network]
         return has_share(slots_for_all_networks(most) if anonymous.is_heavy else most, taken, own)
 
-    def _enter(self, admission: Admission) -> None:
+    def _take_slot(self, admission: Admission) -> None:
         admission.state, admission.held_since = State.HELD, time.monotonic()
         self._count(admission, 1)
         if admission.kind in self._paused:
             self._paused[admission.kind] = admission.held_since + RETRY  # one attempt at a time until one succeeds
 
-    def _give_back(self, admission: Admission) -> None:
+    def _return_slot(self, admission: Admission) -> None:
         admission.state = State.NEW
         self._count(admission, -1)
 
@@ -216,8 +216,8 @@ class ConcurrencyLimiter:
         """After a call that had a slot of the plan. After a long one the slot stays free briefly for other
         processes."""
         self._paused.pop(admission.kind, None)
-        pause = min(_LONGEST_PAUSE, (now - admission.held_since) * PAUSE_PART)
-        if admission.limit is not None and admission.limit <= self._most()[1] and pause >= _SHORTEST_PAUSE:
+        pause = min(_MAX_PAUSE, (now - admission.held_since) * PAUSE_PART)
+        if admission.limit is not None and admission.limit <= self._limits()[1] and pause >= _MIN_PAUSE:
             if admission.environment_id in self._queues:
                 self._paused[admission.kind] = now + pause
 
@@ -230,12 +230,12 @@ class ConcurrencyLimiter:
         queue = self._queues.setdefault(admission.environment_id, {}).setdefault(admission.caller, deque())
         (queue.appendleft if at_front else queue.append)(admission)
         self._weight += WEIGHT_EACH + admission.size
-        self._let_in(now)
+        self._admit_waiting(now)
         while self._weight > MAX_WEIGHT:
             self._refuse(self._heaviest())
-        if self._queues and self._clock is None:
-            self._clock = threading.Thread(target=self._watch, name="function-queue", daemon=True)
-            self._clock.start()
+        if self._queues and self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name="function-queue", daemon=True)
+            self._watcher.start()
 
     def _heaviest(self) -> Admission:
         """The newest call of the caller with the most weight in the queue, in the environment with the most."""
@@ -258,14 +258,14 @@ class ConcurrencyLimiter:
     def _decide(self, admission: Admission, state: State) -> None:
         self._remove(admission)
         admission.state = state
-        then, admission.on_decision = admission.on_decision, None
-        if then is not None:
-            then()
+        callback, admission.on_decision = admission.on_decision, None
+        if callback is not None:
+            callback()
 
-    def _let_in(self, now: float) -> None:
+    def _admit_waiting(self, now: float) -> None:
         while self._queues and (admission := self._next(now)) is not None:
             environment_id, caller = admission.environment_id, admission.caller
-            self._enter(admission)
+            self._take_slot(admission)
             self._decide(admission, State.HELD)
             if (queues := self._queues.pop(environment_id, None)) is not None:
                 self._queues[environment_id] = queues
@@ -274,12 +274,12 @@ class ConcurrencyLimiter:
 
     def _next(self, now: float) -> Admission | None:
         """The next call for which a slot is free: of the environment, and of the caller, with the fewest executing."""
-        if self._all >= self._most()[0]:
+        if self._all >= self._limits()[0]:
             return None
         for environment_id in sorted(self._queues, key=self._taken.__getitem__):
             queues = self._queues[environment_id]
             for caller in sorted(queues, key=partial(self._executing_of, environment_id)):
-                if self._may_enter(queues[caller][0], now):
+                if self._has_free_slot(queues[caller][0], now):
                     return queues[caller][0]
         return None
 
@@ -295,10 +295,10 @@ class ConcurrencyLimiter:
                 for admission in self._waiting():
                     if now >= admission.until:
                         self._decide(admission, State.OVER)
-                self._let_in(now)
+                self._admit_waiting(now)
                 if not self._queues:
                     self._paused.clear()
-                    self._clock = None
+                    self._watcher = None
                     return
 
 
@@ -336,16 +336,16 @@ def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], 
                 result = work()
             except TooManyRuns:
                 admission.until = admission.until or admission.since + timeout()
-                limiter.wait_again(admission)
+                limiter.requeue(admission)
             except BaseException:
-                limiter.leave(admission)
+                limiter.release(admission)
                 raise
             else:
-                limiter.leave(admission)
+                limiter.release(admission)
                 return result
         elif admission.state is State.NEW:
             admission.until = admission.since + timeout()
-            limiter.join(admission)
+            limiter.enqueue(admission)
         if admission.state is State.WAITING:
             _wait(request, admission)
         if admission.state is State.OVER:
@@ -355,7 +355,7 @@ def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], 
 def _wait(request: HttpRequest, admission: Admission) -> None:
     if loop_requests.current() is None and server_hints.can_be_repeated(request):
         request.__dict__[_ATTRIBUTE] = admission
-        raise server_hints.Parked(partial(limiter.when_decided, admission), partial(limiter.leave, admission))
+        raise server_hints.Parked(partial(limiter.when_decided, admission), partial(limiter.release, admission))
     loop_connections.let_go()
     decided = loop_requests.Gate()
     limiter.when_decided(admission, decided.open)

@@ -26,10 +26,10 @@ from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits
 from projects.directory.environments import place_of
 
-_MOST_REMEMBERED: Final = 5000
-_proven: Final[dict[str, None]] = {}
+_MAX_VERIFIED: Final = 5000
+_verified: Final[dict[str, None]] = {}
 """Endpoints that this process knows, by their Redis keys."""
-_OF_NO_ENVIRONMENT: Final = "inbound"
+_UNKNOWN_ENVIRONMENT: Final = "inbound"
 """Counter of tokens that name an unknown environment."""
 _CREATED_HERE: Final = "inbound made here"
 """Counter, per environment, of genuine tokens whose endpoint no longer exists."""
@@ -53,9 +53,9 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
     name = inbound_endpoints.cache_key(token_hash)
     trip = redis_client.round_trip()
     known = trip.get(name)
-    begun = rate_limits.begin_anonymous(request, trip, name)
-    is_new = name not in _proven
-    proof = trip.get(inbound_endpoints.verification_key(token_hash)) if is_new else None
+    limit = rate_limits.begin_anonymous(request, trip, name)
+    is_new = name not in _verified
+    verification = trip.get(inbound_endpoints.verification_key(token_hash)) if is_new else None
     counters = _counters(environment_id, token) if is_new else ()
     refusals = [rate_limits.Refusals(request, trip, each) for each in counters]
     trip.run()
@@ -63,16 +63,16 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
         raise NoSuchEndpoint
     record = inbound_endpoints.from_bytes(known.value)
     if record is None:
-        if known.value is None and (proof is None or proof.value != inbound_endpoints.VERIFIED):
+        if known.value is None and (verification is None or verification.value != inbound_endpoints.VERIFIED):
             for each in refusals:
                 each.check()
-        record = _looked_up(request, environment_id, token)
-    _prove(name)
-    begun.settle(record.plan, record.address_id)
-    again = restore_caller(record.runs_as_kind, record.runs_as_id, environment_id)
-    if again is None or not again[0].may("functions:invoke"):
+        record = _look_up(request, environment_id, token)
+    _mark_verified(name)
+    limit.settle(record.plan, record.address_id)
+    restored = restore_caller(record.runs_as_kind, record.runs_as_id, environment_id)
+    if restored is None or not restored[0].may("functions:invoke"):
         raise NoSuchEndpoint
-    caller, place = again
+    caller, place = restored
     place.require_active()
     return InboundRequest(record, caller, place)
 
@@ -82,22 +82,22 @@ def _counters(environment_id: str, token: str) -> Sequence[str]:
     unknown."""
     if inbound_tokens.is_valid(token):
         return (f"{_CREATED_HERE}\0{environment_id}",)
-    return environment_id, _OF_NO_ENVIRONMENT
+    return environment_id, _UNKNOWN_ENVIRONMENT
 
 
-def _looked_up(request: HttpRequest, environment_id: str, token: str) -> CachedEndpoint:
+def _look_up(request: HttpRequest, environment_id: str, token: str) -> CachedEndpoint:
     token_hash = inbound_tokens.digest(token)
     place = place_of(environment_id)
     record = None if place is None else inbound_endpoints.look_up(place, token_hash)
     if record is None:
-        _proven.pop(inbound_endpoints.cache_key(token_hash), None)
+        _verified.pop(inbound_endpoints.cache_key(token_hash), None)
         inbound_endpoints.cache_absence(token_hash)
         rate_limits.count_refused(request, _counters(environment_id, token)[-1 if place is None else 0])
         raise NoSuchEndpoint
     return record
 
 
-def _prove(name: str) -> None:
-    while len(_proven) >= _MOST_REMEMBERED:
-        _proven.pop(next(iter(_proven)), None)  # the oldest; another thread may have taken it
-    _proven[name] = None
+def _mark_verified(name: str) -> None:
+    while len(_verified) >= _MAX_VERIFIED:
+        _verified.pop(next(iter(_verified)), None)  # the oldest; another thread may have taken it
+    _verified[name] = None

@@ -31,14 +31,14 @@ _NO_TEXT: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 def input_of(meta: Mapping[str, Any], body: bytes, token: str, facts: Mapping[str, Any]) -> str:
     """The input as JSON. `meta` is `request.META`; `facts` are fields that do not come from the request."""
     query = meta.get("QUERY_STRING", "")
-    told: dict[str, Any] = {
+    message: dict[str, Any] = {
         "method": meta["REQUEST_METHOD"],
         "query": "" if _repeats(query, token) else _text(query),
         "headers": _headers(meta, token),
         **facts,
         **_body(body),
     }
-    return orjson.dumps(told).decode()
+    return orjson.dumps(message).decode()
 
 
 def _headers(meta: Mapping[str, Any], token: str) -> dict[str, str]:

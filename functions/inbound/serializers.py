@@ -45,14 +45,14 @@ class Queued(Serializer):
 
 
 def endpoint_detail(shown: EndpointWithToken) -> dict[str, Any]:
-    address = shown.address
+    endpoint = shown.endpoint
     return {
-        "id": address.pk,
-        "label": address.label,
-        "async": address.is_async,
-        "runs_as": address.runs_as_id,
+        "id": endpoint.pk,
+        "label": endpoint.label,
+        "async": endpoint.is_async,
+        "runs_as": endpoint.runs_as_id,
         "stopped": CALLER_DELETED if shown.is_stopped else None,
-        "uses": address.uses,
-        "last_used_at": timestamp(address.last_used_at) if address.last_used_at else None,
-        "created_at": timestamp(address.created_at),
+        "uses": endpoint.uses,
+        "last_used_at": timestamp(endpoint.last_used_at) if endpoint.last_used_at else None,
+        "created_at": timestamp(endpoint.created_at),
     }

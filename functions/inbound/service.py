@@ -28,7 +28,7 @@ MAX_ENDPOINTS: Final = 10
 class EndpointWithToken:
     """An endpoint as its owner sees it."""
 
-    address: InboundEndpoint
+    endpoint: InboundEndpoint
     is_stopped: bool
     """The run-as identity may no longer invoke the function, so the endpoint returns 404."""
 
@@ -48,7 +48,7 @@ def create(
             raise ForUsersOnly
         if InboundEndpoint.objects.using(place.cluster).filter(function=function).count() >= MAX_ENDPOINTS:
             raise EndpointsQuotaReached(MAX_ENDPOINTS)
-        address = InboundEndpoint.objects.using(place.cluster).create(
+        endpoint = InboundEndpoint.objects.using(place.cluster).create(
             function=function,
             token_hash=inbound_tokens.digest(token),
             label=values.get("label", ""),
@@ -56,10 +56,10 @@ def create(
             runs_as_kind=runs_as.kind,
             runs_as_id=runs_as.id,
         )
-        address.refresh_from_db(using=place.cluster)
-        _record("function.inbound_made", place, function, address, actor)
+        endpoint.refresh_from_db(using=place.cluster)
+        _record("function.inbound_made", place, function, endpoint, actor)
     inbound_endpoints.verify(inbound_tokens.digest(token))
-    return EndpointWithToken(address, is_stopped=False), f"{settings.BASE_URL}/v1/inbound/{token}"
+    return EndpointWithToken(endpoint, is_stopped=False), f"{settings.BASE_URL}/v1/inbound/{token}"
 
 
 def all_of(place: EnvironmentRef, function: Function) -> list[EndpointWithToken]:
@@ -75,12 +75,12 @@ def revoke(place: EnvironmentRef, name: str, address_id: str, *, actor: Caller |
     with transaction.atomic(using=using):
         function = function_of(place, name)
         known = InboundEndpoint.objects.using(using).filter(function=function, pk=address_id)
-        address = known.select_for_update().first() if ids.matches("inb", address_id) else None
-        if address is None:
+        endpoint = known.select_for_update().first() if ids.matches("inb", address_id) else None
+        if endpoint is None:
             raise NoSuchEndpoint("The function has no such inbound endpoint.")
-        revocation.revoke(inbound_endpoints.names_of(bytes(address.token_hash)), using=using)
+        revocation.revoke(inbound_endpoints.names_of(bytes(endpoint.token_hash)), using=using)
         known.delete()
-        _record("function.inbound_revoked", place, function, address, actor)
+        _record("function.inbound_revoked", place, function, endpoint, actor)
 
 
 def _may_invoke(kind: str, caller_id: str, place: EnvironmentRef) -> bool:
@@ -89,9 +89,9 @@ def _may_invoke(kind: str, caller_id: str, place: EnvironmentRef) -> bool:
 
 
 def _record(
-    action: str, place: EnvironmentRef, function: Function, address: InboundEndpoint, actor: Caller | Actor
+    action: str, place: EnvironmentRef, function: Function, endpoint: InboundEndpoint, actor: Caller | Actor
 ) -> None:
     audit_outbox.record(
-        place, action, actor=actor, target_id=function.pk, name=function.name, address=address.pk, label=address.label,
-        runs_as=address.runs_as_id,
+        place, action, actor=actor, target_id=function.pk, name=function.name, address=endpoint.pk,
+        label=endpoint.label, runs_as=endpoint.runs_as_id,
     )  # fmt: skip

@@ -30,7 +30,7 @@ from platform_site.identity import call_depth
 
 log = logging.getLogger("platform.functions")
 
-_OWN_WORDS = OpenApiResponse(
+_CUSTOM_RESPONSE = OpenApiResponse(
     str,
     description="What the function says itself by `$response`: any status but a redirect, with the status's own body in"
     " the place of an error's. Also of another text or JSON type.",
@@ -38,8 +38,8 @@ _OWN_WORDS = OpenApiResponse(
 _OUTPUTS = {
     (200, "application/json"): OpenApiTypes.ANY,
     (200, "text/plain"): str,
-    ("default", "text/plain"): _OWN_WORDS,
-    ("default", "text/xml"): _OWN_WORDS,
+    ("default", "text/plain"): _CUSTOM_RESPONSE,
+    ("default", "text/xml"): _CUSTOM_RESPONSE,
 }
 
 
@@ -54,7 +54,7 @@ class InboundEndpointViewSet(NamedViewSet):
     @extend_schema(operation_id="listInboundEndpoints", responses=serializers.EndpointList)
     def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """The function's inbound endpoints, oldest first, without their URLs."""
-        self._for_makers()
+        self._require_developer()
         found = inbound_service.all_of(self.place, directory.function_of(self.place, name))
         return respond({"data": [serializers.endpoint_detail(each) for each in found]})
 
@@ -65,7 +65,7 @@ class InboundEndpointViewSet(NamedViewSet):
         values = self.read(serializers.NewEndpoint)
         made, url = inbound_service.create(self.place, name, values, runs_as=self.caller, actor=self.caller)
         shown = serializers.endpoint_detail(made) | {"url": url}
-        return never_stored(created(f"/v1/functions/{name}/inbound/{made.address.pk}", shown))
+        return never_stored(created(f"/v1/functions/{name}/inbound/{made.endpoint.pk}", shown))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str, address_id: str) -> HttpResponseBase:

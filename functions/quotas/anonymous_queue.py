@@ -10,7 +10,7 @@ from functions.quotas.client_networks import AnonymousCall, has_share
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
 
-TURN: Final = timedelta(seconds=10)
+SPACING: Final = timedelta(seconds=10)
 """The spacing between queued runs of one network, about the duration of one at the longest timeout. So a new network
 waits behind one or two runs of each other network."""
 
@@ -44,7 +44,7 @@ def admit(place: EnvironmentRef, anonymous: AnonymousCall | None, input_size: in
     most = limits.visitor_queued_bytes
     if size + input_size > (most // 2 if own else most):
         raise TooManyAnonymousCalls(f"{most} bytes of input in queued runs", is_share=size + input_size <= most)
-    return own * TURN
+    return own * SPACING
 
 
 def _count(place: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:

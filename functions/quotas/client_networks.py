@@ -1,5 +1,5 @@
-"""Fair shares of slots, threads and queue places between the client networks of anonymous callers. A publishable key is
-public, so only the client network distinguishes its callers (`platform_site.http.client_ip. site_of`). Two rules, as in
+"""Fair shares of slots, threads and the queue between the client networks of anonymous callers. A publishable key is
+public, so only the client network distinguishes its callers (`platform_site.http.client_ip.site_of`). Two rules, as in
 `platform_site.concurrency.fair_semaphore`:
 
 1. **Shares.** A network that has a slot gets another one only while half of them are free. So one network has at most
@@ -23,10 +23,10 @@ from platform_site.security import keyring
 FREE_SECONDS: Final = 5.0
 """Seconds of recent usage up to which a network is not heavy."""
 _DECAY_PER_SECOND: Final = 1 / 60
-"""Usage that is forgotten per second."""
+"""Usage that expires per second."""
 _MAX_SECONDS: Final = 60.0
 """Maximum recorded usage, which decays within an hour."""
-_NETWORKS: Final = 20_000
+_MAX_NETWORKS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +52,31 @@ def slots_for_all_networks(most: int) -> int:
 
 
 def has_share(most: int, taken: int, own: int) -> bool:
-    """Whether a network with `own` of the `taken` among `most` places may have one more."""
+    """Whether a network with `own` of the `taken` among `most` slots may have one more."""
     return taken < most and (not own or 2 * taken < most)
 
 
 class RecentUsage:
-    """Recent seconds of execution time per network, for the last _NETWORKS networks. Thread-safe."""
+    """Recent seconds of execution time per network, for the last _MAX_NETWORKS networks. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._sat: LRUCache[int, tuple[float, float]] = LRUCache(_NETWORKS)
+        self._usage: LRUCache[int, tuple[float, float]] = LRUCache(_MAX_NETWORKS)
         """Seconds of usage, and the time of that value."""
 
     def is_heavy(self, network: int) -> bool:
         with self._lock:
-            return self._left(network) > FREE_SECONDS
+            return self._current(network) > FREE_SECONDS
 
     def record(self, network: int, seconds: float) -> None:
         """The network has held a slot for `seconds`, until now."""
         with self._lock:
-            self._sat[network] = min(_MAX_SECONDS, self._left(network) + seconds), self._clock()
+            self._usage[network] = min(_MAX_SECONDS, self._current(network) + seconds), self._clock()
 
-    def _left(self, network: int) -> float:
-        sat, at = self._sat.get(network, (0.0, 0.0))
-        return max(0.0, sat - (self._clock() - at) * _DECAY_PER_SECOND)
+    def _current(self, network: int) -> float:
+        seconds, at = self._usage.get(network, (0.0, 0.0))
+        return max(0.0, seconds - (self._clock() - at) * _DECAY_PER_SECOND)
 
 
 recent_usage: Final = RecentUsage()

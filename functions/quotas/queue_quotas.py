@@ -33,7 +33,7 @@ SHARE: Final = 8
 budget."""
 STEPS: Final = 16
 """A process counts again after it has admitted this part of a budget or share."""
-PAUSE: Final = 2.0
+CACHE_SECONDS: Final = 2.0
 """Seconds for which a count is cached to refuse others."""
 _MAX_ENTRIES: Final = 20_000
 
@@ -46,32 +46,32 @@ class Kind(StrEnum):
     USERS = "queued runs of app users"
 
 
-_IS_OF: Final = {
+_CONDITIONS: Final = {
     Kind.KEYS: "caller_kind IN ('key', 'account') AND trigger <> 'inbound'",
     Kind.INBOUND: "trigger = 'inbound'",
     Kind.USERS: "caller_kind = 'user'",
 }
-_OWNER: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
+_OWNER_COLUMNS: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
 """The owner of a share of the kind's budget. Keys and members have no shares."""
-_WHY: Final = {
+_SHARE_MESSAGES: Final = {
     Kind.INBOUND: "This endpoint has used an eighth of that, and gets more only while half of it is free.",
     Kind.USERS: "You have some waiting, and more only while half of that is free and less than an eighth is yours.",
 }
-"""The message for a caller that is refused to protect the shares of others."""
+"""The message for a caller that has used up its share."""
 # In the order of the index `run_turn_of_crowd`, so that runs of anonymous callers and events are not scanned. `IS
 # FALSE`, because Django would render NOT in a form that the index does not support. At most the budget is counted, and
 # no input is read for its size.
 _QUEUED: Final = {
     kind: f"""
-SELECT {_OWNER[kind]} AS whose, octet_length(input) AS size FROM platform.functions_run
+SELECT {_OWNER_COLUMNS[kind]} AS owner, octet_length(input) AS size FROM platform.functions_run
  WHERE phase = 'queued' AND environment_id = %(environment_id)s
-   AND (caller_kind = 'anonymous' OR trigger = 'event') IS FALSE AND {is_of}
+   AND (caller_kind = 'anonymous' OR trigger = 'event') IS FALSE AND {condition}
  ORDER BY coalesce(turn_at, created_at) LIMIT %(most)s
 """  # noqa: S608 - constants
-    for kind, is_of in _IS_OF.items()
+    for kind, condition in _CONDITIONS.items()
 }
 _QUEUE_STATS: Final = {
-    kind: f"SELECT whose, count(*), sum(size) FROM ({queued}) queued GROUP BY whose"  # noqa: S608 - constants
+    kind: f"SELECT owner, count(*), sum(size) FROM ({queued}) queued GROUP BY owner"  # noqa: S608 - constants
     for kind, queued in _QUEUED.items()
 }
 
@@ -92,10 +92,10 @@ class Amount:
     def covers(self, other: "Amount") -> bool:
         return other.runs <= self.runs and other.size <= self.size
 
-    def least(self, other: "Amount") -> "Amount":
+    def minimum(self, other: "Amount") -> "Amount":
         return Amount(min(self.runs, other.runs), min(self.size, other.size))
 
-    def most(self, other: "Amount") -> "Amount":
+    def maximum(self, other: "Amount") -> "Amount":
         return Amount(max(self.runs, other.runs), max(self.size, other.size))
 
 
@@ -110,30 +110,30 @@ class QueueStats:
     of: Mapping[str, Amount]
     """The part of each owner."""
 
-    def room(self, kind: Kind, budget: Amount, whose: str) -> Amount:
+    def available(self, kind: Kind, budget: Amount, owner: str) -> Amount:
         """How much more this owner may queue."""
-        free, own, half = budget.without(self.taken), self.of.get(whose, NOTHING), budget.part(2).without(self.taken)
+        free, own, half = budget.without(self.taken), self.of.get(owner, NOTHING), budget.part(2).without(self.taken)
         left_of_share = budget.part(SHARE).without(own)
         if kind == Kind.USERS and own.runs:
-            return half.least(left_of_share)
+            return half.minimum(left_of_share)
         if kind == Kind.INBOUND:
-            return half.most(left_of_share.least(free))
+            return half.maximum(left_of_share.minimum(free))
         return free
 
-    def refusal(self, kind: Kind, budget: Amount, whose: str, wanted: Amount) -> TooManyQueued | None:
+    def refusal(self, kind: Kind, budget: Amount, owner: str, wanted: Amount) -> TooManyQueued | None:
         """The error if `wanted` exceeds the quota, else None."""
         free = budget.without(self.taken)
         is_full = not free.covers(wanted)
-        room = free if is_full else self.room(kind, budget, whose)
-        if room.covers(wanted):
+        available = free if is_full else self.available(kind, budget, owner)
+        if available.covers(wanted):
             return None
-        limit = f"{budget.runs:,}" if room.runs < wanted.runs else f"{budget.size:,} bytes of input in"
-        return TooManyQueued(limit, kind, "So many wait." if is_full else _WHY[kind])
+        limit = f"{budget.runs:,}" if available.runs < wanted.runs else f"{budget.size:,} bytes of input in"
+        return TooManyQueued(limit, kind, "So many wait." if is_full else _SHARE_MESSAGES[kind])
 
-    def of_the_refused(self, kind: Kind, budget: Amount) -> "QueueStats":
+    def only_refusable(self, kind: Kind, budget: Amount) -> "QueueStats":
         """The same, only with the owners that could be refused. That leaves out most of them."""
         most = Amount(1, budget.part(STEPS).size)
-        scarce = {whose: own for whose, own in self.of.items() if not self.room(kind, budget, whose).covers(most)}
+        scarce = {owner: own for owner, own in self.of.items() if not self.available(kind, budget, owner).covers(most)}
         return QueueStats(self.taken, scarce)
 
 
@@ -144,10 +144,10 @@ class SpareQuota:
         self._lock = threading.Lock()
         self._left: LRUCache[str, Amount] = LRUCache(_MAX_ENTRIES)
 
-    def take(self, name: str, wanted: Amount, *, at_first: Amount) -> bool:
-        """Take `wanted` if it is available. `at_first` is available for an unknown name."""
+    def take(self, name: str, wanted: Amount, *, default: Amount) -> bool:
+        """Take `wanted` if it is available. `default` is available for an unknown name."""
         with self._lock:
-            left = self._left.get(name, at_first)
+            left = self._left.get(name, default)
             if not left.covers(wanted):
                 return False
             self._left[name] = left.without(wanted)
@@ -156,23 +156,23 @@ class SpareQuota:
     def renew(self, name: str, most: Amount, free: Amount) -> None:
         """The count found `free` of the `most` of this name."""
         with self._lock:
-            self._left[name] = most.part(STEPS).least(free.part(2))
+            self._left[name] = most.part(STEPS).minimum(free.part(2))
 
 
 class QueueStatsCache:
-    """The last count of each budget, for PAUSE seconds. Thread-safe."""
+    """The last count of each budget, for CACHE_SECONDS seconds. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: TTLCache[str, QueueStats] = TTLCache(math.inf, PAUSE)
+        self._known: TTLCache[str, QueueStats] = TTLCache(math.inf, CACHE_SECONDS)
 
     def recent(self, name: str) -> QueueStats | None:
         with self._lock:
             return self._known.get(name)
 
-    def remember(self, name: str, look: QueueStats) -> None:
+    def store(self, name: str, stats: QueueStats) -> None:
         with self._lock:
-            self._known[name] = look
+            self._known[name] = stats
 
 
 _budgets: Final = SpareQuota()
@@ -185,26 +185,26 @@ def admit(place: EnvironmentRef, caller: Caller, size: int, *, address_id: str |
     """Check the quota for one more queued run of the caller, with an input of `size` bytes. Raises TooManyQueued.
     `address_id`: the inbound endpoint of the call. Usually without a statement. Not under a lock: concurrent calls may
     exceed a budget together."""
-    kind, whose = _owner_of(caller, address_id)
+    kind, owner = _owner_of(caller, address_id)
     limits = plan_limits(place.plan)
     budget, wanted = Amount(limits.queued_runs, limits.queued_bytes), Amount(1, size)
     share = budget.part(SHARE)
     whole = f"{place.environment_id} {kind}"
-    own = f"{whole} {whose}"
+    own = f"{whole} {owner}"
     recent = _stats_cache.recent(whole)
-    if recent is not None and (refusal := recent.refusal(kind, budget, whose, wanted)):
+    if recent is not None and (refusal := recent.refusal(kind, budget, owner, wanted)):
         raise refusal
     # The own share first: a caller that has used up its share takes nothing of the common budget.
-    has_share = not whose or _shares.take(own, wanted, at_first=share.part(STEPS))
-    if has_share and _budgets.take(whole, wanted, at_first=NOTHING):
+    has_share = not owner or _shares.take(own, wanted, default=share.part(STEPS))
+    if has_share and _budgets.take(whole, wanted, default=NOTHING):
         return
-    look = _queue_stats(place, kind, budget.runs)
-    _stats_cache.remember(whole, look.of_the_refused(kind, budget))
-    if refusal := look.refusal(kind, budget, whose, wanted):
+    stats = _queue_stats(place, kind, budget.runs)
+    _stats_cache.store(whole, stats.only_refusable(kind, budget))
+    if refusal := stats.refusal(kind, budget, owner, wanted):
         raise refusal
-    if whose:
-        _shares.renew(own, share, look.room(kind, budget, whose).without(wanted))
-    _budgets.renew(whole, budget, budget.without(look.taken).without(wanted))
+    if owner:
+        _shares.renew(own, share, stats.available(kind, budget, owner).without(wanted))
+    _budgets.renew(whole, budget, budget.without(stats.taken).without(wanted))
 
 
 def _owner_of(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
@@ -217,7 +217,7 @@ def _queue_stats(place: EnvironmentRef, kind: Kind, most: int) -> QueueStats:
     """The queued runs of the kind. Counts at most `most`."""
     with by_index(place.cluster) as cursor:
         cursor.execute(_QUEUE_STATS[kind], {"environment_id": place.environment_id, "most": most})
-        of = {whose: Amount(int(runs), int(size)) for whose, runs, size in cursor.fetchall()}
+        of = {owner: Amount(int(runs), int(size)) for owner, runs, size in cursor.fetchall()}
     return QueueStats(Amount(sum(each.runs for each in of.values()), sum(each.size for each in of.values())), of)
 
 
@@ -228,8 +228,7 @@ SELECT max(runs), max(size) FROM ({" UNION ALL ".join(_SUM.format(queued=each) f
 
 
 def used(place: EnvironmentRef) -> tuple[int, int]:
-    """How many queued runs wait of the kind of which most do, and how many bytes the inputs have of the kind of which
-    most wait. No more runs than the plan's limit are counted."""
+    """The most queued runs of any kind, and the most bytes of their inputs. Counts at most the plan's limit."""
     parameters: dict[str, Any] = {
         "environment_id": place.environment_id,
         "most": plan_limits(place.plan).queued_runs,

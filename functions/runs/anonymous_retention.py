@@ -33,10 +33,10 @@ def stores_input(caller_kind: str, trigger: str, input_text: bytes) -> bool:
 
 
 def end_without_outcome(when: str = "true") -> str:
-    """Three assignments of an UPDATE that ends runs `r`: what becomes of the input, and what is left is weighed. `when`
-    is SQL."""
-    is_strangers = f"(r.caller_kind = '{KIND}' OR r.trigger = '{_ON_EVENTS}')"
-    is_too_large = f"{when} AND {is_strangers} AND octet_length(r.input) > {MAX_STORED_BYTES}"
+    """Three assignments of an UPDATE that ends runs `r`: a large input is removed, and the rest is sampled. `when` is
+    SQL."""
+    is_anonymous_input = f"(r.caller_kind = '{KIND}' OR r.trigger = '{_ON_EVENTS}')"
+    is_too_large = f"{when} AND {is_anonymous_input} AND octet_length(r.input) > {MAX_STORED_BYTES}"
     weight = sampled_size(f"CASE WHEN {is_too_large} THEN 0 ELSE octet_length(r.input) END", "r.caller_kind")
     return f"""input = CASE WHEN {is_too_large} THEN '' ELSE r.input END,
            not_stored = CASE WHEN {is_too_large} THEN '{{input}}' ELSE r.not_stored END,

@@ -46,8 +46,8 @@ WITH ended AS (
            weight = %b
      WHERE id = $1::text AND attempts = $2::int AND phase || '' = 'executing'
  RETURNING id, environment_id, version, request_id, depth
-), told AS (%b)
-SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told),
+), outbox_event AS (%b)
+SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM outbox_event),
        CASE WHEN $12::boolean THEN set_config('synchronous_commit', 'off', true) END, $13::text
 """ % (
     sampled_size(
@@ -70,8 +70,8 @@ WITH ended AS (
       FROM platform.functions_function f WHERE f.id = $12::text AND f.environment_id IS NOT NULL
     ON CONFLICT (id) DO NOTHING
  RETURNING id, environment_id, version, request_id, depth
-), told AS (%b)
-SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told)
+), outbox_event AS (%b)
+SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM outbox_event)
 """ % (sampled_size(f"octet_length($14::text) + {_SIZE_OF_OUTCOME}", "$15::text").encode(), _EVENT_OF_END)
 
 
@@ -106,10 +106,10 @@ def end(started: Started, ending: RunResult) -> tuple[bool, bool]:
     ]
     for pause in (0.1, 0.5, 2.0, None):
         try:
-            [(counted, told, _)] = _end_batcher.run(started.cluster, values)
+            [(counted, has_event, _)] = _end_batcher.run(started.cluster, values)
             if counted != b"t" and not started.is_async:
-                [(counted, told)] = prepared.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started, what)])
-            return counted == b"t", told == b"t"
+                [(counted, has_event)] = prepared.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started, what)])
+            return counted == b"t", has_event == b"t"
         except (OperationalError, InterfaceError):
             # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
             if pause is None or connections[started.cluster].in_atomic_block:
@@ -145,5 +145,5 @@ def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:
     new (the run had not ended and was not cancelled before), and whether its end has subscribers."""
     with connections[using].cursor() as cursor:
         cursor.execute(_CANCEL, {"run_id": run_id})
-        is_new, told = cursor.fetchone()
-    return bool(is_new), bool(told)
+        is_new, has_event = cursor.fetchone()
+    return bool(is_new), bool(has_event)

@@ -25,5 +25,5 @@ WITH asked AS (
  RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
 ), failed AS (
     SELECT * FROM asked WHERE phase = 'ended'
-), told AS ({event_of_run})
-SELECT EXISTS (SELECT 1 FROM asked), EXISTS (SELECT 1 FROM told)
+), outbox_event AS ({event_of_run})
+SELECT EXISTS (SELECT 1 FROM asked), EXISTS (SELECT 1 FROM outbox_event)

@@ -57,22 +57,22 @@ class LeaseRenewer:
 
     def _watch(self, using: str) -> None:
         """Ends itself after a while without work."""
-        renewed_at, idle_looks = time.monotonic(), 0
+        renewed_at, idle_checks = time.monotonic(), 0
         while True:
             time.sleep(RENEW_SECONDS)
             with self._lock:
                 executing = dict(self._executing[using])
-                idle_looks = 0 if executing else idle_looks + 1
-                if idle_looks > 20:
+                idle_checks = 0 if executing else idle_checks + 1
+                if idle_checks > 20:
                     self._threads.pop(using, None)
                     return
             began = time.monotonic()
             is_due = began - renewed_at >= settings.FUNCTION_LEASE.total_seconds() / 4
             try:
-                if idle_looks == 1:
+                if idle_checks == 1:
                     connections.close_all()
                 if executing:
-                    self._look(using, executing, renew=is_due)
+                    self._check(using, executing, renew=is_due)
             except Exception as error:  # the next check is still due
                 # After an outage longer than a lease others may execute our runs again; only one outcome counts.
                 trace = None if isinstance(error, Error) else error
@@ -85,7 +85,7 @@ class LeaseRenewer:
                 if is_due:
                     renewed_at = began
 
-    def _look(self, using: str, executing: dict[str, Started], *, renew: bool) -> None:
+    def _check(self, using: str, executing: dict[str, Started], *, renew: bool) -> None:
         gone = set(leases.cancelled_among(using, list(executing)))
         if renew:
             gone |= set(executing) - leases.renew(using, executing.values())

@@ -50,8 +50,8 @@ def settle_lost(using: str) -> tuple[int, int, int]:
     queued again, how many failed, and how many of those have subscribers."""
     with connections[using].cursor() as cursor:
         cursor.execute(_LOST, {"most": LOST_ATTEMPTS})
-        again, failed, told = cursor.fetchone()
-    return int(again), int(failed), int(told)
+        again, failed, events = cursor.fetchone()
+    return int(again), int(failed), int(events)
 
 
 _REPAIR_FUTURE_TIMES: Final = _SQL["repair_future_times"]

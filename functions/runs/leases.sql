@@ -38,8 +38,8 @@ WITH lost AS (
                                "message": "the process that executed the run died"}' END::jsonb
       FROM lost WHERE r.id = lost.id AND NOT lost.is_retried
     RETURNING r.id, r.environment_id, r.function_id, r.version, r.request_id, r.depth, r.duration_ms, r.error
-), told AS ({event_of_run})
-SELECT (SELECT count(*) FROM again), (SELECT count(*) FROM failed), (SELECT count(*) FROM told)
+), outbox_events AS ({event_of_run})
+SELECT (SELECT count(*) FROM again), (SELECT count(*) FROM failed), (SELECT count(*) FROM outbox_events)
 
 -- name: repair_future_times
 UPDATE platform.functions_run

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 from django.db import IntegrityError, connections
 
-from functions.runs.start import REACHES, Started, lease_values, number_of, secrets_of, text_of
+from functions.runs.start import SLOT_ATTEMPTS, Started, lease_values, number_of, secrets_of, text_of
 from platform_site.postgres import prepared, sql_files
 from projects.provisioning.suspension import suspended_in
 
@@ -42,7 +42,7 @@ def claim(using: str) -> tuple[Started, bool] | None:
     (`functions.runs.start`). Suspended environments are skipped. The claim is on disk when this returns: after a crash
     of PostgreSQL the run would otherwise be claimed again with the same attempt number."""
     suspended = b"{%b}" % ",".join(suspended_in(using)).encode()
-    for _ in range(REACHES):
+    for _ in range(SLOT_ATTEMPTS):
         try:
             with _claiming.setdefault(using, threading.Lock()):
                 found = prepared.run(using, _CLAIM, [*lease_values(), suspended])

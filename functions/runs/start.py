@@ -84,7 +84,7 @@ IS_INVOCABLE: Final = b"(f.invoke IN ('public', $3::text) OR (f.invoke IS NULL A
 # $1 environment, $2 function, $3 kind of caller that must be allowed, $4 slots that it may take, $5 initial phase, $6
 # run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`), $14
 # the slots in the order in which to try them (`_slots`), $15 the fields that are not stored; for an anonymous caller
-# $16 its network, $17 the delay of its turn; $18 trigger, $19 inbound endpoint; the last two are those of
+# $16 its network, $17 its delay in the queue; $18 trigger, $19 inbound endpoint; the last two are those of
 # `StatementBatcher`. OFFSET 0 keeps the order of the slots, which a join would not.
 #
 # PostgreSQL plans a statement at every call while plans for given values seem cheaper than one for all. So there are
@@ -154,7 +154,7 @@ SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_
 # A unique index on the slot enforces the limit under concurrency. If two calls try the same slot, the second waits for
 # the first's commit and tries again. Each call starts its search at a random slot, so that this is rare and the first
 # slot examined is usually free: sorting all 64 slots would cost more than the insert.
-REACHES: Final = 50
+SLOT_ATTEMPTS: Final = 50
 _SLOTS: Final = 13
 """The index of the slots among the values of `_START_RUN`."""
 
@@ -169,8 +169,8 @@ def slots_for(place: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | 
     limit = plan_limits(place.plan).function_concurrency
     if caller.kind != "anonymous":
         return limit
-    theirs = anonymous_slots(limit)
-    return slots_for_all_networks(theirs) if anonymous is not None and anonymous.is_heavy else theirs
+    kind_limit = anonymous_slots(limit)
+    return slots_for_all_networks(kind_limit) if anonymous is not None and anonymous.is_heavy else kind_limit
 
 
 @cache
@@ -216,13 +216,13 @@ def start_run(
     call. Raises NoSuchFunction (also if this kind of caller may not invoke it), TooManyRuns, TooManyAnonymousCalls,
     TooManyQueued."""
     limit = plan_limits(place.plan).function_concurrency
-    theirs = anonymous_slots(limit) if caller.kind == "anonymous" else limit
-    may_take = theirs if is_async else slots_for(place, caller, anonymous)
+    kind_limit = anonymous_slots(limit) if caller.kind == "anonymous" else limit
+    may_take = kind_limit if is_async else slots_for(place, caller, anonymous)
     new = _NewRun(ids.new("run"), place, caller, input_text, depth, is_async, anonymous, address_id)
     delay = _admit_to_queue(new) if is_async else None
-    row = _insert(new, _values(new, name, may_take, delay, theirs), limit, may_take)
+    row = _insert(new, _values(new, name, may_take, delay, kind_limit), limit, may_take)
     if row is None:
-        raise TooManyRuns(theirs, of_anonymous=caller.kind == "anonymous")
+        raise TooManyRuns(kind_limit, of_anonymous=caller.kind == "anonymous")
     return _started(row, new)
 
 
@@ -255,7 +255,7 @@ def invoker(caller: Caller) -> bytes:
     return caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key"
 
 
-def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, theirs: int) -> list[bytes | None]:
+def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, kind_limit: int) -> list[bytes | None]:
     """The values of `_START_RUN`, without the slots."""
     caller, trigger, input_bytes, request_id = new.caller, new.trigger, new.input_text.encode(), current_request_id()
     # A queued run needs its input until it ends.
@@ -281,19 +281,19 @@ def _values(new: _NewRun, name: str, may_take: int, delay: bytes | None, theirs:
         None if new.address_id is None else new.address_id.encode(),
     ]
     if new.batcher is _start_anonymous_batcher:
-        values.append(b"%d" % theirs)
+        values.append(b"%d" % kind_limit)
     return values
 
 
 def _insert(new: _NewRun, values: list[bytes | None], limit: int, may_take: int) -> Row | None:
     """The row of `_START_RUN` once the run exists; None if all of its slots are taken. Raises NoSuchFunction."""
     using, batcher, was_lost = new.place.cluster, new.batcher, False
-    for _ in range(REACHES):
+    for _ in range(SLOT_ATTEMPTS):
         values[_SLOTS] = _slots(limit, may_take, int(random.random() * limit))  # noqa: S311 - not a secret
         try:
             found = prepared.run(using, _FIND_RUN, [new.id.encode()]) if was_lost else []
             found = found or batcher.run(using, values)
-        except IntegrityError:  # the function was deleted before we could commit, or it is there by now: look again
+        except IntegrityError:  # the slot was taken or the function deleted by a concurrent commit: try again
             if connections[using].in_atomic_block:
                 raise
             continue

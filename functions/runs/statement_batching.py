@@ -20,10 +20,10 @@ from platform_site.postgres.libpq import Row
 
 Values = Sequence[bytes | None]
 
-MOST: Final = 16
+MAX_BATCH: Final = 16
 """Per round trip. All results are held in memory until the last one arrives."""
 _DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
-# Any record will do: a commit that waits for the disk also waits for all earlier records of the log.
+# A commit that waits for the disk also waits for all earlier records of the log.
 
 
 def make_durable(using: str) -> None:
@@ -39,12 +39,12 @@ class StatementBatcher:
     def __init__(self, sql: bytes, *, is_durable: bool) -> None:
         """`is_durable`: `run` returns when the commit is on disk; otherwise as soon as others can see it."""
         self.sql, self.is_durable = sql, is_durable
-        self._forget()
+        self._reset()
         _all.add(self)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._lines: defaultdict[str, _Queue] = defaultdict(_Queue)
+        self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
 
     def run(self, using: str, values: Values) -> list[Row]:
         """As `platform_site.postgres.prepared.run`, without the last two values and the last column. In a transaction
@@ -52,32 +52,32 @@ class StatementBatcher:
         # A request on the loop is in no transaction, and borrows a connection only to lead.
         if loop_requests.current() is None and connections[using].in_atomic_block:
             return _rows_of(b"", prepared.run(using, self.sql, [*values, b"f", b""]))
-        mine = _Ticket(values)
-        line = self._lines[using]
+        ticket = _Ticket(values)
+        queue = self._queues[using]
         with self._lock:
-            if line.is_under_way:
-                line.waiting.append(mine)
+            if queue.is_running:
+                queue.waiting.append(ticket)
             else:
-                line.is_under_way, mine.batch = True, [mine]
-        if mine.batch is None:
-            mine.gate.wait()
-        if mine.batch is not None:
-            self._lead(using, line, mine.batch)
-        if isinstance(mine.outcome, BaseException):
-            raise mine.outcome
-        return mine.outcome
+                queue.is_running, ticket.batch = True, [ticket]
+        if ticket.batch is None:
+            ticket.gate.wait()
+        if ticket.batch is not None:
+            self._lead(using, queue, ticket.batch)
+        if isinstance(ticket.outcome, BaseException):
+            raise ticket.outcome
+        return ticket.outcome
 
-    def _lead(self, using: str, line: "_Queue", batch: list["_Ticket"]) -> None:
+    def _lead(self, using: str, queue: "_Queue", batch: list["_Ticket"]) -> None:
         """Send the whole batch over the leader's connection, and make the first call that arrived meanwhile the next
         leader."""
         try:
             outcomes = self._outcomes(connections[using], batch)
         except BaseException as error:  # of the connection, or a bug: no thread may wait for ever
-            outcomes = [error, *(_everybodys(error) for _ in batch[1:])]
+            outcomes = [error, *(_error_for_others(error) for _ in batch[1:])]
         finally:
             with self._lock:
-                following = [line.waiting.popleft() for _ in range(min(MOST, len(line.waiting)))]
-                line.is_under_way = bool(following)
+                following = [queue.waiting.popleft() for _ in range(min(MAX_BATCH, len(queue.waiting)))]
+                queue.is_running = bool(following)
             if following:
                 following[0].batch = following
                 following[0].gate.open()
@@ -87,7 +87,7 @@ class StatementBatcher:
                 ticket.gate.open()
 
     def _outcomes(self, connection: BaseDatabaseWrapper, batch: list["_Ticket"]) -> "list[_Outcome]":
-        if len(batch) == 1:  # mostly, and all below would come to the same
+        if len(batch) == 1:  # the usual case, and cheaper than the general one
             mark = b"%d" % next(_marks)
             values = [*batch[0].values, b"f" if self.is_durable else b"t", mark]
             return [_rows_of(mark, prepared.run_on(connection, self.sql, values))]
@@ -122,16 +122,16 @@ def _rows_of(mark: bytes, rows: list[Row]) -> list[Row]:
 _Outcome = list[Row] | BaseException
 
 
-def _everybodys(error: BaseException) -> DatabaseError:
+def _error_for_others(error: BaseException) -> DatabaseError:
     """The leader's error for another call of the batch: each thread raises its own, with PostgreSQL's as the cause."""
-    made = OperationalError(*error.args)
-    made.__cause__ = error.__cause__ if isinstance(error, DatabaseError) else error
-    return made
+    copy = OperationalError(*error.args)
+    copy.__cause__ = error.__cause__ if isinstance(error, DatabaseError) else error
+    return copy
 
 
 class _Queue:
     def __init__(self) -> None:
-        self.is_under_way = False
+        self.is_running = False
         self.waiting: deque[_Ticket] = deque()
 
 
@@ -154,7 +154,7 @@ _all: Final[weakref.WeakSet[StatementBatcher]] = weakref.WeakSet()
 def _after_fork() -> None:
     """After a fork: the child has none of the parent's threads, so it must not wait for them."""
     for each in _all:
-        each._forget()
+        each._reset()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-MOST_AT_ONCE: Final = 6
+MAX_AT_ONCE: Final = 6
 """Per call, as many as browsers have connections to a host. Each holds a request and a reply in memory, so further
 requests of the code wait."""
 
@@ -22,14 +22,14 @@ class AsyncReplies:
         self._wake = wake
         self._changed = threading.Condition()
         self._working = 0
-        self._made: list[bytes] = []
+        self._replies: list[bytes] = []
         self._is_closed = False
 
     @property
     def is_full(self) -> bool:
         """Whether a further request has to wait until a reply is taken."""
         with self._changed:
-            return self._working + len(self._made) >= MOST_AT_ONCE
+            return self._working + len(self._replies) >= MAX_AT_ONCE
 
     @property
     def is_busy(self) -> bool:
@@ -42,13 +42,13 @@ class AsyncReplies:
         with self._changed:
             self._working += 1
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=[self._make, answer], name="function-reply", daemon=True).start()
+        threading.Thread(target=context.run, args=[self._run, answer], name="function-reply", daemon=True).start()
 
     def take(self) -> list[bytes]:
         """The replies since the last call."""
         with self._changed:
-            made, self._made = self._made, []
-            return made
+            replies, self._replies = self._replies, []
+            return replies
 
     def wait(self, deadline: float) -> None:
         """Wait until no request is in progress, or until the deadline (of `time.monotonic`)."""
@@ -60,12 +60,12 @@ class AsyncReplies:
         with self._changed:
             self._is_closed = True
 
-    def _make(self, answer: Callable[[], bytes]) -> None:
-        made = answer()
+    def _run(self, answer: Callable[[], bytes]) -> None:
+        reply = answer()
         with self._changed:
             self._working -= 1
             self._changed.notify_all()
             if not self._is_closed:
-                self._made.append(made)
+                self._replies.append(reply)
                 with contextlib.suppress(BlockingIOError):  # full of notifications already
                     os.write(self._wake, b".")

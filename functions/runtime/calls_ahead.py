@@ -12,7 +12,7 @@ import orjson
 from functions.runtime.calls import Call
 from platform_site.concurrency.loop_requests import Gate
 
-MOST: Final = 8
+MAX_QUEUED: Final = 8
 
 
 class Sent:
@@ -54,7 +54,7 @@ class CallsAhead:
 
     def send(self, call: Call) -> QueuedCall | None:
         """None if it cannot be sent now."""
-        if self.has_abandoned_call or len(self._queue) >= MOST:
+        if self.has_abandoned_call or len(self._queue) >= MAX_QUEUED:
             return None
         queued = QueuedCall(Sent(call))
         if not self._write(queued.sent.frame):

@@ -86,8 +86,8 @@ class Channel:
     def _wait_until_writable(self, deadline: float) -> None:
         """Wait until the process reads. It may itself be blocked on its output, by a burst of requests or log lines: so
         its output is read meanwhile, up to the size of one frame."""
-        listens = len(self._buffer) <= MAX_FRAME_BYTES
-        self._poll.modify(self._out, select.EPOLLIN if listens else 0)
+        reads_output = len(self._buffer) <= MAX_FRAME_BYTES
+        self._poll.modify(self._out, select.EPOLLIN if reads_output else 0)
         self._poll.modify(self._wake_reader, 0)
         self._poll.register(self._in, select.EPOLLOUT)
         try:

@@ -15,7 +15,7 @@ _IMPORTS_REFUSED: Final = re.compile(
 """Deno's messages about an import of a module that is not available."""
 _BLOCKED: Final = re.compile('Blocked by null entry for ""([^"]{1,100})""')
 """Its message if the import map refuses a Node module."""
-_HABITS: Final = (
+_COMMON_MISTAKES: Final = (
     (
         re.compile(r"\b(require|module|exports|__dirname|__filename) is not defined"),
         "This is CommonJS, a function is an ES module: import for require, export default (input, ctx) => output.",
@@ -26,20 +26,20 @@ _HABITS: Final = (
     ),
 )
 """Code written for other platforms: how it fails here, and the advice."""
-_PLACE: Final = re.compile(r"\n +at [^\n]*function\.ts:\d+:\d+\)?")
+_LOCATION: Final = re.compile(r"\n +at [^\n]*function\.ts:\d+:\d+\)?")
 
 
-def placed(error: Mapping[str, Any]) -> str:
+def with_location(error: Mapping[str, Any]) -> str:
     """The message of an error, with its name and its line where the message does not have them."""
     message: str = error["message"]
     if "function.ts:" in message:
         return message
     name = "" if error["name"] == "Error" else f"{error['name']}: "
-    place = _PLACE.search(error["stack"] or "")
-    return name + message + (place[0] if place else "")
+    location = _LOCATION.search(error["stack"] or "")
+    return name + message + (location[0] if location else "")
 
 
-def advised(message: str) -> str:
+def with_advice(message: str) -> str:
     """Deno's message about a module that does not load, with advice first where needed."""
     if blocked := _BLOCKED.search(message):
         instead = imports.instead_of(blocked[1])
@@ -47,8 +47,8 @@ def advised(message: str) -> str:
         return message.replace(blocked[0], f'"{blocked[1]}" is not one of the supported Node modules{advice}', 1)
     if _IMPORTS_REFUSED.search(message):
         return f"A function is one module. Bundle what it imports (esbuild --bundle --format=esm). {message}"
-    for habit, advice in _HABITS:
-        if habit.search(message):
+    for mistake, advice in _COMMON_MISTAKES:
+        if mistake.search(message):
             return f"{advice} {message}"
     return message
 
@@ -56,23 +56,23 @@ def advised(message: str) -> str:
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
-def clean(value: object, longest: int) -> str:
+def clean(value: object, max_length: int) -> str:
     """Text from the code, without NUL characters and lone surrogates."""
-    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value if isinstance(value, str) else str(value))[:longest]
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value if isinstance(value, str) else str(value))[:max_length]
 
 
 def error_of(value: object) -> dict[str, Any]:
     """The error that the code reported. Its fields are untrusted."""
-    said = value if isinstance(value, dict) else {}
-    stack = said.get("stack")
+    fields = value if isinstance(value, dict) else {}
+    stack = fields.get("stack")
     return {
-        "name": clean(said.get("name", "Error"), 200),
-        "message": clean(said.get("message", ""), 2000),
+        "name": clean(fields.get("name", "Error"), 200),
+        "message": clean(fields.get("message", ""), 2000),
         "stack": clean(stack, 4000) if isinstance(stack, str) else None,
     }
 
 
-_ENDINGS: Final[dict[Reason, tuple[str, str]]] = {
+_ERRORS_BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
     "timeout": ("FunctionTimeout", "the function ran longer than its timeout"),
     "memory": ("OutOfMemory", "the function used more memory than its limit"),
     "crashed": ("ProcessCrashed", "the process of the function ended before the function did"),
@@ -83,5 +83,5 @@ _ENDINGS: Final[dict[Reason, tuple[str, str]]] = {
 
 def error_of_reason(reason: Reason, otherwise: str) -> dict[str, Any]:
     """The error of a call whose process ended; `otherwise` is the message if the reason has none."""
-    name, message = _ENDINGS.get(reason, ("Error", otherwise))
+    name, message = _ERRORS_BY_REASON.get(reason, ("Error", otherwise))
     return {"name": name, "message": message, "stack": None}

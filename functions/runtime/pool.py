@@ -65,7 +65,7 @@ class Pool:
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first
         self._running: dict[str, Running] = {}
         self._by_program: dict[str, ProgramProcesses] = {}
-        self._places = 0
+        self._process_count = 0
         self._watcher: threading.Thread | None = None
         self._waits_long = False
         self._wake_up = threading.Event()
@@ -80,10 +80,10 @@ class Pool:
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def call(self, program: Program, call: Call, host: Host) -> Outcome:
-        """Run `call` in a warm process of `program`, or in a new one. Raises Busy if no place became free within
+        """Run `call` in a warm process of `program`, or in a new one. Raises Busy if no process became free within
         `wait_seconds`, LoadFailed for a module that does not load, StartFailed where Deno does not start."""
         for _ in range(3):
-            taken = self._take(program, call)
+            taken = self._acquire(program, call)
             if taken is None or (taken[2] is not None and not taken[0].ahead.wait(taken[2], self.QUEUE_SECONDS)):
                 return loop_requests.in_thread(partial(self.call, program, call, host))
             process, is_warm, queued = taken
@@ -106,7 +106,7 @@ class Pool:
                 self._discard(process, program.key, was_busy=True)
                 raise
             outcome.sandbox_layers = tuple(process.sandbox_layers)
-            self._give_back(process, program, outcome)
+            self._finish_call(process, program, outcome)
             return outcome
         raise Busy("no process took the call")
 
@@ -119,21 +119,25 @@ class Pool:
         return running is not None
 
     def warm(self, program: Program) -> None:
-        """Start and load a process before its first call, if a place is free. Raises LoadFailed."""
+        """Start and load a process before its first call, if the pool is not full. Raises LoadFailed."""
         with self._lock:
-            if self._closed or self._places >= self.size or any(key == program.key for key, _ in self._idle.values()):
+            if (
+                self._closed
+                or self._process_count >= self.size
+                or any(key == program.key for key, _ in self._idle.values())
+            ):
                 return
-            self._places += 1
+            self._process_count += 1
             group = self._processes_of(program.key)
             group.alive += 1
             group.starting += 1
-        process = self._made(program, was_busy=False)
+        process = self._start_counted(program, was_busy=False)
         try:
             self._load(process, program)
         except BaseException:
             self._discard(process, program.key, was_busy=False)
             raise
-        self._put_back(process, program.key, was_busy=False)
+        self._add_idle(process, program.key, was_busy=False)
 
     def check(self, program: Program) -> None:
         """Load a program in its own process, which does not count towards `size`, and end it. Raises LoadFailed,
@@ -144,7 +148,7 @@ class Pool:
             with self._checks.slot(
                 program.owner, wait=self.SLOW_CHECK + self.wait_seconds, on_reclaim=ending.end
             ) as slot:
-                process = self._started(program)
+                process = self._start_process(program)
                 try:
                     ending.set_process(process)
                     process.wait_until_ready()
@@ -178,8 +182,8 @@ class Pool:
             process.close()
         self._starter.shutdown(wait=False)
 
-    # ── places ──────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _take(self, program: Program, call: Call) -> tuple[Process, bool, QueuedCall | None] | None:
+    # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _acquire(self, program: Program, call: Call) -> tuple[Process, bool, QueuedCall | None] | None:
         """A process of the program, whether it is warm, and the queued call if it was sent ahead. On the event loop
         None if no process is available: nothing may be started there."""
         on_loop = loop_requests.current() is not None
@@ -200,7 +204,7 @@ class Pool:
                             group.on_loop.add(process)
                         return process, True, None
                 group = self._processes_of(program.key)
-                if on_loop and (following := self._following(group, call)) is not None:
+                if on_loop and (following := self._send_ahead(group, call)) is not None:
                     return following
                 until = deadline if group.starting >= self.STARTS_AT_ONCE else patient_until
                 short = group.mean_seconds <= self.QUEUE_SECONDS
@@ -208,27 +212,27 @@ class Pool:
                     self._wait_for_process(group, left)
                     continue
                 if on_loop:
-                    self._forget_if_unused(program.key)
+                    self._remove_if_unused(program.key)
                     return None
-                if self._places < self.size:
-                    self._places += 1
+                if self._process_count < self.size:
+                    self._process_count += 1
                     break
                 if self._idle:
                     evicted = programs.least_used(self._idle, self.clock())
                     self._remove_one(self._idle.pop(evicted)[0])
                     break
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
-                    self._forget_if_unused(program.key)
+                    self._remove_if_unused(program.key)
                     raise Busy("every process is busy")
             group = self._processes_of(program.key)
             group.alive += 1
             group.busy += 1
             group.starting += 1
         if evicted is not None:
-            evicted.close()  # the new process takes its place
-        return self._made(program, was_busy=True), False, None
+            evicted.close()  # the new process replaces it
+        return self._start_counted(program, was_busy=True), False, None
 
-    def _following(self, group: ProgramProcesses, call: Call) -> tuple[Process, bool, QueuedCall | None] | None:
+    def _send_ahead(self, group: ProgramProcesses, call: Call) -> tuple[Process, bool, QueuedCall | None] | None:
         """The process that will run the call after short ones, if no thread waits. Call with the lock held."""
         if not group.on_loop or group.waiting or group.mean_seconds > self.SHORT_CALL:
             return None
@@ -239,15 +243,15 @@ class Pool:
     def _wait_for_process(self, group: ProgramProcesses, seconds: float) -> None:
         """Wait until one of its processes is free. Call with the lock held. A woken call may find the process taken by
         a newer one and wait again: a running thread is cheaper than one that must be woken."""
-        mine = loop_requests.Gate()
-        group.waiting.append(mine)
-        self._lock.release()  # on the event loop all requests would hold it
+        gate = loop_requests.Gate()
+        group.waiting.append(gate)
+        self._lock.release()  # every request on the event loop would hold it
         try:
-            mine.wait(seconds)
+            gate.wait(seconds)
         finally:
             self._lock.acquire()
-            if mine in group.waiting:
-                group.waiting.remove(mine)
+            if gate in group.waiting:
+                group.waiting.remove(gate)
 
     def _processes_of(self, key: str) -> ProgramProcesses:
         group = self._by_program.get(key)
@@ -256,13 +260,13 @@ class Pool:
         return group
 
     def _remove_one(self, key: str) -> None:
-        """Count one process of the program less. Call with the lock held."""
+        """Call with the lock held."""
         group = self._by_program[key]
         group.alive -= 1
         group.wake_next()  # it may have to start one itself now
-        self._forget_if_unused(key)
+        self._remove_if_unused(key)
 
-    def _forget_if_unused(self, key: str) -> None:
+    def _remove_if_unused(self, key: str) -> None:
         group = self._by_program.get(key)  # if two callers gave up, the first removed it
         if group is not None and not group.alive and not group.waiting:
             del self._by_program[key]
@@ -280,21 +284,21 @@ class Pool:
             group.starting -= 1
             group.wake_next()
 
-    def _started(self, program: Program) -> Process:
+    def _start_process(self, program: Program) -> Process:
         ahead = imports.ahead(program.source)
         return self._starter.submit(
             Process, program.memory_mb, program.owner, self.required_sandbox_layers, ahead
         ).result()
 
-    def _made(self, program: Program, *, was_busy: bool) -> Process:
+    def _start_counted(self, program: Program, *, was_busy: bool) -> Process:
         try:
-            return self._started(program)
+            return self._start_process(program)
         except BaseException:
             self._has_started(program.key)
-            self._free_place(program.key, was_busy=was_busy)
+            self._release_process(program.key, was_busy=was_busy)
             raise
 
-    def _give_back(self, process: Process, program: Program, outcome: Outcome) -> None:
+    def _finish_call(self, process: Process, program: Program, outcome: Outcome) -> None:
         with self._lock:
             self._by_program[program.key].record_duration(outcome.duration)
         # One that was killed as its call ended may look alive for a moment, and the next call would fail.
@@ -308,7 +312,7 @@ class Pool:
         ):
             self._discard(process, program.key, was_busy=True)
         elif not process.ahead.next():
-            self._put_back(process, program.key, was_busy=True)
+            self._add_idle(process, program.key, was_busy=True)
 
     def _is_due(self, process: Process, outcome: Outcome) -> bool:
         """Whether to check its memory: after each long call, and every eighth short one."""
@@ -318,7 +322,7 @@ class Pool:
         most = (program.memory_mb * 3 // 4 + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
         return process.rss_bytes() > most or process.grew_threads()
 
-    def _put_back(self, process: Process, key: str, *, was_busy: bool) -> None:
+    def _add_idle(self, process: Process, key: str, *, was_busy: bool) -> None:
         with self._lock:
             if not self._closed:
                 group = self._by_program[key]
@@ -338,11 +342,11 @@ class Pool:
             self._by_program[key].on_loop.discard(process)
         process.ahead.reject_all()
         loop_requests.in_thread(process.close)
-        self._free_place(key, was_busy=was_busy)
+        self._release_process(key, was_busy=was_busy)
 
-    def _free_place(self, key: str, *, was_busy: bool) -> None:
+    def _release_process(self, key: str, *, was_busy: bool) -> None:
         with self._lock:
-            self._places -= 1
+            self._process_count -= 1
             self._by_program[key].busy -= was_busy
             self._remove_one(key)
             self._changed.notify()

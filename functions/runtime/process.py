@@ -34,7 +34,7 @@ START_SECONDS: Final = 10.0
 
 _FRAME: Final = re.compile(rb'\{"t":"(log|call|done|failed)","tag":"([0-9a-f]{32})",(.*)\}', re.DOTALL)
 """A frame of the runner during a call, exactly as it writes it; group 3 is the rest of the object."""
-_QUESTION: Final = re.compile(rb'"n":(\d{1,9}),"op":"([a-z._]{1,20})","args":(.*)', re.DOTALL)
+_HOST_CALL: Final = re.compile(rb'"n":(\d{1,9}),"op":"([a-z._]{1,20})","args":(.*)', re.DOTALL)
 _OUTPUT: Final = b'"output":'
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 MAX_LOG_LINES: Final = 300
@@ -95,7 +95,7 @@ class Process:
         except ProcessGone as error:
             raise StartFailed(f"Deno did not start: {self._channel.stderr_tail() or error}") from error
         if frame.get("t") != "ready":
-            raise StartFailed("Deno did not start: the runner said something else")
+            raise StartFailed("Deno did not start: the runner sent an unexpected frame")
         self.baseline_threads = self._threads()
 
     def load(self, source: bytes, *, seconds: float) -> None:
@@ -116,7 +116,9 @@ class Process:
             )
             raise LoadFailed(f"The module could not be loaded: {reason}.") from error
         if frame.get("t") != "loaded":
-            raise LoadFailed(messages.advised(messages.placed(messages.error_of(frame.get("error"))) or "unknown"))
+            raise LoadFailed(
+                messages.with_advice(messages.with_location(messages.error_of(frame.get("error"))) or "unknown")
+            )
 
     def pause(self) -> None:
         """Stop it until its next call."""
@@ -213,17 +215,17 @@ class Process:
                     case b"call":
                         self._reply(tag, rest, host, deadline)
                     case b"done":
-                        ended = self._output_of(rest, call.max_output, time.monotonic() - started, logs)
+                        outcome = self._output_of(rest, call.max_output, time.monotonic() - started, logs)
                         break
                     case _:
-                        said = self._parsed(rest)
-                        too_large = said.get("reason") == "output_too_large"
+                        fields = self._parsed(rest)
+                        too_large = fields.get("reason") == "output_too_large"
                         reason: Reason = "output_too_large" if too_large else "user_error"
-                        error = messages.error_of(said.get("error"))
-                        ended = Outcome(time.monotonic() - started, reason=reason, error=error, logs=logs)
+                        error = messages.error_of(fields.get("error"))
+                        outcome = Outcome(time.monotonic() - started, reason=reason, error=error, logs=logs)
                         break
             self._finish_async_replies(host, deadline)
-            return ended
+            return outcome
         except ProcessGone as gone:
             self._signal(signal.SIGKILL)
             if self._async_replies is not None and self._async_replies.is_busy:
@@ -264,26 +266,26 @@ class Process:
 
     def _parsed(self, rest: bytes) -> dict[str, Any]:
         try:
-            said = json.loads(b"{%b}" % rest)
+            fields = json.loads(b"{%b}" % rest)
         except (ValueError, RecursionError) as error:
             raise self._channel.protocol_violation() from error
-        return dict(said)
+        return dict(fields)
 
     def _log_line(self, rest: bytes) -> LogLine:
-        said = self._parsed(rest)
-        level = str(said.get("level"))
-        return LogLine(time.time(), level if level in _LEVELS else "info", messages.clean(said.get("text"), 4096))
+        fields = self._parsed(rest)
+        level = str(fields.get("level"))
+        return LogLine(time.time(), level if level in _LEVELS else "info", messages.clean(fields.get("text"), 4096))
 
-    def _output_of(self, rest: bytes, longest: int, duration: float, logs: list[LogLine]) -> Outcome:
-        """The code's output, checked to have at most `longest` bytes and to be valid JSON: `JSON.stringify` can write
+    def _output_of(self, rest: bytes, max_bytes: int, duration: float, logs: list[LogLine]) -> Outcome:
+        """The code's output, checked to have at most `max_bytes` bytes and to be valid JSON: `JSON.stringify` can write
         lone surrogates and, by `JSON.rawJSON`, numbers out of range."""
         if not rest.startswith(_OUTPUT):
             raise self._channel.protocol_violation()
         output = rest[len(_OUTPUT) :]
-        if len(output) > longest:  # the runner checks this too, but cannot be trusted
+        if len(output) > max_bytes:  # the runner checks this too, but cannot be trusted
             too_large = {
                 "name": "OutputTooLarge",
-                "message": f"the output has more than {longest} bytes",
+                "message": f"the output has more than {max_bytes} bytes",
                 "stack": None,
             }
             return Outcome(duration, reason="output_too_large", error=too_large, logs=logs)
@@ -297,7 +299,7 @@ class Process:
 
     def _reply(self, tag: bytes, rest: bytes, host: Host, deadline: float) -> None:
         """Answer a request of the code, here or in another thread."""
-        found = _QUESTION.fullmatch(rest)
+        found = _HOST_CALL.fullmatch(rest)
         if found is None:
             raise self._channel.protocol_violation()
         number, operation, arguments = found.groups()

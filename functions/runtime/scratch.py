@@ -16,17 +16,17 @@ PREFIX: Final = "platform-functions-"
 _LOCK: Final = "in-use"
 
 _guard = threading.Lock()
-_ours: tuple[int, Path, int] | None = None
+_own_directory: tuple[int, Path, int] | None = None
 """Process id, directory, and the descriptor that holds its lock. A fork has to make its own."""
 
 
 def make() -> Path:
-    """A new directory for one process, below ours. Its maker removes it."""
+    """A new directory for one process, below this process's own. The caller removes it."""
     while True:
         try:
             return Path(tempfile.mkdtemp(prefix="fn-", dir=_directory()))
         except FileNotFoundError:  # the temporary directory was cleaned up
-            _forget()
+            _discard_missing()
 
 
 def remove_leftovers() -> int:
@@ -47,33 +47,33 @@ def remove_leftovers() -> int:
 
 
 def _directory() -> Path:
-    global _ours
+    global _own_directory
     with _guard:
-        if _ours is None or _ours[0] != os.getpid():
+        if _own_directory is None or _own_directory[0] != os.getpid():
             directory = Path(tempfile.mkdtemp(prefix=PREFIX))
             # Locked before it gets the name that the cleanup opens.
             descriptor = os.open(directory / "new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.rename(directory / "new", directory / _LOCK)
             directory.chmod(0o711)  # a process with its own uid can enter its directory, but cannot list the others
-            _ours = (os.getpid(), directory, descriptor)
-            atexit.register(_remove_ours)
-        return _ours[1]
+            _own_directory = (os.getpid(), directory, descriptor)
+            atexit.register(_remove_own_directory)
+        return _own_directory[1]
 
 
-def _forget() -> None:
-    global _ours
+def _discard_missing() -> None:
+    global _own_directory
     with _guard:
-        if _ours is not None and not _ours[1].exists():
-            os.close(_ours[2])
-            _ours = None
+        if _own_directory is not None and not _own_directory[1].exists():
+            os.close(_own_directory[2])
+            _own_directory = None
 
 
-def _remove_ours() -> None:
+def _remove_own_directory() -> None:
     """At a regular end of the process (a fork inherits the handler, not the directory)."""
-    global _ours
+    global _own_directory
     with _guard:
-        if _ours is not None and _ours[0] == os.getpid():
-            shutil.rmtree(_ours[1], ignore_errors=True)
-            os.close(_ours[2])
-            _ours = None
+        if _own_directory is not None and _own_directory[0] == os.getpid():
+            shutil.rmtree(_own_directory[1], ignore_errors=True)
+            os.close(_own_directory[2])
+            _own_directory = None

@@ -54,15 +54,15 @@ def deployed(function: Function, place: EnvironmentRef, values: Mapping[str, Any
 
 
 def _set(function: Function, place: EnvironmentRef, patterns: list[str] | None, by: Caller | None) -> None:
-    had_place = has_triggers(function)
+    had_triggers = has_triggers(function)
     function.events, function.events_stopped = patterns, None
     function.events_kind = function.events_id = None
     if patterns is None:
         return
     if by is None:
         raise ValidationFailed.of("on", "nobody", "Set `run_as` for a function with event triggers.")
-    if not had_place:
-        _check_room(place)
+    if not had_triggers:
+        _check_quota(place)
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
@@ -102,18 +102,18 @@ def refresh(environment_id: str, using: str) -> None:
 
 def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
     """The event patterns of each function of the environment, without stopped triggers."""
-    listening = Function.objects.using(using).filter(environment_id=environment_id, events_stopped=None)
-    found = listening.filter(events__isnull=False).values_list("events", flat=True)
+    subscribed = Function.objects.using(using).filter(environment_id=environment_id, events_stopped=None)
+    found = subscribed.filter(events__isnull=False).values_list("events", flat=True)
     return [_EVERYTHING if "*" in patterns else patterns for patterns in found if patterns is not None]
 
 
 def count_subscriptions(place: EnvironmentRef) -> int:
     """How many of the environment's functions have event triggers; stopped ones do not count. One query."""
-    listening = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, events_stopped=None)
-    return listening.filter(events__isnull=False).count()
+    subscribed = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, events_stopped=None)
+    return subscribed.filter(events__isnull=False).count()
 
 
-def _check_room(place: EnvironmentRef) -> None:
+def _check_quota(place: EnvironmentRef) -> None:
     limit = plan_limits(place.plan).event_functions_per_environment
     if count_subscriptions(place) >= limit:
         raise SubscriptionsQuotaReached(limit)

@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from django.db import InterfaceError, OperationalError, connections, transaction
@@ -57,16 +57,16 @@ MAX_INPUT_BYTES: Final = 8 * 2**20
 """Maximum bytes of an event, as for a delivery: an update has the row twice."""
 
 
-_known: Final[dict[str, tuple[str, float]]] = {}
+_plan_cache: Final[dict[str, tuple[str, float]]] = {}
 """The plan of each environment, and when it was read (`time.monotonic()`)."""
-_costly: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
+_expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
 """By region."""
 
-# ── Heard ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Pending events ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 # Reads the index `run_turn_of_crowd`: at most MAX_QUEUED entries and the anonymous callers' runs. The size of an input
 # is known without reading it.
-_QUEUED: Final = """
+_QUEUED_OF_ENVIRONMENT: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0)
   FROM (SELECT input FROM platform.functions_run r
          WHERE r.phase = 'queued' AND r.environment_id = {environment}
@@ -75,7 +75,7 @@ SELECT count(*), coalesce(sum(octet_length(input)), 0)
 _SQL: Final = sql_files.load(
     __file__,
     event_of_run=EVENT_OF_RUN,
-    queued_of_each=_QUEUED.format(environment="reached.environment_id", most="%(half)s + 1"),
+    queued_of_each=_QUEUED_OF_ENVIRONMENT.format(environment="reached.environment_id", most="%(half)s + 1"),
     weight=sampled_size("octet_length(input)", "caller_kind"),
 )
 REACHED: Final = _SQL["reached"]
@@ -83,22 +83,22 @@ REACHED: Final = _SQL["reached"]
 _INSERT_PENDING: Final = _SQL["insert_pending"]
 
 
-class Subscription:
-    """The event triggers' part of one pass of the relay. Implements `rows.outbox.subscriptions.ConsumerInterest`. One
+class PendingEventWriter:
+    """The event triggers' part of one pass of the relay. Implements `rows.outbox.subscriptions.EventConsumer`. One
     query if no function of these environments has event triggers."""
 
     def __init__(self, environment_ids: Collection[str], using: str) -> None:
         self.count = 0
         self._using = using
         self._pending: list[tuple[str, str, str, int]] = []
-        self._listening: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
-        listening = Function.objects.using(using).filter(events__isnull=False, events_stopped=None)
-        found = listening.filter(environment_id__in=environment_ids).order_by("pk")
+        self._subscriptions: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+        subscribed = Function.objects.using(using).filter(events__isnull=False, events_stopped=None)
+        found = subscribed.filter(environment_id__in=environment_ids).order_by("pk")
         for environment_id, function_id, patterns in found.values_list("environment_id", "pk", "events"):
-            self._listening[environment_id or ""].append((function_id, patterns or []))
+            self._subscriptions[environment_id or ""].append((function_id, patterns or []))
 
     def add(self, event: OutboxEvent) -> None:
-        for function_id, patterns in self._listening.get(event.environment_id, ()):
+        for function_id, patterns in self._subscriptions.get(event.environment_id, ()):
             if covers(patterns, event.type):
                 self._pending.append((event.environment_id, function_id, event.event_id, event.sequence))
                 self.count += 1
@@ -111,23 +111,23 @@ class Subscription:
         function_notify.after_commit(self._using)
 
 
-def forget_environment(environment_id: str, using: str) -> None:
+def delete_pending(environment_id: str, using: str) -> None:
     """Delete the pending events of a deleted environment, in batches."""
     pending = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("pk")
     while batch := list(pending.values_list("pk", flat=True)[:1000]):
         PendingEvent.objects.using(using).filter(pk__in=batch).delete()
 
 
-# ── Queued ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Queued runs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Read by the index on the order: without statistics the planner would fetch and sort all rows.
-_IN_ORDER: Final = "SELECT set_config('enable_sort', %s, true)"
+# Off while pending events are read in order: without statistics the planner would fetch and sort all rows.
+_ENABLE_SORT: Final = "SELECT set_config('enable_sort', %s, true)"
 _WAITING: Final = _SQL["waiting"]
 _FUNCTIONS: Final = _SQL["functions"]
 # Locked until the runs that reference them are committed, to serialize with deletions. This waits for concurrent
 # deployments: a function that is not found then is deleted, with its events.
-_FUNCTIONS_HELD: Final = f"{_FUNCTIONS} FOR KEY SHARE"
-_FREE_SLOTS: Final = _QUEUED.format(environment="%s", most="%s")
+_FUNCTIONS_LOCKED: Final = f"{_FUNCTIONS} FOR KEY SHARE"
+_COUNT_QUEUED: Final = _QUEUED_OF_ENVIRONMENT.format(environment="%s", most="%s")
 _QUEUE: Final = _SQL["queue"]
 
 
@@ -171,6 +171,15 @@ class _NewRun:
     error: Mapping[str, str] | None
 
 
+class _Subscription(NamedTuple):
+    """An active event trigger, with its run-as identity."""
+
+    version: int
+    patterns: list[str]
+    caller_kind: str
+    caller_id: str
+
+
 def queue(using: str) -> int:
     """Queue runs of pending events, in each environment as many as are allowed. Returns how many. Of the environments
     with expensive events one is processed, after the others. If anything is pending, the control database is asked for
@@ -181,38 +190,38 @@ def queue(using: str) -> int:
         waiting = [environment_id for (environment_id,) in cursor.fetchall()]
     queued = 0
     plans = _plans(waiting)
-    costly = _costly[using]
+    expensive = _expensive[using]
     budget = TimeBudget()
-    for environment_id in costly.one_of(plans):
-        costly.discard(environment_id)
+    for environment_id in expensive.select(plans):
+        expensive.discard(environment_id)
         with log_failures(f"events for functions of {environment_id}", using=using):
             limits = plan_limits(plans[environment_id])
             for _ in range(ROUNDS):
-                looked_at, made = _queue_some(environment_id, limits, using)
-                queued += made
+                processed, count = _queue_next(environment_id, limits, using)
+                queued += count
                 budget.charge(environment_id)
-                if not looked_at or budget.has_had(environment_id):
+                if not processed or budget.has_used_share(environment_id):
                     break
         budget.charge(environment_id)
-        if budget.has_had(environment_id):
-            costly.add(environment_id)
+        if budget.has_used_share(environment_id):
+            expensive.add(environment_id)
     return queued
 
 
 def _plans(environment_ids: Collection[str]) -> dict[str, str]:
     """The plans of the active environments among these, at most FRESH_SECONDS old. Raises OperationalError."""
     now = time.monotonic()
-    for environment_id, (_, asked_at) in list(_known.items()):
+    for environment_id, (_, asked_at) in list(_plan_cache.items()):
         if now - asked_at >= FRESH_SECONDS:
-            _known.pop(environment_id, None)
-    if unknown := [each for each in environment_ids if each not in _known]:
-        _known.update({each: (plan, now) for each, plan in plans_of_active(unknown).items()})
-    return {each: known[0] for each in environment_ids if (known := _known.get(each)) is not None}
+            _plan_cache.pop(environment_id, None)
+    if unknown := [each for each in environment_ids if each not in _plan_cache]:
+        _plan_cache.update({each: (plan, now) for each, plan in plans_of_active(unknown).items()})
+    return {each: known[0] for each in environment_ids if (known := _plan_cache.get(each)) is not None}
 
 
-def _queue_some(environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None) -> tuple[int, int]:
+def _queue_next(environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None) -> tuple[int, int]:
     try:
-        return _queue(environment_id, limits, using, most=most)
+        return _queue_batch(environment_id, limits, using, most=most)
     except (OperationalError, InterfaceError):
         raise  # says nothing against any event
     except Exception as error:
@@ -221,12 +230,12 @@ def _queue_some(environment_id: str, limits: PlanLimits, using: str, *, most: in
         if most != 1:
             # One run cannot be written, and the error does not say which. Write the first alone, the others in the next
             # batch.
-            return _queue_some(environment_id, limits, using, most=1)
+            return _queue_next(environment_id, limits, using, most=1)
         logger.exception("an event's run cannot be written", extra={"environment_id": environment_id})
-        return _queue(environment_id, limits, using, most=1, is_unwritable=True)
+        return _queue_batch(environment_id, limits, using, most=1, is_unwritable=True)
 
 
-def _queue(
+def _queue_batch(
     environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None, is_unwritable: bool = False
 ) -> tuple[int, int]:
     """One batch, in one transaction. Returns how many pending events are dealt with, and how many runs are queued for
@@ -235,19 +244,19 @@ def _queue(
         # One worker at a time queues of an environment, so that runs are made in order; another has nothing to do.
         if not advisory_locks.try_lock(cursor, LockSpace.NAMED, f"pending-events:{environment_id}"):
             return 0, 0
-        cursor.execute(_FREE_SLOTS, [environment_id, MAX_QUEUED])
+        cursor.execute(_COUNT_QUEUED, [environment_id, MAX_QUEUED])
         count, size = cursor.fetchone()
-        room = MAX_QUEUED - count
-        if room <= 0 or size >= limits.queued_bytes:
+        free = MAX_QUEUED - count
+        if free <= 0 or size >= limits.queued_bytes:
             return 0, 0
-        cursor.execute(_IN_ORDER, ["off"])
+        cursor.execute(_ENABLE_SORT, ["off"])
         waiting = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
-        pending = list(waiting[: most or room])
-        cursor.execute(_IN_ORDER, ["on"])
+        pending = list(waiting[: most or free])
+        cursor.execute(_ENABLE_SORT, ["on"])
         # The subscriptions are checked first, and again after the payloads are decided: no function is locked for as
         # long as that takes, and payloads without subscribers are not decided.
-        listening = _listening(pending, environment_id, using, _FUNCTIONS)
-        batch, events_of_batch = _read(pending, listening, using)
+        subscriptions = _subscriptions_of(pending, environment_id, using, _FUNCTIONS)
+        batch, events_of_batch = _read(pending, subscriptions, using)
         if not batch:
             return 0, 0
         decisions: dict[str, _Decision] = {}
@@ -255,55 +264,53 @@ def _queue(
         budget = TimeBudget()
         decided = []
         for each in batch:
-            if budget.is_over or budget.has_had(environment_id):
+            if budget.is_over or budget.has_used_share(environment_id):
                 break
             decided.append(each)
             if each.event_id in events_of_batch and each.event_id not in decisions:
                 event = events_of_batch[each.event_id]
                 decisions[each.event_id] = _decide(event, payloads, is_unwritable=is_unwritable)
                 budget.charge(environment_id)
-        listening = _listening(decided, environment_id, using, _FUNCTIONS_HELD)
-        made: list[_NewRun] = []
+        subscriptions = _subscriptions_of(decided, environment_id, using, _FUNCTIONS_LOCKED)
+        new_runs: list[_NewRun] = []
         slots = anonymous_slots(limits.function_concurrency)
         for each in decided:
             decision = decisions.get(each.event_id)
-            if decision is None or decision.is_hidden or not _wants(listening, each, decision.type):
+            if decision is None or decision.is_hidden or not _is_subscribed(subscriptions, each, decision.type):
                 continue
-            version, _, caller_kind, caller_id = listening[each.function_id]
-            made.append(_NewRun(
-                ids.new("run"), environment_id, each.function_id, version, each.event_id, caller_kind, caller_id, slots,
-                decision.request_id, decision.depth, decision.input, decision.error,
+            found = subscriptions[each.function_id]
+            new_runs.append(_NewRun(
+                ids.new("run"), environment_id, each.function_id, found.version, each.event_id, found.caller_kind,
+                found.caller_id, slots, decision.request_id, decision.depth, decision.input, decision.error,
             ))  # fmt: skip
-        queued, told = 0, False
-        if made:
-            cursor.execute(_QUEUE, [orjson.dumps(made).decode()])
-            queued, told = cursor.fetchone()
+        queued, has_event = 0, False
+        if new_runs:
+            cursor.execute(_QUEUE, [orjson.dumps(new_runs).decode()])
+            queued, has_event = cursor.fetchone()
         PendingEvent.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
-        if told:
+        if has_event:
             transaction.on_commit(lambda: function_notify.notify(using), using=using)
         return len(decided), int(queued)
 
 
-def _listening(
+def _subscriptions_of(
     pending: Sequence[PendingEvent], environment_id: str, using: str, statement: str
-) -> dict[str, tuple[int, list[str], str, str]]:
-    """By function with an active event trigger among these events': version, patterns and run-as identity."""
+) -> dict[str, _Subscription]:
+    """By id, those functions of these events that have an active event trigger."""
     with connections[using].cursor() as cursor:
         cursor.execute(statement, [list({each.function_id for each in pending}), environment_id])
-        return {function_id: tuple(rest) for function_id, *rest in cursor.fetchall()}
+        return {function_id: _Subscription(*rest) for function_id, *rest in cursor.fetchall()}
 
 
-def _wants(
-    listening: Mapping[str, tuple[int, list[str], str, str]], each: PendingEvent, event_type: str | None
-) -> bool:
+def _is_subscribed(subscriptions: Mapping[str, _Subscription], each: PendingEvent, event_type: str | None) -> bool:
     """Whether its function still exists and still subscribes to the event. `event_type`: None if the event has
     expired."""
-    found = listening.get(each.function_id)
-    return found is not None and (event_type is None or covers(found[1], event_type))
+    found = subscriptions.get(each.function_id)
+    return found is not None and (event_type is None or covers(found.patterns, event_type))
 
 
 def _read(
-    pending: Sequence[PendingEvent], listening: Mapping[str, tuple[int, list[str], str, str]], using: str
+    pending: Sequence[PendingEvent], subscriptions: Mapping[str, _Subscription], using: str
 ) -> tuple[list[PendingEvent], dict[str, OutboxEvent | None]]:
     """The first pending events, up to AT_ONCE bytes in all, and the subscribed events by id, None for an expired one.
     Does not read other events, nor the `data` of events of more than MAX_INPUT_BYTES."""
@@ -316,7 +323,7 @@ def _read(
     total = 0
     for each in pending:
         event_type, size = types_and_sizes.get(each.event_id, (None, 0))
-        if _wants(listening, each, event_type) and each.event_id not in found:
+        if _is_subscribed(subscriptions, each, event_type) and each.event_id not in found:
             total += size
             if found and total > AT_ONCE:
                 break
@@ -358,7 +365,7 @@ def _decide(event: OutboxEvent | None, payloads: Payloads, *, is_unwritable: boo
 
 def _input_of(event: OutboxEvent, payloads: Payloads) -> str:
     """The body of a webhook's delivery, with all that role `server` may read. Raises Hidden, TooCostly."""
-    return event_types.body(event, payloads.carried(event, json.loads(event.data), _Everything()) or {})
+    return event_types.body(event, payloads.payload_of(event, json.loads(event.data), _Everything()) or {})
 
 
 def _error(name: str, reason: str, message: str) -> Mapping[str, str]:

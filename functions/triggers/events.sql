@@ -1,7 +1,7 @@
 -- name: insert_pending
 INSERT INTO platform.functions_pendingevent (environment_id, function_id, event_id, sequence)
 SELECT environment_id, function_id, event_id, sequence
-  FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) AS told(environment_id, function_id, event_id, sequence)
+  FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) AS pending(environment_id, function_id, event_id, sequence)
     ON CONFLICT DO NOTHING
 
 -- name: reached
@@ -43,5 +43,5 @@ WITH made AS (
  RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
 ), failed AS (
     SELECT * FROM made WHERE phase = 'ended'
-), told AS ({event_of_run})
-SELECT (SELECT count(*) FROM made WHERE phase = 'queued'), EXISTS (SELECT 1 FROM told)
+), outbox_event AS ({event_of_run})
+SELECT (SELECT count(*) FROM made WHERE phase = 'queued'), EXISTS (SELECT 1 FROM outbox_event)

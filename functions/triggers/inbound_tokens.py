@@ -27,7 +27,7 @@ def make(environment_id: str) -> str:
 
 
 def environment_of(token: str) -> str | None:
-    """The environment that the token names; None if it cannot be a token. Whether there are such is not known yet."""
+    """The environment that the token names; None if it cannot be a token. The environment may not exist."""
     prefix = token[: len(PREFIX) + _ID]
     environment_id = _OF_ENVIRONMENT + prefix.removeprefix(PREFIX)
     if not ids.matches("env", environment_id) or not token_format.is_well_formed(prefix, _RANDOM + _MAC, token):

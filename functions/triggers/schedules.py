@@ -63,8 +63,8 @@ def _set(function: Function, place: EnvironmentRef, text: str | None, by: Caller
     if by is None:
         raise ValidationFailed.of("schedule", "nobody", "Set `run_as` for a function with a schedule.")
     if not was_running:
-        _check_room(place)
-    function.next_run_at = cron.read(text).next_after(sql_functions.now(place.cluster))
+        _check_quota(place)
+    function.next_run_at = cron.read(text).next_after(clock.now(place.cluster))
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
@@ -105,7 +105,7 @@ def count_schedules(place: EnvironmentRef) -> int:
     )
 
 
-def _check_room(place: EnvironmentRef) -> None:
+def _check_quota(place: EnvironmentRef) -> None:
     limit = plan_limits(place.plan).schedules_per_environment
     if count_schedules(place) >= limit:
         raise SchedulesQuotaReached(limit)
@@ -130,7 +130,7 @@ def queue_due(using: str) -> int:
 
 # The decisions about all claimed functions, as arrays: bulk_create and bulk_update take ten times as long (1.2 ms a
 # run), and on the full hour many functions are due.
-_CARRY_OUT: Final = """
+_QUEUE_RUNS: Final = """
 WITH decided AS (
     SELECT *
       FROM unnest(%s::text[], %s::timestamptz[], %s::text[], %s::timestamptz[], %s::text[], %s::text[], %s::int[])
@@ -155,7 +155,7 @@ SELECT decided.run_id, f.environment_id, f.id, f.active_version, 'running', 'que
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The decision about a due function: fields in the order of `_CARRY_OUT`. Without `run_id` no run is queued now."""
+    """The decision about a due function: fields in the order of `_QUEUE_RUNS`. Without `run_id` no run is queued."""
 
     function_id: str
     next_run_at: datetime | None = None
@@ -184,29 +184,29 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
         decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in found]
         for function, each in zip(found, decided, strict=True):
             if each.stopped is not None:
-                audit_outbox.note(
+                audit_outbox.record_system(
                     using, "function.schedule_stopped", target_id=function.pk,
                     environment_id=function.environment_id or "", name=function.name, reason=each.stopped,
                     scheduled_as=function.scheduled_id,
                 )  # fmt: skip
         with connections[using].cursor() as cursor:
             columns = [[getattr(each, field.name) for each in decided] for field in fields(_Decided)]
-            cursor.execute(_CARRY_OUT, columns)
+            cursor.execute(_QUEUE_RUNS, columns)
             made = cursor.rowcount
     return made, len(decided) < BATCH
 
 
 def _decide(function: Function, now: datetime, plans: Mapping[str, str], *, is_busy: bool) -> _Decided:
     try:
-        comes = cron.read(function.schedule or "").next_after(now)
+        next_run_at = cron.read(function.schedule or "").next_after(now)
     except cron.BadSchedule:
         logger.error("the schedule of %s cannot be read", function.pk)
         return _Decided(function.pk, stopped=Function.Stopped.UNREADABLE)
     if is_busy:
-        return _Decided(function.pk, comes, skipped_at=function.next_run_at)
+        return _Decided(function.pk, next_run_at, skipped_at=function.next_run_at)
     return _Decided(
         function.pk,
-        comes,
+        next_run_at,
         run_id=ids.new("run"),
         input=orjson.dumps({"scheduled_at": timestamp(function.next_run_at or now)}).decode(),
         concurrency=plan_limits(plans[function.environment_id or ""]).function_concurrency,

@@ -14,7 +14,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sql_functions
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import CANCELLED, sqlstate
-from rows.outbox.event_types import trimmed
+from rows.outbox.event_types import select_columns
 from rows.outbox.models import OutboxEvent
 from rows.query import schema_cache
 from rows.rules import grammar
@@ -27,21 +27,21 @@ from rows.schema.column_values import LONG_TYPES
 
 RELATED_ROWS: Final = 1000
 """Maximum related rows of a rule; a rule that needs more is not met."""
-MOST_EFFORT: Final = 3_000_000
+MAX_EFFORT: Final = 3_000_000
 """Steps of all rules and filters of one event: about a second."""
-_QUERY: Final = 3_000
+_QUERY_STEPS: Final = 3_000
 """Steps per query for a relation: about a millisecond."""
-_KNOWN: Final = 2
+_CACHED_STEPS: Final = 2
 """Steps for a cached relation."""
-_ROW: Final = 30
+_ROW_STEPS: Final = 30
 """Steps per related row."""
-_BYTES: Final = 4
+_BYTES_PER_STEP: Final = 4
 """Bytes of related rows' long cells per step: 12 MB per event."""
 _SIZE: Final = "_size"
-_NOBODY: Final = Principal("key")
-"""Role `server`: a key, and none in particular."""
-_LIMIT: Final = "SELECT set_config('statement_timeout', %s, true)"
-_PATIENCE_MS: Final = 1000
+_SERVER: Final = Principal("key")
+"""Role `server`: any key."""
+_SET_TIMEOUT: Final = "SELECT set_config('statement_timeout', %s, true)"
+_TIMEOUT_MS: Final = 1000
 """For measuring cells: JSON and arrays have to be unpacked."""
 
 
@@ -67,32 +67,29 @@ class _TooManyRelated(Exception):
 _Rows = Sequence[Mapping[str, Any]]
 
 
-class _Deciding:
+class _Evaluation:
     """The remaining steps of one event, and its related rows by hop and key (None: too many)."""
 
     def __init__(self, event: int | None = None) -> None:
         self.event = event
-        self.effort = Effort(MOST_EFFORT)
+        self.effort = Effort(MAX_EFFORT)
         self.related: dict[tuple[Hop, Any], _Rows | None] = {}
-
-
-def region_place(environment_id: str, using: str) -> EnvironmentRef:
-    return EnvironmentRef(environment_id, "", "", region=using, cluster=using, plan="free", pool_id=environment_id)
 
 
 class Payloads:
     """The payloads of one relay batch in the region `using`. `viewer` reads them: role `server` for webhooks."""
 
-    def __init__(self, using: str, viewer: Principal = _NOBODY) -> None:
+    def __init__(self, using: str, viewer: Principal = _SERVER) -> None:
         self._using = using
         self._viewer = viewer
         self._environments: dict[str, schema_cache.CompiledSchema] = {}
         self._filters: dict[tuple[str, str], Condition | None] = {}
-        self._named: dict[tuple[str, str], Mapping[str, set[str]]] = {}
-        self._deciding = _Deciding()
+        self._used_columns: dict[tuple[str, str], Mapping[str, set[str]]] = {}
+        self._evaluation = _Evaluation()
         self._now: datetime | None = None
 
-    def carried(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
+    def payload_of(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
+        """None if the subscriber's filter does not match. Raises Hidden, TooCostly."""
         table = data.get("table")
         if event.subject is None or not isinstance(table, str):
             return dict(data)
@@ -103,19 +100,19 @@ class Payloads:
         if rule is None:
             raise Hidden
         old, new = data.get("old_record"), data.get("record")
-        if self._deciding.event != event.pk:
-            self._deciding = _Deciding(event.pk)
+        if self._evaluation.event != event.pk:
+            self._evaluation = _Evaluation(event.pk)
         readable_old = self._readable(environment, table, rule, old)
         readable_new = self._readable(environment, table, rule, new)
         # After a delete the filter speaks of the row as it was.
         subject = readable_new if readable_new is not None else readable_old
         if subject is None:
             raise Hidden
-        facts = Facts(old=readable_old, effort=self._deciding.effort)
+        facts = Facts(old=readable_old, effort=self._evaluation.effort)
         if not self._is_wanted(environment, subscriber, table, subject, facts):
             return None
         columns = None if subscriber.columns is None else list(subscriber.columns.get(table, []))
-        shown_new, shown_old = trimmed(readable_new, columns), trimmed(readable_old, columns)
+        shown_new, shown_old = select_columns(readable_new, columns), select_columns(readable_old, columns)
         shown = {*(shown_new or {}), *(shown_old or {})}
         changed = [name for name in data.get("changed") or [] if name in shown]
         return {"table": table, "id": data["id"], "record": shown_new, "old_record": shown_old, "changed": changed}
@@ -133,7 +130,10 @@ class Payloads:
     def _environment(self, environment_id: str) -> schema_cache.CompiledSchema:
         found = self._environments.get(environment_id)
         if found is None:
-            found = schema_cache.current(region_place(environment_id, self._using))
+            place = EnvironmentRef(
+                environment_id, "", "", region=self._using, cluster=self._using, plan="free", pool_id=environment_id
+            )
+            found = schema_cache.current(place)
             self._environments[environment_id] = found
         return found
 
@@ -149,13 +149,13 @@ class Payloads:
         if record is None:
             return None
         key = environment.id, table
-        if key not in self._named:
-            self._named[key] = columns_by_table([grant.where for grant in rule.grants], table)
-        named = self._named[key]
+        if key not in self._used_columns:
+            self._used_columns[key] = columns_by_table([grant.where for grant in rule.grants], table)
+        used = self._used_columns[key]
         facts = Facts(
             variable=self._resolved,
-            related=lambda hop, row: self._related(environment, hop, row, named),
-            effort=self._deciding.effort,
+            related=lambda hop, row: self._related(environment, hop, row, used),
+            effort=self._evaluation.effort,
         )
         granted: set[str] = set()
         matched = False
@@ -165,7 +165,7 @@ class Payloads:
                     matched = True
                     granted |= grant.columns
             except _TooManyRelated:
-                # Among some of the far rows a rule that wants none of a kind could hold by chance.
+                # Among some of the related rows a rule that wants none of a kind could hold by chance.
                 if is_exact:
                     raise TooCostly from None
         return {name: value for name, value in record.items() if name in granted} if matched else None
@@ -177,23 +177,23 @@ class Payloads:
         return resolve(variable, self._viewer, self._now)
 
     def _related(
-        self, environment: schema_cache.CompiledSchema, hop: Hop, row: Mapping[str, Any], named: Mapping[str, set[str]]
+        self, environment: schema_cache.CompiledSchema, hop: Hop, row: Mapping[str, Any], used: Mapping[str, set[str]]
     ) -> _Rows:
         """The rows of a relation in a rule, queried once per event. Raises _TooManyRelated, TooCostly."""
         key = row.get("id") if hop.many else row.get(hop.column)
         if key is None:
             return []
-        effort, known = self._deciding.effort, self._deciding.related
-        effort.spend(_KNOWN)
+        effort, known = self._evaluation.effort, self._evaluation.related
+        effort.spend(_CACHED_STEPS)
         if (hop, key) not in known:
             try:
                 # In a savepoint: if this one read fails, it is this event that gets no payload, not all of the batch.
                 with transaction.atomic(using=self._using):
-                    known[hop, key] = _read(environment, hop, key, named[hop.table], effort)
+                    known[hop, key] = _read(environment, hop, key, used[hop.table], effort)
             except OperationalError as error:
                 if sqlstate(error) != CANCELLED:
                     raise
-                effort.spend(MOST_EFFORT + 1)
+                effort.spend(MAX_EFFORT + 1)
         found = known[hop, key]
         if found is None:
             raise _TooManyRelated
@@ -220,61 +220,59 @@ class Payloads:
 
 
 def columns_by_table(conditions: Iterable[Condition], table: str) -> Mapping[str, set[str]]:
-    named: dict[str, set[str]] = defaultdict(set)
+    used: dict[str, set[str]] = defaultdict(set)
     for condition in conditions:
-        _name(condition, table, named)
-    return named
+        _collect_columns(condition, table, used)
+    return used
 
 
-def _name(condition: Condition, table: str, named: dict[str, set[str]]) -> None:
+def _collect_columns(condition: Condition, table: str, used: dict[str, set[str]]) -> None:
     for part in parts(condition):
         if isinstance(part, Quantified):
-            far = _name_hop(part.hop, table, named)
-            _name(part.condition, far, named)
+            related = _collect_hop(part.hop, table, used)
+            _collect_columns(part.condition, related, used)
         for path in paths_of(part):
-            far = table
+            related = table
             for hop in path.hops:
-                far = _name_hop(hop, far, named)
-            named[far].add(path.column)
+                related = _collect_hop(hop, related, used)
+            used[related].add(path.column)
 
 
-def _name_hop(hop: Hop, table: str, named: dict[str, set[str]]) -> str:
-    named[table].add("id" if hop.many else hop.column)
-    named[hop.table].add("id")
+def _collect_hop(hop: Hop, table: str, used: dict[str, set[str]]) -> str:
+    used[table].add("id" if hop.many else hop.column)
+    used[hop.table].add("id")
     return hop.table
 
 
-def _read(
-    environment: schema_cache.CompiledSchema, hop: Hop, key: Any, named: set[str], effort: Effort
-) -> _Rows | None:
+def _read(environment: schema_cache.CompiledSchema, hop: Hop, key: Any, used: set[str], effort: Effort) -> _Rows | None:
     """The used columns of related rows, charged before reading; None: too many. Raises TooCostly."""
-    effort.spend(_QUERY)
+    effort.spend(_QUERY_STEPS)
     rows = environment.models[hop.table].unruled.using(environment.alias)
     rows = rows.filter((hop.column if hop.many else "id", key))
     columns = environment.schema.tables[hop.table].columns
-    long = [name for name in named if name in columns and columns[name].type in LONG_TYPES and name != "id"]
+    long = [name for name in used if name in columns and columns[name].type in LONG_TYPES and name != "id"]
     if long:
         cells = (Coalesce(OctetLength(Cast(name, models.TextField())), 0) for name in long)
         sized = rows.annotate(**{_SIZE: sum(cells, start=models.Value(0))})
-        with _hurry(environment.alias):
+        with _short_timeout(environment.alias):
             sizes = dict(sized.values_list("id", _SIZE)[: RELATED_ROWS + 1])
         if len(sizes) > RELATED_ROWS:
             return None
-        effort.spend(_QUERY + sum(sizes.values()) // _BYTES)
+        effort.spend(_QUERY_STEPS + sum(sizes.values()) // _BYTES_PER_STEP)
         rows = rows.filter(id__in=list(sizes))
-    found = list(rows.values(*named)[: RELATED_ROWS + 1])
-    effort.spend(_ROW * len(found))
+    found = list(rows.values(*used)[: RELATED_ROWS + 1])
+    effort.spend(_ROW_STEPS * len(found))
     if len(found) > RELATED_ROWS:
         return None
-    return [{name: str(cell) if isinstance(cell, UUID) else cell for name, cell in far.items()} for far in found]
+    return [{name: str(cell) if isinstance(cell, UUID) else cell for name, cell in row.items()} for row in found]
 
 
 @contextmanager
-def _hurry(using: str) -> Iterator[None]:
-    """A statement timeout of _PATIENCE_MS, in a savepoint that undoes it on failure."""
+def _short_timeout(using: str) -> Iterator[None]:
+    """A statement timeout of _TIMEOUT_MS, in a savepoint that undoes it on failure."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT current_setting('statement_timeout')")
         [before] = cursor.fetchone()
-        cursor.execute(_LIMIT, [f"{_PATIENCE_MS}"])
+        cursor.execute(_SET_TIMEOUT, [f"{_TIMEOUT_MS}"])
         yield
-        cursor.execute(_LIMIT, [before])
+        cursor.execute(_SET_TIMEOUT, [before])

@@ -27,12 +27,12 @@ class TimeBudget:
         self._spent[environment_id] += now - self._charged_at
         self._charged_at = now
 
-    def has_had(self, environment_id: str) -> bool:
+    def has_used_share(self, environment_id: str) -> bool:
         return self._spent.get(environment_id, 0.0) > SHARE
 
     @property
-    def costly(self) -> Collection[str]:
-        return [environment_id for environment_id in self._spent if self.has_had(environment_id)]
+    def expensive(self) -> Collection[str]:
+        return [environment_id for environment_id in self._spent if self.has_used_share(environment_id)]
 
 
 class ExpensiveEnvironments:
@@ -42,7 +42,8 @@ class ExpensiveEnvironments:
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._known))
 
-    def one_of(self, environment_ids: Collection[str]) -> list[str]:
+    def select(self, environment_ids: Collection[str]) -> list[str]:
+        """Those of the environments that are not expensive, then one that is."""
         known = [each for each in self if each in environment_ids]
         return [each for each in environment_ids if each not in known] + known[:1]
 

@@ -17,7 +17,7 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 from rows.models import AuditOutboxEntry
 
 BATCH: Final = 200
-_WHAT: Final = "an audit entry"
+_JOB: Final = "an audit entry"
 
 
 def record(place: EnvironmentRef, action: str, *, actor: Caller | Actor, target_id: str, **detail: Any) -> None:
@@ -25,7 +25,7 @@ def record(place: EnvironmentRef, action: str, *, actor: Caller | Actor, target_
     if audit.is_part_of_one_change():
         return
     using = place.cluster
-    entry = _written(
+    entry = _insert(
         using,
         action,
         actor=actor,
@@ -35,19 +35,19 @@ def record(place: EnvironmentRef, action: str, *, actor: Caller | Actor, target_
         detail=detail,
     )
     entry.refresh_from_db(using=using, fields=["at"])
-    after_commit(_WHAT, _flush_now, using, entry, using=using, committed=using)
+    after_commit(_JOB, _flush_now, using, entry, using=using, committed=using)
 
 
-def note(using: str, action: str, *, target_id: str, environment_id: str, **detail: Any) -> None:
+def record_system(using: str, action: str, *, target_id: str, environment_id: str, **detail: Any) -> None:
     """Write an entry of the system in one statement; a worker moves it, so that a region need not wait."""
-    _written(
+    _insert(
         using, action, actor=audit.SYSTEM, target_id=target_id, project_id=None, environment_id=environment_id,
         detail=detail,
     )  # fmt: skip
     dispatch.send("rows.tasks.flush_audit_outbox", using, using=using)
 
 
-def _written(using: str, action: str, *, actor: Caller | Actor, **facts: Any) -> AuditOutboxEntry:
+def _insert(using: str, action: str, *, actor: Caller | Actor, **facts: Any) -> AuditOutboxEntry:
     if not connections[using].in_atomic_block:
         raise transaction.TransactionManagementError("an audit entry belongs to the transaction of its change")
     return AuditOutboxEntry.objects.using(using).create(
@@ -57,12 +57,12 @@ def _written(using: str, action: str, *, actor: Caller | Actor, **facts: Any) ->
 
 def _flush_now(using: str, entry: AuditOutboxEntry) -> None:
     # Never inside a transaction of the control database: its rollback would also undo the entry.
-    after_commit(_WHAT, _hand_over, using, entry, using=DEFAULT_DB_ALIAS)
+    after_commit(_JOB, _flush_and_delete, using, entry, using=DEFAULT_DB_ALIAS)
 
 
-def _hand_over(using: str, entry: AuditOutboxEntry) -> None:
+def _flush_and_delete(using: str, entry: AuditOutboxEntry) -> None:
     _flush([entry])
-    with log_failures(_WHAT, using=using):
+    with log_failures(_JOB, using=using):
         _delete(using, [entry])
 
 

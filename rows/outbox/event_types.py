@@ -69,7 +69,7 @@ def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:
     return found
 
 
-def trimmed(record: Mapping[str, Any] | None, columns: Sequence[str] | None) -> dict[str, Any] | None:
+def select_columns(record: Mapping[str, Any] | None, columns: Sequence[str] | None) -> dict[str, Any] | None:
     if record is None:
         return None
     if columns is None:
@@ -80,7 +80,7 @@ def trimmed(record: Mapping[str, Any] | None, columns: Sequence[str] | None) -> 
 
 def body(event: "OutboxEvent", data: Mapping[str, Any]) -> str:
     """The JSON text of a delivery, the same at every attempt."""
-    told = {
+    payload = {
         "id": event.event_id,
         "type": event.type,
         "timestamp": event.created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -89,4 +89,4 @@ def body(event: "OutboxEvent", data: Mapping[str, Any]) -> str:
         "request_id": event.request_id,
         "data": data,
     }
-    return exact_json.dumps(told)
+    return exact_json.dumps(payload)

@@ -47,13 +47,13 @@ class OutboxEvent(models.Model):
     relayed_at = models.DateTimeField(null=True)
     """When all deliveries existed; null is due."""
     transaction = TransactionIdField(null=True, db_default=CurrentTransaction(), editable=False)
-    """Its transaction: with a snapshot it tells which events a reader has not seen (`rows.changes`)."""
+    """Its transaction: compared with a snapshot, it shows which events a reader has not seen (`rows.changes`)."""
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["event_id"], name="outbox_event_once")]
         indexes: ClassVar = [
             models.Index(fields=["sequence"], condition=models.Q(relayed_at__isnull=True), name="outbox_due"),
-            # For the relay, past what waits of environments whose events take long (`webhooks.delivery.relay`).
+            # For the relay, to skip the backlog of environments with expensive events (`webhooks.delivery.relay`).
             models.Index(
                 fields=["environment_id", "sequence"],
                 condition=models.Q(relayed_at__isnull=True),
@@ -61,8 +61,8 @@ class OutboxEvent(models.Model):
             ),
             models.Index(fields=["environment_id", "-sequence"], name="outbox_of_environment"),
             models.Index(fields=["relayed_at"], condition=models.Q(relayed_at__isnull=False), name="outbox_done"),
-            # For live changes: what a snapshot has not seen. With the environment first, and without statistics, the
-            # relay's questions about one environment would take this index and read all of its events.
+            # For live changes: the events after a snapshot. With the environment first, and without statistics, the
+            # relay's queries for one environment would use this index and read all of its events.
             models.Index(fields=["transaction", "environment_id"], name="outbox_of_transaction"),
             # For the console: what a request changed, and what happened to a row.
             models.Index(fields=["request_id"], condition=models.Q(request_id__isnull=False), name="outbox_of_request"),

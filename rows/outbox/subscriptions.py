@@ -17,7 +17,9 @@ PatternsOf = Callable[[str, str], Iterable[Sequence[str]]]
 """`(environment_id, using)` to the event patterns of each subscription. One query."""
 
 
-class ConsumerInterest(Protocol):
+class EventConsumer(Protocol):
+    """Takes part in one batch of the relay: `add` receives each event, `write` stores what was made of them."""
+
     count: int
 
     def add(self, event: OutboxEvent) -> None:
@@ -27,23 +29,23 @@ class ConsumerInterest(Protocol):
         pass
 
 
-Consumer = Callable[[Collection[str], str], ConsumerInterest]
-"""`(environment ids, using)`: called at the start of a batch."""
+ConsumerFactory = Callable[[Collection[str], str], EventConsumer]
+"""`(environment ids, using)`: called at the start of each batch of the relay."""
 
 _sources: Final[list[tuple[PatternsOf, bool]]] = []
-_consumers: Final[list[Consumer]] = []
+_consumer_factories: Final[list[ConsumerFactory]] = []
 
 
 def register(patterns_of: PatternsOf, *, is_for_relay: bool = True) -> None:
     _sources.append((patterns_of, is_for_relay))
 
 
-def register_consumer(consumer: Consumer) -> None:
-    _consumers.append(consumer)
+def register_consumer(factory: ConsumerFactory) -> None:
+    _consumer_factories.append(factory)
 
 
-def interests_of_consumers(environment_ids: Collection[str], using: str) -> list[ConsumerInterest]:
-    return [consumer(environment_ids, using) for consumer in _consumers]
+def consumers_of(environment_ids: Collection[str], using: str) -> list[EventConsumer]:
+    return [factory(environment_ids, using) for factory in _consumer_factories]
 
 
 def refresh(environment_id: str, using: str) -> None:

@@ -255,7 +255,7 @@ def test_users_who_are_refused_share_one_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many they are: half is taken, and each of them has something waiting."""
-    monkeypatch.setattr(queue_quotas, "PAUSE", 600.0)  # that of one moment, however slow the machine is
+    monkeypatch.setattr(queue_quotas, "CACHE_SECONDS", 600.0)  # that of one moment, however slow the machine is
     pile_up(place, MOST // 2, "user", "usr_x")
     pile_up(place, 40, "user", "usr_y")
     theirs = Run.objects.using(place.cluster).filter(caller_id="usr_y")

@@ -54,8 +54,8 @@ ALL_SCOPES = ("functions:deploy", "functions:invoke", "rows:read", "webhooks:rea
 @pytest.fixture(autouse=True)
 def _nobody_is_suspended(place: EnvironmentRef) -> Any:
     suspension.evict(place.cluster)
-    event_triggers._known.clear()
-    event_triggers._costly.clear()
+    event_triggers._plan_cache.clear()
+    event_triggers._expensive.clear()
     yield
     suspension.evict(place.cluster)
 
@@ -658,7 +658,7 @@ def test_slow_events_are_evaluated_in_small_batches_after_others(
     assert 0 < event_triggers.queue(using) < 20
     write(tracker)
     relay(using)
-    assert list(event_triggers._costly[using]) == [slow.environment_id]
+    assert list(event_triggers._expensive[using]) == [slow.environment_id]
     assert 1 < event_triggers.queue(using) < 20
     assert len(runs(place, environment_id=place.environment_id)) == 1
     made = runs(place, environment_id=slow.environment_id)
@@ -678,7 +678,7 @@ def test_what_a_function_heard_that_is_gone_is_not_decided(
     monkeypatch.setattr(event_triggers, "_decide", None)  # whoever asks fails
     assert event_triggers.queue(using) == 0
     assert waiting(place) == 0
-    assert list(event_triggers._costly[using]) == []
+    assert list(event_triggers._expensive[using]) == []
 
 
 def test_a_function_is_deleted_while_its_events_are_decided(
@@ -782,7 +782,7 @@ def test_nothing_stays_of_an_environment_that_goes(tracker: Tracker, place: Envi
     relay(place.cluster)
     assert PendingEvent in orphaned_rows._in_regions
     for _ in range(2):
-        signal_handlers.forget_environment(environment_id=place.environment_id, cluster=place.cluster)
+        signal_handlers.delete_environment(environment_id=place.environment_id, cluster=place.cluster)
     left = PendingEvent.objects.using(place.cluster).values_list("environment_id", flat=True)
     assert list(left) == [neighbour.environment_id]
 

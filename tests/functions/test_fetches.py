@@ -9,7 +9,7 @@ import pytest
 from django.db import connections
 
 from functions.models import Run
-from functions.runtime.async_replies import MOST_AT_ONCE
+from functions.runtime.async_replies import MAX_AT_ONCE
 from tests.functions.conftest import RecordingHost, RunCode
 from tests.rows.conftest import Tracker
 from tests.support.functions import deploy, invoke, run_body
@@ -43,15 +43,15 @@ class Together:
 
 
 def test_as_many_as_may_are_under_way_at_once_and_no_more(tracker: Tracker) -> None:
-    at_once = Together(MOST_AT_ONCE)
+    at_once = Together(MAX_AT_ONCE)
     with Receiver(at_once) as receiver:
         body = f"""const ask = async (n: number) => (await ctx.fetch("{receiver.url("/")}" + n)).status;
-            return await Promise.all(Array.from({{length: {3 * MOST_AT_ONCE}}}, (_, n) => ask(n)))"""
+            return await Promise.all(Array.from({{length: {3 * MAX_AT_ONCE}}}, (_, n) => ask(n)))"""
         got, run = run_body(tracker, body, allowed_hosts=["127.0.0.1"], timeout_ms=10_000)
-    assert got.json["output"] == [200] * (3 * MOST_AT_ONCE), run
-    assert at_once.most == MOST_AT_ONCE
+    assert got.json["output"] == [200] * (3 * MAX_AT_ONCE), run
+    assert at_once.most == MAX_AT_ONCE
     asked = sorted(int(request.split()[1].rpartition(b"/")[2]) for request in receiver.requests)
-    assert asked == list(range(3 * MOST_AT_ONCE))
+    assert asked == list(range(3 * MAX_AT_ONCE))
 
 
 def test_each_answer_comes_to_its_own_question(tracker: Tracker) -> None:
@@ -236,7 +236,7 @@ def test_a_flood_of_fetches_waits_in_the_code_and_not_with_us(run_code: RunCode)
     }"""
     outcome = run_code(source, 100, timeout=within(20), asked=far, memory_mb=256)
     assert (outcome.reason, outcome.output) == (None, 100), outcome.error
-    assert far.most <= MOST_AT_ONCE + 1, "and the one that waits"
+    assert far.most <= MAX_AT_ONCE + 1, "and the one that waits"
 
 
 def test_a_process_that_dies_meanwhile_interrupts_its_host(run_code: RunCode) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from django.db import DataError, OperationalError, connections, transaction
 
-from functions.runs.statement_batching import MOST, StatementBatcher
+from functions.runs.statement_batching import MAX_BATCH, StatementBatcher
 from platform_site.postgres.direct import own_connection
 from platform_site.postgres.libpq import Row
 from tests.support.service import wait_for
@@ -67,7 +67,7 @@ class Crowd:
     def wait_until(self, waiting: int) -> None:
         """Until the first waits for the lock and so many are queued behind it."""
         wait_for("the first", lambda: self.blocked(), 20)
-        wait_for("the others", lambda: len(self.together._lines[REGION].waiting) == waiting, 20)
+        wait_for("the others", lambda: len(self.together._queues[REGION].waiting) == waiting, 20)
 
     def blocked(self) -> list[int]:
         with self.holder.cursor() as cursor:
@@ -98,15 +98,15 @@ def test_who_comes_meanwhile_goes_in_one_trip_and_has_an_answer_of_his_own(is_du
     with Crowd(StatementBatcher(NOTE, is_durable=is_durable)) as crowd:
         first = crowd.bring(0)
         crowd.wait_until(0)
-        others = [crowd.bring(n) for n in range(1, MOST + 4)]
-        crowd.wait_until(MOST + 3)
+        others = [crowd.bring(n) for n in range(1, MAX_BATCH + 4)]
+        crowd.wait_until(MAX_BATCH + 3)
         crowd.go()
         answers = [each.result(30)[0] for each in (first, *others)]
-    assert [int(n or 0) for n, *_ in answers] == list(range(MOST + 4))
-    assert kept() == list(range(MOST + 4))
+    assert [int(n or 0) for n, *_ in answers] == list(range(MAX_BATCH + 4))
+    assert kept() == list(range(MAX_BATCH + 4))
     backends = [backend for _, backend, *_ in answers[1:]]
-    assert sorted(backends.count(each) for each in set(backends)) == [3, MOST]
-    assert len({transaction for _, _, transaction, *_ in answers}) == MOST + 4, "each commits by itself"
+    assert sorted(backends.count(each) for each in set(backends)) == [3, MAX_BATCH]
+    assert len({transaction for _, _, transaction, *_ in answers}) == MAX_BATCH + 4, "each commits by itself"
 
 
 def test_one_that_fails_fails_alone() -> None:

@@ -66,7 +66,7 @@ def same_refusal(*answers: Answer) -> None:
 
 @pytest.fixture(autouse=True)
 def _nobody_was_met_before() -> None:
-    dispatch._proven.clear()
+    dispatch._verified.clear()
 
 
 # ── Making one, and what comes by it ────────────────────────────────────────────────────────────────────────────────
@@ -715,7 +715,7 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
 
 def as_after_a_deployment(path: str) -> None:
     """No process has used the endpoint, and it was idle for a minute."""
-    dispatch._proven.clear()
+    dispatch._verified.clear()
     embedded_valkey.client(configured.LAYOUT).delete(
         inbound_endpoints.cache_key(inbound_tokens.digest(path.rpartition("/")[2]))
     )
@@ -754,7 +754,7 @@ def test_when_redis_was_emptied_guesses_keep_no_address_out(
     deploy(tracker, "tell", TELL)
     path, queued = create_endpoint(tracker, "tell", **{"async": False}), create_endpoint(tracker, "tell")
     flush_redis()
-    dispatch._proven.clear()
+    dispatch._verified.clear()
     settings.RATE_LIMIT_FACTOR = 1
     for environment_id in (lambda: tracker.environment_id, lambda: ids.new("env")):
         unknown = [send(tracker, forged(environment_id())).status for _ in range(125)]

@@ -134,7 +134,7 @@ def test_network_usage_decays_by_one_second_per_minute() -> None:
 
 
 def test_what_is_remembered_of_networks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_networks, "_NETWORKS", 10)
+    monkeypatch.setattr(client_networks, "_MAX_NETWORKS", 10)
     recent = RecentUsage(clock=lambda: 0.0)
     for network in range(100):
         recent.record(network, 10)

@@ -665,9 +665,9 @@ def test_who_waits_for_a_process_that_dies_starts_another(host: RecordingHost) -
             outcomes = [*threads.map(lambda call: patient.call(program, call, host), calls)]
         assert [outcome.reason for outcome in outcomes] == ["timeout", None, None]
         deadline = time.monotonic() + 10
-        while patient._places and time.monotonic() < deadline:
+        while patient._process_count and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert (patient.sizes(), patient._places, patient._by_program) == ((0, 0), 0, {})
+        assert (patient.sizes(), patient._process_count, patient._by_program) == ((0, 0), 0, {})
     finally:
         patient.close()
 
@@ -756,16 +756,16 @@ def test_each_of_two_freed_processes_serves_a_waiting_call(
         for _ in range(2):
             with monkeypatch.context() as impatient:
                 impatient.setattr(Pool, "QUEUE_SECONDS", 0.0)
-                process, *_ = pair._take(program, _call(0))
+                process, *_ = pair._acquire(program, _call(0))
             pair._has_started(program.key)
             processes.append(process)
         with ThreadPoolExecutor(2) as threads:
-            waiting = [threads.submit(pair._take, program, _call(1)) for _ in range(2)]
+            waiting = [threads.submit(pair._acquire, program, _call(1)) for _ in range(2)]
             while len(pair._by_program["pair"].waiting) < 2:
                 time.sleep(0.005)
             with pair._lock:
                 for process in processes:
-                    pair._put_back(process, "pair", was_busy=True)
+                    pair._add_idle(process, "pair", was_busy=True)
             taken = [call.result(within(5)) for call in waiting]
         assert {process for process, *_ in taken} == set(processes)
         for process in processes:

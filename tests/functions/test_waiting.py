@@ -118,7 +118,7 @@ def wait_for_slots(room: ConcurrencyLimiter, turns: list[Admission]) -> None:
         room.take(turn)
         if turn.state is State.NEW:
             turn.until = turn.since + 30
-            room.join(turn)
+            room.enqueue(turn)
 
 
 def served_in_order(room: ConcurrencyLimiter, turns: list[Admission]) -> list[Admission]:
@@ -129,7 +129,7 @@ def served_in_order(room: ConcurrencyLimiter, turns: list[Admission]) -> list[Ad
         held = [turn for turn in order if turn.state is State.HELD]
         if not held:
             return order
-        room.leave(held[0])
+        room.release(held[0])
 
 
 def test_two_environments_share_the_slots() -> None:
@@ -165,7 +165,7 @@ def test_an_environment_never_has_more_than_its_slots() -> None:
     room.take(other)
     assert other.state is State.HELD
     for turn in [*turns, *visits, other]:
-        room.leave(turn)
+        room.release(turn)
     assert not room._taken + room._calls + room._anonymous
     assert not room._networks + room._callers  # type: ignore[operator]
     assert (room._queues, room._weight, room._all) == ({}, 0, 0)
@@ -196,12 +196,12 @@ def test_a_wait_ends_at_its_time_and_calls_back_once() -> None:
     first, second = Admission("env_a", "key a", 4), Admission("env_a", "key a", 4)
     room.take(first)
     second.until = second.since + 0.1
-    room.join(second)
+    room.enqueue(second)
     called: list[float] = []
     decided = threading.Event()
     room.when_decided(second, lambda: (called.append(time.monotonic()), decided.set())[1])
     assert decided.wait(5)
-    room.leave(first)
+    room.release(first)
     time.sleep(0.1)
     assert (second.state, len(called)) == (State.OVER, 1)
     assert called[0] - second.since >= 0.1
@@ -212,7 +212,7 @@ def test_a_call_without_a_slot_of_the_plan_waits_at_the_front() -> None:
     first, second = Admission("env_a", "key a", 4), Admission("env_a", "key a", 4)
     room.take(first)
     first.until = first.since + 30
-    room.wait_again(first)
+    room.requeue(first)
     assert first.state is State.WAITING
     wait_for_slots(room, [second])
     assert second.state is State.WAITING, "it does not overtake"
@@ -222,4 +222,4 @@ def test_a_call_without_a_slot_of_the_plan_waits_at_the_front() -> None:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     for turn in (first, second):
-        room.leave(turn)
+        room.release(turn)

@@ -78,10 +78,10 @@ def test_the_outbox_is_asked_for_exactly_what_is_wanted() -> None:
 
 def test_a_delivery_carries_no_column_that_was_not_asked_for() -> None:
     record = {"id": "tsk_1", "title": "a", "internal": "secret"}
-    assert event_types.trimmed(record, ["title"]) == {"id": "tsk_1", "title": "a"}
-    assert event_types.trimmed(record, []) == {"id": "tsk_1"}
-    assert event_types.trimmed(record, None) == record
-    assert event_types.trimmed(None, ["title"]) is None
+    assert event_types.select_columns(record, ["title"]) == {"id": "tsk_1", "title": "a"}
+    assert event_types.select_columns(record, []) == {"id": "tsk_1"}
+    assert event_types.select_columns(record, None) == record
+    assert event_types.select_columns(None, ["title"]) is None
 
 
 def test_the_body_has_the_shape_of_the_design() -> None:

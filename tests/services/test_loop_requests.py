@@ -176,7 +176,7 @@ def test_a_call_that_waits_for_a_slot_holds_no_connection(
     def free_the_slot() -> bool:
         loop_requests.sleep(0.05)
         found = backend() > 0
-        limiter.leave(other)
+        limiter.release(other)
         return found
 
     assert loop.run(call, free_the_slot) == ["called", True]

@@ -20,7 +20,7 @@ from tests.webhooks.conftest import Post, bodies
 from webhooks.delivery import failing_webhooks, reconciler
 from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.queue import claim, longest_wait
-from webhooks.delivery.reconciler import BATCH, FIRST, MAX_ATTEMPTS, settle, settle_one
+from webhooks.delivery.reconciler import BATCH, MAX_ATTEMPTS, REQUEST_BATCH, settle, settle_one
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
@@ -81,8 +81,8 @@ def test_a_switch_touches_a_batch_of_deliveries_however_many_there_are(
         disabled(tracker, other)
     with count_touched_rows(using) as cost:
         act(tracker, webhook)
-    assert cost.changed <= FIRST
-    assert cost.read <= 6 * FIRST
+    assert cost.changed <= REQUEST_BATCH
+    assert cost.read <= 6 * REQUEST_BATCH
     disabled(tracker, other)
     relay_batch(using)  # who is disabled by itself makes an event
     if after != "pending" or switch == "delete":
@@ -135,7 +135,7 @@ def test_ordered_delivery_never_overtakes_a_held_event_of_its_row(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = tracker.project.cluster
-    monkeypatch.setattr(webhook_service, "FIRST", 1)
+    monkeypatch.setattr(webhook_service, "REQUEST_BATCH", 1)
     webhook = subscribe(events=["lists.*"], ordering="row", enabled=False)
     rows = [write_list(tracker, name) for name in ("first", "second")]
     dispatch()
@@ -229,9 +229,9 @@ def test_drop_is_completed_despite_later_switches_and_drops_nothing_else(
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"], enabled=False)
     path = f"/webhooks/{webhook['id']}"
-    pile_up(tracker, webhook, FIRST + 500, "held")
+    pile_up(tracker, webhook, REQUEST_BATCH + 500, "held")
     patch(tracker, webhook, enabled=True, held="drop")
-    assert counted(tracker, webhook) == {"dropped": FIRST, "held": 500}
+    assert counted(tracker, webhook) == {"dropped": REQUEST_BATCH, "held": 500}
     write_list(tracker, "after it")
     assert dispatch() == 0, "it waits until what was before it is gone"
     assert longest_wait(using) is None
@@ -243,7 +243,7 @@ def test_drop_is_completed_despite_later_switches_and_drops_nothing_else(
         refused = tracker.post("owner", address, body)
         assert refused.status == 409
         assert "being dropped" in str(refused.json)
-    assert counted(tracker, webhook) == {"dropped": FIRST, "held": 500, "pending": 1}
+    assert counted(tracker, webhook) == {"dropped": REQUEST_BATCH, "held": 500, "pending": 1}
     patch(tracker, webhook, enabled=False)
     write_list(tracker, "while it is disabled")
     dispatch()
@@ -252,8 +252,11 @@ def test_drop_is_completed_despite_later_switches_and_drops_nothing_else(
     assert dispatch() == 2
     arrived = {body["data"]["record"]["name"] for body in bodies(receiver)}
     assert arrived == {"after it", "while it is disabled"}
-    assert counted(tracker, webhook) == {"dropped": FIRST + 500, "delivered": 2}
-    assert tracker.post("owner", f"{path}/recover", {"since": EARLIER}).json == {"deliveries": FIRST, "more": True}
+    assert counted(tracker, webhook) == {"dropped": REQUEST_BATCH + 500, "delivered": 2}
+    assert tracker.post("owner", f"{path}/recover", {"since": EARLIER}).json == {
+        "deliveries": REQUEST_BATCH,
+        "more": True,
+    }
 
 
 def test_to_drop_takes_along_what_was_not_held_yet_since_it_was_disabled(
@@ -261,13 +264,13 @@ def test_to_drop_takes_along_what_was_not_held_yet_since_it_was_disabled(
 ) -> None:
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])
-    pile_up(tracker, webhook, 3 * FIRST, "pending")
+    pile_up(tracker, webhook, 3 * REQUEST_BATCH, "pending")
     patch(tracker, webhook, enabled=False)
-    assert counted(tracker, webhook) == {"held": FIRST, "pending": 2 * FIRST}
+    assert counted(tracker, webhook) == {"held": REQUEST_BATCH, "pending": 2 * REQUEST_BATCH}
     patch(tracker, webhook, enabled=True, held="drop")
     assert dispatch() == 0
     settle_all(using)
-    assert counted(tracker, webhook) == {"dropped": 3 * FIRST}
+    assert counted(tracker, webhook) == {"dropped": 3 * REQUEST_BATCH}
     assert dispatch() == 0
     assert receiver.requests == []
 
@@ -308,21 +311,21 @@ def test_disabling_during_enabling_holds_everything_and_repeats_nothing(
 ) -> None:
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"], enabled=False)
-    pile_up(tracker, webhook, FIRST + 50, "held")
+    pile_up(tracker, webhook, REQUEST_BATCH + 50, "held")
     for _ in range(2):  # who enables twice enables once
         patch(tracker, webhook, enabled=True)
-        assert counted(tracker, webhook) == {"pending": FIRST, "held": 50}
+        assert counted(tracker, webhook) == {"pending": REQUEST_BATCH, "held": 50}
     sent = [each.delivery_id for each in claim(using, 10, initial_concurrency=10)]
     Delivery.objects.using(using).filter(pk__in=sent).update(status="delivered", claimed_until=None)
     patch(tracker, webhook, enabled=False)
     assert dispatch() == 0
     settle_all(using)
-    assert counted(tracker, webhook) == {"held": FIRST + 40, "delivered": 10}
+    assert counted(tracker, webhook) == {"held": REQUEST_BATCH + 40, "delivered": 10}
     patch(tracker, webhook, enabled=True)
     settle_all(using)
-    assert dispatch() == FIRST + 40
-    assert counted(tracker, webhook) == {"delivered": FIRST + 50}
-    assert Counter(body["n"] for body in bodies(receiver)) == dict.fromkeys(range(11, FIRST + 51), 1)
+    assert dispatch() == REQUEST_BATCH + 40
+    assert counted(tracker, webhook) == {"delivered": REQUEST_BATCH + 50}
+    assert Counter(body["n"] for body in bodies(receiver)) == dict.fromkeys(range(11, REQUEST_BATCH + 51), 1)
     assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1.0
 
 
@@ -332,18 +335,18 @@ def test_releasing_prevents_expiry_and_holding_permits_it(
     using = tracker.project.cluster
     going, staying = (subscribe(events=["lists.insert"], enabled=False) for _ in range(2))
     for webhook in (going, staying):
-        pile_up(tracker, webhook, FIRST + 50, "held")
+        pile_up(tracker, webhook, REQUEST_BATCH + 50, "held")
     patch(tracker, going, enabled=True)
-    assert delivery_retention.expire_held(using, older_than=timedelta(minutes=1)) == FIRST + 50
-    assert counted(tracker, going) == {"pending": FIRST, "held": 50}
-    assert counted(tracker, staying) == {"dropped": FIRST + 50}
+    assert delivery_retention.expire_held(using, older_than=timedelta(minutes=1)) == REQUEST_BATCH + 50
+    assert counted(tracker, going) == {"pending": REQUEST_BATCH, "held": 50}
+    assert counted(tracker, staying) == {"dropped": REQUEST_BATCH + 50}
     patch(tracker, going, enabled=False)
     settle_all(using)
     assert delivery_retention.expire_held(using, older_than=timedelta(minutes=1)) == 50, (
         "the others were due a moment ago"
     )
-    assert delivery_retention.expire_held(using, older_than=timedelta(0)) == FIRST
-    assert counted(tracker, going) == {"dropped": FIRST + 50}
+    assert delivery_retention.expire_held(using, older_than=timedelta(0)) == REQUEST_BATCH
+    assert counted(tracker, going) == {"dropped": REQUEST_BATCH + 50}
 
 
 @pytest.mark.parametrize("statistics", [False, True])
@@ -371,20 +374,20 @@ def test_failed_deliveries_are_resent_once_and_new_failures_are_kept(
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])
     lost = Delivery.objects.using(using)
-    pile_up(tracker, webhook, 2 * FIRST + 300, "exhausted")
+    pile_up(tracker, webhook, 2 * REQUEST_BATCH + 300, "exhausted")
     lost.filter(sequence__lte=100).update(body="")
     lost.filter(sequence__gt=100, sequence__lte=200).update(attempts=MAX_ATTEMPTS)
     lost.filter(sequence__gt=200, sequence__lte=300).update(status="delivered")
     recover = f"/webhooks/{webhook['id']}/recover"
-    assert tracker.post("owner", recover, {"since": EARLIER}).json == {"deliveries": FIRST - 200, "more": True}
+    assert tracker.post("owner", recover, {"since": EARLIER}).json == {"deliveries": REQUEST_BATCH - 200, "more": True}
     settle_all(using, batch=300)
-    assert counted(tracker, webhook) == {"pending": 2 * FIRST, "exhausted": 200, "delivered": 100}
+    assert counted(tracker, webhook) == {"pending": 2 * REQUEST_BATCH, "exhausted": 200, "delivered": 100}
     stored = Webhook.objects.using(using).get(pk=webhook["id"])
     assert (stored.recover_from, stored.recover_until) == (None, None)
     # Ordered anew, and failing all the while: each once.
     lost.filter(status="pending").update(status="exhausted")
     assert tracker.post("owner", recover, {"since": EARLIER}).json["more"]
-    lost.filter(sequence=2 * FIRST + 300).update(last_attempt_at=Now())  # it was under way, and fails now
+    lost.filter(sequence=2 * REQUEST_BATCH + 300).update(last_attempt_at=Now())  # it was under way, and fails now
     receiver.behave = answer("500 No")
     tries = 0
     while True:
@@ -393,8 +396,8 @@ def test_failed_deliveries_are_resent_once_and_new_failures_are_kept(
         if not made and not settle(using, batch=300):
             break
         tries += made
-    assert tries == 2 * FIRST - 1
-    assert counted(tracker, webhook) == {"exhausted": 2 * FIRST + 200, "delivered": 100}
+    assert tries == 2 * REQUEST_BATCH - 1
+    assert counted(tracker, webhook) == {"exhausted": 2 * REQUEST_BATCH + 200, "delivered": 100}
 
 
 def test_the_consoles_figures_go_by_the_webhook(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
@@ -403,20 +406,20 @@ def test_the_consoles_figures_go_by_the_webhook(tracker: Tracker, receiver: Rece
 
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])
-    pile_up(tracker, webhook, 3 * FIRST, "pending")
+    pile_up(tracker, webhook, 3 * REQUEST_BATCH, "pending")
 
     def figures() -> tuple[int, int, bool]:
         measure_region(using)
         values = Sample.objects.get(name=using).values
         return values["due"], values["held"], values["due_age"] is not None
 
-    assert figures() == (3 * FIRST, 0, True)
+    assert figures() == (3 * REQUEST_BATCH, 0, True)
     patch(tracker, webhook, enabled=False)
-    assert figures() == (0, 3 * FIRST, False)
+    assert figures() == (0, 3 * REQUEST_BATCH, False)
     settle_all(using)
-    assert figures() == (0, 3 * FIRST, False)
+    assert figures() == (0, 3 * REQUEST_BATCH, False)
     patch(tracker, webhook, enabled=True)
-    assert figures() == (FIRST, 2 * FIRST, True)
+    assert figures() == (REQUEST_BATCH, 2 * REQUEST_BATCH, True)
 
 
 def test_event_relayed_during_a_switch_is_consistent_with_one_state(

@@ -68,7 +68,7 @@ def test_a_body_drives_no_terminal(tracker: Tracker, receiver: Receiver) -> None
     with listening(tracker, receiver) as listener:
         write_list(tracker, name=title)
         for claimed, result in listener.pending():
-            Command(stdout=out)._tell(claimed, result, with_body=True)
+            Command(stdout=out)._print_attempt(claimed, result, with_body=True)
     told = out.getvalue()
     assert not re.search("[\x7f-\x9f]", told)
     assert json.loads(told.splitlines()[1])["data"]["record"]["name"] == title

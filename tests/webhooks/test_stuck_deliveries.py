@@ -148,7 +148,7 @@ def test_delivery_attempts_are_bounded_and_delay_no_others(
 def test_slow_filter_is_abandoned(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payloads, "MOST_EFFORT", 80)
+    monkeypatch.setattr(payloads, "MAX_EFFORT", 80)
     plain, costly = subscribe(events=["lists.insert"]), subscribe(
         events=["lists.insert"], filter={"name": {"$like": "%a_b%"}}
     )  # fmt: skip

@@ -58,7 +58,7 @@ def attempt(claimed: ClaimedDelivery, client: outbound.Client | None = None) -> 
             total=settings.WEBHOOK_TIMEOUT_SECONDS,
             is_repeatable=True,
         )
-        return _answered(claimed, at, started, answer)
+        return _responded(claimed, at, started, answer)
     except outbound.OutboundError as error:
         return _failed(claimed, at, started, error.reason)
     except keyring.KeyringError:
@@ -67,14 +67,14 @@ def attempt(claimed: ClaimedDelivery, client: outbound.Client | None = None) -> 
         return _failed(claimed, at, started, f"internal: {type(error).__name__}")
 
 
-def _answered(claimed: ClaimedDelivery, at: datetime, started: float, answer: outbound.Response) -> AttemptOutcome:
+def _responded(claimed: ClaimedDelivery, at: datetime, started: float, answer: outbound.Response) -> AttemptOutcome:
     duration = timedelta(seconds=time.monotonic() - started)
     succeeded = 200 <= answer.status < 300
     wait = None
     status = "delivered"
     if not succeeded:
-        asked = retry.parse_retry_after(answer.headers.get("retry-after"), claimed.now())
-        wait = _wait(claimed, asked)
+        retry_after = retry.parse_retry_after(answer.headers.get("retry-after"), claimed.now())
+        wait = _wait(claimed, retry_after)
         status = "pending" if wait is not None else "exhausted"
     return AttemptOutcome(
         claimed,
@@ -84,7 +84,7 @@ def _answered(claimed: ClaimedDelivery, at: datetime, started: float, answer: ou
         str(answer.status),
         wait=wait,
         response_status=answer.status,
-        response_headers=_kept_headers(answer.headers),
+        response_headers=_stored_headers(answer.headers),
         response_body=answer.body[:STORED_BODY_BYTES]
         .decode("utf-8", "replace")
         .replace("\0", "\N{REPLACEMENT CHARACTER}"),
@@ -100,10 +100,10 @@ def _failed(claimed: ClaimedDelivery, at: datetime, started: float, reason: str)
     return AttemptOutcome(claimed, at, duration, status, reason[:200], wait=wait, error=reason[:200])
 
 
-def _wait(claimed: ClaimedDelivery, asked: timedelta | None) -> timedelta | None:
+def _wait(claimed: ClaimedDelivery, retry_after: timedelta | None) -> timedelta | None:
     schedule = settings.WEBHOOK_RETRY_SCHEDULE or retry.SCHEDULE
     draw = random.random()  # noqa: S311 - spreads load, guards nothing
-    return retry.delay_after(claimed.attempts_of_schedule, draw=draw, retry_after=asked, schedule=schedule)
+    return retry.delay_after(claimed.attempts_of_schedule, draw=draw, retry_after=retry_after, schedule=schedule)
 
 
 def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
@@ -120,8 +120,8 @@ def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
     }
 
 
-def _kept_headers(headers: "outbound.Headers") -> dict[str, str]:
-    kept = {}
+def _stored_headers(headers: "outbound.Headers") -> dict[str, str]:
+    stored = {}
     for name, value in list(headers.items())[:STORED_HEADERS]:
-        kept[name[:100].replace("\0", "")] = value[:500].replace("\0", "")
-    return kept
+        stored[name[:100].replace("\0", "")] = value[:500].replace("\0", "")
+    return stored

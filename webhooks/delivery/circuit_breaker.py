@@ -33,7 +33,7 @@ def host_of(url: str) -> str:
 class Receiver:
     concurrency: int = INITIAL_CONCURRENCY
     in_flight: int = 0
-    hangs: int = 0
+    failures: int = 0
     open_until: float = 0.0
     latest_seconds: float = 0.0
 
@@ -47,17 +47,17 @@ class Receivers:
     def __init__(self) -> None:
         self._known: OrderedDict[str, Receiver] = OrderedDict()
 
-    def _of(self, host: str) -> Receiver:
+    def _receiver(self, host: str) -> Receiver:
         receiver = self._known.get(host)
         if receiver is None:
             receiver = self._known[host] = Receiver()
             if len(self._known) > MAX_RECEIVERS:
-                self._forget_one()
+                self._evict_one()
         else:
             self._known.move_to_end(host)
         return receiver
 
-    def _forget_one(self) -> None:
+    def _evict_one(self) -> None:
         for host, receiver in self._known.items():
             if receiver.in_flight == 0:
                 del self._known[host]
@@ -74,25 +74,25 @@ class Receivers:
         return [host for host, _ in differing], [free for _, free in differing], first
 
     def started(self, host: str) -> None:
-        self._of(host).in_flight += 1
+        self._receiver(host).in_flight += 1
 
-    def returned(self, host: str) -> None:
-        receiver = self._of(host)
+    def released(self, host: str) -> None:
+        receiver = self._receiver(host)
         receiver.in_flight = max(0, receiver.in_flight - 1)
 
-    def forget_claims(self) -> None:
+    def reset_in_flight(self) -> None:
         for receiver in self._known.values():
             receiver.in_flight = 0
 
     def limit_of(self, host: str) -> int:
-        return self._of(host).concurrency
+        return self._receiver(host).concurrency
 
-    def ended(self, host: str, *, answered: bool, seconds: float, now: float) -> None:
-        """Record an attempt: `answered` with any status, or failed by a timeout or connection error."""
-        receiver = self._of(host)
+    def ended(self, host: str, *, responded: bool, seconds: float, now: float) -> None:
+        """Record an attempt: `responded` with any status, or failed by a timeout or connection error."""
+        receiver = self._receiver(host)
         receiver.in_flight = max(0, receiver.in_flight - 1)
-        if answered:
-            receiver.hangs = 0
+        if responded:
+            receiver.failures = 0
             receiver.open_until = 0.0
             receiver.latest_seconds = seconds
             if seconds <= FAST_SECONDS:
@@ -100,9 +100,9 @@ class Receivers:
             else:
                 receiver.concurrency = max(1, receiver.concurrency // 2)
             return
-        receiver.hangs += 1
+        receiver.failures += 1
         receiver.concurrency = 1
-        if receiver.hangs >= FAILURE_THRESHOLD:
+        if receiver.failures >= FAILURE_THRESHOLD:
             # Bounded first: 2**1000 does not fit into a float.
-            doublings = min(receiver.hangs - FAILURE_THRESHOLD, 20)
+            doublings = min(receiver.failures - FAILURE_THRESHOLD, 20)
             receiver.open_until = now + min(MAX_COOLDOWN, INITIAL_COOLDOWN * 2**doublings)

@@ -9,7 +9,7 @@ from django.db import connections
 from platform_site.background.skip_scan import first_of_each
 from webhooks.delivery.queue import LEASE
 
-LONGEST_LEASE: Final = timedelta(hours=2)
+MAX_LEASE: Final = timedelta(hours=2)
 """Longer than any WEBHOOK_LEASE_SECONDS."""
 PAGE: Final = 2000
 
@@ -19,7 +19,7 @@ WITH page AS (
     SELECT d.id, d.next_attempt_at,
            d.claimed_until > now() + %(longest_lease)s
            OR d.next_attempt_at > now() AND greatest(d.created_at, d.last_attempt_at) > now() + interval '1 minute'
-           AS is_put_off
+           AS is_in_future
       FROM platform.webhooks_delivery d
      WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND d.next_attempt_at > %(after)s::timestamptz
      ORDER BY d.next_attempt_at FETCH FIRST (%(page)s) ROWS WITH TIES
@@ -27,7 +27,7 @@ WITH page AS (
     UPDATE platform.webhooks_delivery d
        SET next_attempt_at = least(d.next_attempt_at, now()),
            claimed_until = CASE WHEN d.claimed_until > now() THEN now() + %(lease)s END
-     WHERE d.id = ANY (ARRAY (SELECT id FROM page WHERE is_put_off)) AND coalesce(d.status, '') = 'pending'
+     WHERE d.id = ANY (ARRAY (SELECT id FROM page WHERE is_in_future)) AND coalesce(d.status, '') = 'pending'
  RETURNING 1
 )
 SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SELECT count(*) FROM repaired)
@@ -43,12 +43,12 @@ def repair_future_times(using: str, *, lease: timedelta = LEASE) -> int:
 
 
 def _repair(using: str, webhook_id: str, lease: timedelta) -> int:
-    facts: dict[str, Any] = {"webhook": webhook_id, "page": PAGE, "lease": lease, "longest_lease": LONGEST_LEASE}
+    facts: dict[str, Any] = {"webhook": webhook_id, "page": PAGE, "lease": lease, "longest_lease": MAX_LEASE}
     total, after = 0, "-infinity"
     while True:
         with connections[using].cursor() as cursor:
             cursor.execute(_REPAIR_PAGE, facts | {"after": after})
-            looked_at, after, repaired = cursor.fetchone()
+            examined, after, repaired = cursor.fetchone()
         total += int(repaired)
-        if looked_at < PAGE:
+        if examined < PAGE:
             return total

@@ -18,13 +18,13 @@ RETENTION: Final = timedelta(days=7)
 
 _MOVE = """
 INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth, created_at)
-SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id, told.depth, told.created_at
-  FROM json_to_recordset(%s::json) AS told (
+SELECT event.event_id, event.environment_id, event.type, event.data, event.request_id, event.depth, event.created_at
+  FROM json_to_recordset(%s::json) AS event (
        event_id text, environment_id text, type text, data text, request_id text, depth smallint,
        created_at timestamptz)
  WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
-                WHERE i.environment_id = told.environment_id AND i.action = '*'
-                  AND i.table_name IN ('*', regexp_replace(told.type, '[.][^.]*$', '')))
+                WHERE i.environment_id = event.environment_id AND i.action = '*'
+                  AND i.table_name IN ('*', regexp_replace(event.type, '[.][^.]*$', '')))
     ON CONFLICT (event_id) DO NOTHING
 """
 
@@ -43,7 +43,7 @@ def move_to_region(using: str) -> int:
         )
         if not due:
             return 0
-        told = [
+        events = [
             {
                 "event_id": event.event_id,
                 "environment_id": event.environment_id,
@@ -56,7 +56,7 @@ def move_to_region(using: str) -> int:
             for event in due
         ]
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            cursor.execute(_MOVE, [orjson.dumps(told).decode()])
+            cursor.execute(_MOVE, [orjson.dumps(events).decode()])
         ControlEvent.objects.filter(pk__in=[event.pk for event in due]).update(relayed_at=Now())
     return len(due)
 
@@ -64,7 +64,7 @@ def move_to_region(using: str) -> int:
 def purge_old() -> int:
     waiting = Q(relayed_at__isnull=True, environment_id__in=Environment.objects.values("pk"))
     old = ControlEvent.objects.filter(created_at__lt=Now() - RETENTION).exclude(waiting)
-    forgotten = 0
+    deleted = 0
     while batch := list(old.values_list("pk", flat=True)[:PURGE_BATCH]):
-        forgotten += ControlEvent.objects.filter(pk__in=batch).delete()[0]
-    return forgotten
+        deleted += ControlEvent.objects.filter(pk__in=batch).delete()[0]
+    return deleted

@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 MAX_THREADS: Final = 256
 """Maximum attempts in flight; a waiting thread costs about 100 KB."""
 CLAIM_AT_ONCE: Final = 128
-TICK: Final = 0.2
+POLL_SECONDS: Final = 0.2
 """Seconds to wait for an outcome or notification before checking the queue again."""
-LINGER: Final = 0.25
+LINGER_SECONDS: Final = 0.25
 """Seconds to wait for more work before ending, so that a burst does not restart the loop."""
-GRACE: Final = 8.0
-RECONNECT: Final = 0.2
-PACE: Final = 0.01
-SMALL: Final = 8
-"""After a pass with fewer than SMALL events, the next one starts PACE seconds after its start: single writes would
-otherwise cost four statements and three commits per event, on the CPUs of the writers."""
+SHUTDOWN_SECONDS: Final = 8.0
+RECONNECT_SECONDS: Final = 0.2
+MIN_PASS_SECONDS: Final = 0.01
+SMALL_PASS: Final = 8
+"""A pass with fewer events takes at least MIN_PASS_SECONDS: single writes would otherwise cost four statements and
+three commits per event, on the CPUs of the writers."""
 
 
 class SenderThreads:
@@ -50,7 +50,7 @@ class SenderThreads:
         self._lock = threading.Lock()
         self._active: Counter[str] = Counter()
         self._limits: dict[str, int] = {}
-        self._lines: defaultdict[str, deque[ClaimedDelivery]] = defaultdict(deque)
+        self._queues: defaultdict[str, deque[ClaimedDelivery]] = defaultdict(deque)
         self.busy = 0
 
     def submit(self, claimed: ClaimedDelivery, limit: int) -> None:
@@ -58,7 +58,7 @@ class SenderThreads:
         with self._lock:
             self._limits[claimed.host] = limit
             if self._active[claimed.host] >= limit:
-                self._lines[claimed.host].append(claimed)
+                self._queues[claimed.host].append(claimed)
                 return
             self._active[claimed.host] += 1
             active = self._active.total()
@@ -77,24 +77,24 @@ class SenderThreads:
 
     def _next(self, host: str) -> ClaimedDelivery | None:
         with self._lock:
-            line = self._lines.get(host)
-            if line and self._active[host] <= self._limits[host]:
-                return line.popleft()
+            waiting = self._queues.get(host)
+            if waiting and self._active[host] <= self._limits[host]:
+                return waiting.popleft()
             self._active[host] -= 1
             return None
 
-    def recall(self, host: str, limit: int) -> list[ClaimedDelivery]:
+    def withdraw(self, host: str, limit: int) -> list[ClaimedDelivery]:
         """Take back waiting attempts of a receiver whose limit was lowered."""
         with self._lock:
             self._limits[host] = limit
-            left = list(self._lines.pop(host, ()))
+            left = list(self._queues.pop(host, ()))
         self.busy -= len(left)
         return left
 
     def unstarted(self) -> list[ClaimedDelivery]:
         with self._lock:
-            left = [claimed for line in self._lines.values() for claimed in line]
-            self._lines.clear()
+            left = [claimed for waiting in self._queues.values() for claimed in waiting]
+            self._queues.clear()
         with contextlib.suppress(queue.Empty):
             while True:
                 if (item := self._work.get_nowait()) is not None:
@@ -119,23 +119,23 @@ class Dispatcher:
         self.using = using
         self.receivers = Receivers()
         self._running = threading.Lock()
-        self._asked = threading.Event()
+        self._check_requested = threading.Event()
         self._outcomes: queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None] = queue.SimpleQueue()
 
-    def ask(self) -> None:
+    def request_check(self) -> None:
         """Check the queue: now if it is running, else when it starts."""
-        self._asked.set()
+        self._check_requested.set()
         self._outcomes.put(None)
 
-    def wait_until_asked(self, seconds: float = 60.0) -> bool:
-        return self._asked.wait(seconds)
+    def wait_for_request(self, seconds: float = 60.0) -> bool:
+        return self._check_requested.wait(seconds)
 
-    def run(self, *, should_stop: Callable[[], bool] = lambda: False, linger: float = LINGER) -> int:
+    def run(self, *, should_stop: Callable[[], bool] = lambda: False, linger: float = LINGER_SECONDS) -> int:
         """Work until the queue is empty. Returns the number of attempts; 0 if another thread is running, which is
         notified. Raises DatabaseError if PostgreSQL is unavailable and no outcome is left to record."""
-        self.ask()  # first, so that a thread that is about to stop sees the request
+        self.request_check()  # first, so that a thread that is about to stop sees the request
         made = 0
-        while self._asked.is_set() and self._running.acquire(blocking=False):
+        while self._check_requested.is_set() and self._running.acquire(blocking=False):
             try:
                 made += self._work(should_stop, linger)
             finally:
@@ -150,12 +150,12 @@ class Dispatcher:
         made = 0
         try:
             idle_since: float | None = None
-            begun, is_small = -PACE, False
+            begun, is_small = -MIN_PASS_SECONDS, False
             while not should_stop():
-                if is_small and (pause := begun + PACE - time.monotonic()) > 0:
+                if is_small and (pause := begun + MIN_PASS_SECONDS - time.monotonic()) > 0:
                     time.sleep(pause)
                 begun = time.monotonic()
-                self._asked.clear()
+                self._check_requested.clear()
                 try:
                     relayed = relay_batch(self.using).events
                     claimed = self._claim(MAX_THREADS - senders.busy)
@@ -168,10 +168,10 @@ class Dispatcher:
                     self.receivers.started(each.host)
                     senders.submit(each, self.receivers.limit_of(each.host))
                 made += len(claimed)
-                results = self._collect(senders, wait=TICK if not (relayed or claimed) else 0)
+                results = self._collect(senders, wait=POLL_SECONDS if not (relayed or claimed) else 0)
                 self._record_all(results, should_stop)
-                is_small = max(relayed, len(claimed), len(results)) < SMALL
-                if relayed or claimed or senders.busy or self._asked.is_set():
+                is_small = max(relayed, len(claimed), len(results)) < SMALL_PASS
+                if relayed or claimed or senders.busy or self._check_requested.is_set():
                     idle_since = None
                 elif idle_since is None:
                     idle_since = time.monotonic()
@@ -181,8 +181,8 @@ class Dispatcher:
             return made
         finally:
             # Both are empty unless this thread failed: then the leases of the remaining attempts run out.
-            self._give_back(senders.unstarted())
-            self.receivers.forget_claims()
+            self._release(senders.unstarted())
+            self.receivers.reset_in_flight()
             senders.close()
 
     def _claim(self, free: int) -> list[ClaimedDelivery]:
@@ -210,17 +210,17 @@ class Dispatcher:
         senders.busy -= len(results) + len(stale)
         now = time.monotonic()
         for result in results:
-            host, answered = result.claimed.host, result.response_status is not None
+            host, responded = result.claimed.host, result.response_status is not None
             before = self.receivers.limit_of(host)
-            self.receivers.ended(host, answered=answered, seconds=result.duration.total_seconds(), now=now)
+            self.receivers.ended(host, responded=responded, seconds=result.duration.total_seconds(), now=now)
             if (limit := self.receivers.limit_of(host)) < before:
-                stale += senders.recall(host, limit)
-        self._give_back(stale)
+                stale += senders.withdraw(host, limit)
+        self._release(stale)
         return results
 
-    def _give_back(self, claims: list[ClaimedDelivery]) -> None:
+    def _release(self, claims: list[ClaimedDelivery]) -> None:
         for claimed in claims:
-            self.receivers.returned(claimed.host)
+            self.receivers.released(claimed.host)
         with contextlib.suppress(DatabaseError, InterfaceError):
             release(self.using, claims)
 
@@ -233,13 +233,13 @@ class Dispatcher:
                 return
             except (OperationalError, InterfaceError):
                 connections[self.using].close()
-                timeout = GRACE if should_stop() else settings.WEBHOOK_LEASE.total_seconds()
+                timeout = SHUTDOWN_SECONDS if should_stop() else settings.WEBHOOK_LEASE.total_seconds()
                 if time.monotonic() - begun > timeout:
                     raise
-                time.sleep(RECONNECT)
+                time.sleep(RECONNECT_SECONDS)
             except DatabaseError:
                 if len(results) > 1:
-                    # One of them cannot be recorded; the others must not be sent again for its sake.
+                    # One of them cannot be recorded. The others must be, or they would be sent again.
                     for result in results:
                         self._record_all([result], should_stop)
                     return
@@ -249,14 +249,14 @@ class Dispatcher:
     def _record(self, results: list[AttemptOutcome]) -> None:
         disable_after: timedelta = settings.WEBHOOK_DISABLE_AFTER
         for found in record(self.using, results, disable_after=disable_after):
-            # Somebody may be switching it, for longer than we wait: the next failure disables it then.
+            # If its lock is held for too long, the next failure disables it.
             with log_failures(f"disabling {found.webhook_id}"):
                 failing_webhooks.disable(self.using, found.webhook_id, found.reason, depth=found.depth)
 
     def _finish(self, senders: SenderThreads) -> None:
-        self._give_back(senders.unstarted())
-        deadline = time.monotonic() + GRACE
+        self._release(senders.unstarted())
+        deadline = time.monotonic() + SHUTDOWN_SECONDS
         while senders.busy and time.monotonic() < deadline:
-            self._record_all(self._collect(senders, wait=TICK))
+            self._record_all(self._collect(senders, wait=POLL_SECONDS))
         if senders.busy:
             logger.warning("stopped with attempts in flight; their leases run out", extra={"attempts": senders.busy})

@@ -7,7 +7,7 @@ from typing import Final
 
 from django.db import Error, close_old_connections, connections
 
-from webhooks.delivery.dispatcher import GRACE, Dispatcher
+from webhooks.delivery.dispatcher import SHUTDOWN_SECONDS, Dispatcher
 
 logger = logging.getLogger("platform.webhooks")
 
@@ -15,7 +15,7 @@ MAX_RESTARTS: Final = 3
 """Retries of an unavailable database, with growing pauses; then a periodic job wakes the thread."""
 
 _threads: dict[str, "DispatcherThread"] = {}
-_making: Final = threading.Lock()
+_lock: Final = threading.Lock()
 _stopping: Final = threading.Event()
 
 
@@ -26,13 +26,13 @@ class DispatcherThread(threading.Thread):
         self._dispatcher = Dispatcher(using)
 
     def wake(self) -> None:
-        self._dispatcher.ask()
+        self._dispatcher.request_check()
 
     def run(self) -> None:
         failures = 0
         try:
             while not _stopping.is_set():
-                if not self._dispatcher.wait_until_asked():
+                if not self._dispatcher.wait_for_request():
                     continue
                 try:
                     close_old_connections()
@@ -55,24 +55,24 @@ class DispatcherThread(threading.Thread):
 
 def wake(using: str) -> None:
     """Notify this process's thread of the region. Returns at once."""
-    with _making:
-        loop = _threads.get(using)
-        if loop is None or not loop.is_alive():
-            loop = _threads[using] = DispatcherThread(using)
-            loop.start()
-    loop.wake()
+    with _lock:
+        thread = _threads.get(using)
+        if thread is None or not thread.is_alive():
+            thread = _threads[using] = DispatcherThread(using)
+            thread.start()
+    thread.wake()
 
 
 def ask_to_stop() -> None:
     """Start nothing any more; attempts in flight may end."""
     _stopping.set()
-    for loop in list(_threads.values()):
-        loop.wake()
+    for thread in list(_threads.values()):
+        thread.wake()
 
 
 def stop() -> None:
     """Wait until the threads have ended, with claims released and outcomes recorded."""
     ask_to_stop()
-    deadline = time.monotonic() + GRACE + 1
-    for loop in list(_threads.values()):
-        loop.join(max(0.0, deadline - time.monotonic()))
+    deadline = time.monotonic() + SHUTDOWN_SECONDS + 1
+    for thread in list(_threads.values()):
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -26,7 +26,7 @@ def disable(using: str, webhook_id: str, reason: str, *, depth: int = 0) -> bool
             environment_id=webhook.environment_id,
             depth=depth,
         )
-        audit_outbox.note(
+        audit_outbox.record_system(
             using, "webhook.disabled", target_id=webhook_id, environment_id=webhook.environment_id, reason=reason
         )
     return True

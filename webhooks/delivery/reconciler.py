@@ -15,7 +15,7 @@ from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.postgres import sql_files
 
 BATCH: Final = 1000
-FIRST: Final = 200
+REQUEST_BATCH: Final = 200
 """Deliveries that the request itself updates: about 20 ms."""
 SECONDS: Final = 5.0
 """A periodic run stops after this time."""
@@ -36,7 +36,7 @@ RELEASE: Final = _SQL["release"]
 DROP: Final = _SQL["drop"]
 _END_DROPPING: Final = _SQL["end_dropping"]
 RECOVER: Final = _SQL["recover"]
-_MOVE_ON: Final = _SQL["move_on"]
+_ADVANCE_RECOVERY: Final = _SQL["advance_recovery"]
 _END_RECOVERING: Final = _SQL["end_recovering"]
 
 
@@ -66,10 +66,10 @@ def settle_one(using: str, webhook_id: str, *, batch: int) -> Step:
     facts: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(_STATE, facts)
-        standing = cursor.fetchone()
-        if standing is None:
+        state = cursor.fetchone()
+        if state is None:
             return Step(0, is_last=True)
-        enabled, *order = standing
+        enabled, *order = state
         facts |= zip(("drop_before", "recover_from", "recover_until"), order, strict=True)
         if facts["drop_before"] is not None:
             return _drop(cursor, facts)
@@ -95,9 +95,9 @@ def _drop(cursor: CursorWrapper, facts: dict[str, Any]) -> Step:
 
 def _recover(cursor: CursorWrapper, facts: dict[str, Any]) -> Step:
     cursor.execute(RECOVER, facts)
-    looked_at, reached, changed = cursor.fetchone()
-    if looked_at >= facts["batch"]:
-        cursor.execute(_MOVE_ON, facts | {"reached": reached})
+    examined, reached, changed = cursor.fetchone()
+    if examined >= facts["batch"]:
+        cursor.execute(_ADVANCE_RECOVERY, facts | {"reached": reached})
     else:
         cursor.execute(_END_RECOVERING, facts)
     return Step(changed, is_last=False)

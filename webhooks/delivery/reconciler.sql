@@ -78,7 +78,7 @@ UPDATE platform.webhooks_webhook SET drop_before = NULL
  WHERE id = %(webhook)s AND NOT EXISTS ({to_be_dropped})
 
 -- name: recover
-WITH looked_at AS (
+WITH examined AS (
     SELECT d.id, d.created_at, d.attempts < %(most)s::int AND d.body <> '' AS may_be_sent
       FROM platform.webhooks_delivery d
      WHERE d.webhook_id = %(webhook)s AND d.status IN ('exhausted', 'dropped')
@@ -87,16 +87,16 @@ WITH looked_at AS (
      ORDER BY d.created_at FETCH FIRST (%(batch)s) ROWS WITH TIES
 ), to_be_sent AS (
     SELECT d.id, d.sequence FROM platform.webhooks_delivery d
-     WHERE d.id = ANY (ARRAY (SELECT id FROM looked_at WHERE may_be_sent))
+     WHERE d.id = ANY (ARRAY (SELECT id FROM examined WHERE may_be_sent))
        AND coalesce(d.status, '') IN ('exhausted', 'dropped')
      ORDER BY d.id FOR NO KEY UPDATE
 ), places AS ({positions}
 ), recovered AS (
     UPDATE platform.webhooks_delivery d SET {again} WHERE d.id = ANY (ARRAY (SELECT id FROM to_be_sent))
 )
-SELECT (SELECT count(*) FROM looked_at), (SELECT max(created_at) FROM looked_at), (SELECT count(*) FROM to_be_sent)
+SELECT (SELECT count(*) FROM examined), (SELECT max(created_at) FROM examined), (SELECT count(*) FROM to_be_sent)
 
--- name: move_on
+-- name: advance_recovery
 UPDATE platform.webhooks_webhook SET recover_from = %(reached)s + interval '1 microsecond' WHERE id = %(webhook)s
 
 -- name: end_recovering

@@ -90,26 +90,26 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
             return RelayResult(0, 0)
         environment_ids = {event.environment_id for event in due}
         wanted = _webhooks_of(environment_ids, using)
-        takings = subscriptions.interests_of_consumers(environment_ids, using)
+        consumers = subscriptions.consumers_of(environment_ids, using)
         payloads = Payloads(using)
         made = _Created(using)
         relayed = []
         last = due[0].environment_id
-        turn = TimeBudget()
+        budget = TimeBudget()
         for event in due:
             if (
-                turn.is_over
+                budget.is_over
                 or made.characters > EVENTS_PER_PASS
-                or any(taking.count > MAX_EVENTS_PER_PASS for taking in takings)
+                or any(consumer.count > MAX_EVENTS_PER_PASS for consumer in consumers)
             ):
                 break
-            if turn.has_had(event.environment_id):
+            if budget.has_used_share(event.environment_id):
                 continue
             if event.text is not None:
                 event.data = event.text
             relayed.append(event.pk)
-            for taking in takings:
-                taking.add(event)
+            for consumer in consumers:
+                consumer.add(event)
             interested = [w for w in wanted[event.environment_id] if event_types.matches(w.events, event.type)]
             if event.type == "webhook.test":
                 interested = _only_the_tested(event, wanted[event.environment_id])
@@ -118,15 +118,15 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
                 made.add(_failure_of(event, webhook, outcome) for webhook in interested)
             elif interested:
                 made.add(_decisions_of(event, interested, payloads))
-            turn.charge(event.environment_id)
+            budget.charge(event.environment_id)
             last = event.environment_id
         made.write()
-        for taking in takings:
-            taking.write()
+        for consumer in consumers:
+            consumer.write()
         OutboxEvent.objects.using(using).filter(pk__in=relayed).update(relayed_at=Now())
     if only is None and batch > 1:  # what goes alone is followed by those beside which it could not be written
         _last[using] = last
-    for environment_id in {*turn.costly, *([only] if only else [])}:
+    for environment_id in {*budget.expensive, *([only] if only else [])}:
         _expensive[using].add(environment_id)
     return RelayResult(len(relayed), made.count)
 
@@ -141,14 +141,14 @@ def _due(using: str, batch: int, only: str | None) -> list[Any]:
         .defer("data")
         .annotate(size=OctetLength("data"), text=Case(When(size__lt=LARGE_PAYLOAD_BYTES, then=F("data"))))
     )
-    costly = list(_expensive[using])
-    if only is None and not costly:
+    expensive = list(_expensive[using])
+    if only is None and not expensive:
         return list(waiting.order_by("sequence")[:batch])
-    stretches = _between(costly, _last.get(using)) if only is None else [_Range(only, only)]
+    ranges = _between(expensive, _last.get(using)) if only is None else [_Range(only, only)]
     found: list[Any] = []
     with by_index(using):
-        for stretch in stretches:
-            found += waiting.filter(stretch.condition()).order_by("environment_id", "sequence")[: batch - len(found)]
+        for each in ranges:
+            found += waiting.filter(each.condition()).order_by("environment_id", "sequence")[: batch - len(found)]
             if len(found) >= batch:
                 break
     return found
@@ -170,14 +170,14 @@ class _Range:
         return above if self.high is None else above & Q(environment_id__lt=self.high)
 
 
-def _between(costly: Collection[str], last: str | None) -> Iterator[_Range]:
+def _between(expensive: Collection[str], last: str | None) -> Iterator[_Range]:
     """All but the expensive environments, starting after `last`, so that no backlog always comes first."""
-    begin = last or next(iter(costly))
-    borders = sorted({*costly, begin})
+    begin = last or next(iter(expensive))
+    borders = sorted({*expensive, begin})
     first = borders.index(begin)
     for low, high in pairwise([*borders[first:], None, *borders[: first + 1]]):
         yield _Range(low, high)
-    if begin not in costly:
+    if begin not in expensive:
         yield _Range(begin, begin)
 
 
@@ -259,7 +259,7 @@ def _decisions_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: P
         except Hidden:
             return
         except TooCostly:
-            # A webhook without a filter is still told: it is these conditions that cannot be decided.
+            # A webhook without a filter still gets its delivery: it is these conditions that cannot be decided.
             made = _failure_of(event, webhook, "the filter or a rule would take too long on a row as large as this")
         except Exception as error:
             if lost_connection(error):
@@ -271,9 +271,9 @@ def _decisions_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: P
 
 
 def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, payloads: Payloads) -> NewDelivery:
-    carried = payloads.carried(event, data, webhook)
+    payload = payloads.payload_of(event, data, webhook)
     delivery = _delivery(event, webhook)
-    if carried is None:
+    if payload is None:
         delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter does not match it"
     elif event.depth >= call_depth.MAX_DEPTH:
         delivery.status, delivery.outcome = (
@@ -281,7 +281,7 @@ def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, 
             f"not sent, to prevent a loop: a chain of {event.depth} calls led to the event",
         )
     else:
-        delivery.body = event_types.body(event, carried)
+        delivery.body = event_types.body(event, payload)
         if not webhook.enabled:
             delivery.status, delivery.outcome = Delivery.Status.HELD.value, "the webhook is disabled"
     return delivery

@@ -22,13 +22,13 @@ _REMOVE_DELETED: Final = _SQL["remove_deleted"]
 
 
 def expire_held(using: str, *, older_than: timedelta) -> int:
-    """Drop, visibly, what a disabled webhook has held for too long. Returns how many."""
+    """Drop deliveries that a disabled webhook has held for too long. Returns how many."""
     return _repeat(using, _EXPIRE, {"age": older_than, "spared": not_suspended(using, older_than)})
 
 
 def purge(using: str, *, older_than: timedelta) -> int:
-    # Ids begin with their time, so the oldest deliveries are found by the primary key; whether they are old is for the
-    # database's clock to say, since both who made an id and we may have a wrong one.
+    # Ids begin with their time, so the primary key finds the oldest deliveries. The database's clock decides whether
+    # they are old, since the clocks of processes may be wrong.
     oldest = ids.earliest("dlv", datetime.now(UTC) - older_than)
     gone = _purge_deliveries(using, {"oldest": oldest, "age": older_than, "batch": BATCH})
     return gone + _repeat(using, _PURGE_EVENTS, {"age": older_than})

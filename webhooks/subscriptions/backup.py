@@ -23,7 +23,7 @@ class Subscriptions:
                 host=host_of(record["url"]),
                 enabled=False,
                 disabled_reason="restored",
-                sealed_secret=webhook_service.secret_of_its_own(),
+                sealed_secret=webhook_service.new_sealed_secret(),
                 name=record.get("name"),
                 **{field: record[field] for field in _FIELDS},
             )

@@ -27,7 +27,7 @@ from webhooks.delivery import attempts, signing
 from webhooks.delivery.attempts import SECRET_PURPOSE
 from webhooks.delivery.circuit_breaker import host_of
 from webhooks.delivery.queue import wait_for_claims
-from webhooks.delivery.reconciler import FIRST, MAX_ATTEMPTS, settle_one
+from webhooks.delivery.reconciler import MAX_ATTEMPTS, REQUEST_BATCH, settle_one
 from webhooks.errors import (
     NameTaken,
     NoSuchDelivery,
@@ -105,7 +105,7 @@ def change_webhook(
             webhook.updated_at = Now()
             webhook.save(using=using)
             if webhook.enabled != was_enabled:
-                settle_one(using, webhook.pk, batch=FIRST)
+                settle_one(using, webhook.pk, batch=REQUEST_BATCH)
             webhook.refresh_from_db(using=using)
             audit_outbox.record(place, "webhook.changed", actor=actor, target_id=webhook.pk, fields=sorted(values))
         subscriptions.refresh(place.environment_id, using)
@@ -228,7 +228,7 @@ def recover(place: EnvironmentRef, webhook_id: str, since: datetime, *, actor: C
         webhook.recover_from = since if webhook.recover_from is None else min(since, webhook.recover_from)
         webhook.recover_until = Now()
         webhook.save(using=using, update_fields=["recover_from", "recover_until"])
-        count = settle_one(using, webhook.pk, batch=FIRST).changed
+        count = settle_one(using, webhook.pk, batch=REQUEST_BATCH).changed
         webhook.refresh_from_db(using=using, fields=["recover_from"])
         audit_outbox.record(place, "webhook.recovered", actor=actor, target_id=webhook_id, deliveries=count)
         webhook_notify.after_commit(using)
@@ -265,14 +265,14 @@ def copy_webhooks(source: EnvironmentRef, target: EnvironmentRef) -> None:
                 description=webhook.description,
                 enabled=False,
                 disabled_reason="branched",
-                sealed_secret=secret_of_its_own(),
+                sealed_secret=new_sealed_secret(),
             )
         )
     Webhook.objects.using(using).bulk_create(copies)
     subscriptions.refresh(target.environment_id, using)
 
 
-def secret_of_its_own() -> bytes:
+def new_sealed_secret() -> bytes:
     """A new sealed secret, unknown to everyone until it is rotated."""
     return _sealed(signing.new_secret())
 

@@ -67,6 +67,6 @@ class Command(CommandWithExamples):
         values = validated(serializers.NewEndpoint, body)
         made, url = inbound_service.create(place, name, values, runs_as=runs_as, actor=audit.SYSTEM)
         self.stderr.write(
-            f"{made.address.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS
+            f"{made.endpoint.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS
         )
         self.stdout.write(url)

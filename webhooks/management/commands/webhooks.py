@@ -107,15 +107,15 @@ class Command(CommandWithExamples):
         for pattern in patterns:
             if (problem := event_types.problem_with(pattern)) is not None:
                 raise CommandError(f'--events: "{pattern}" {problem}.')
-        over = _stop_requested()
+        stopped = _stop_requested()
         with Listener(place, url, patterns) as listener:
             self.stdout.write(f"Forwarding {', '.join(patterns)} of {place.environment_id} to {url}. Ctrl-C ends it.")
             self.stdout.write(f"Signing secret: {listener.secret}")
             self.stdout.flush()
-            while not over.wait(POLL_SECONDS):
+            while not stopped.wait(POLL_SECONDS):
                 try:
-                    for claimed, result in listener.pending(over.is_set):
-                        self._tell(claimed, result, with_body=options["body"])
+                    for claimed, result in listener.pending(stopped.is_set):
+                        self._print_attempt(claimed, result, with_body=options["body"])
                 except ListenerEnded:
                     raise CommandError(
                         "The subscription was deleted or disabled (an answer of 410 does that): no longer listening."
@@ -123,10 +123,10 @@ class Command(CommandWithExamples):
                 except Error as error:
                     self.stderr.write(f"The database is unavailable ({type(error).__name__}); retrying.")
                     connections[place.cluster].close()
-                    over.wait(1)
+                    stopped.wait(1)
         self.stdout.write("No longer listening; the subscription is gone.")
 
-    def _tell(self, claimed: ClaimedDelivery, result: AttemptOutcome, *, with_body: bool) -> None:
+    def _print_attempt(self, claimed: ClaimedDelivery, result: AttemptOutcome, *, with_body: bool) -> None:
         answer = f"{result.response_status}" if result.response_status else f"no answer: {result.error}"
         took = f"{result.duration.total_seconds() * 1000:.0f} ms"
         again = f", again in {result.wait.total_seconds():.0f} s" if result.wait is not None else ""
@@ -138,8 +138,8 @@ class Command(CommandWithExamples):
 
 
 def _stop_requested() -> threading.Event:
-    over = threading.Event()
+    stopped = threading.Event()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: over.set())
-    return over
+            signal.signal(number, lambda *_: stopped.set())
+    return stopped
