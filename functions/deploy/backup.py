@@ -26,10 +26,11 @@ class Functions:
         using = place.cluster
         made: dict[str, Function] = {}
         for record in records("functions"):
-            deploy_service.check_function_quota(place, 1)
+            deploy_service.check_function_quota(place)
             made[record["name"]] = self._make(place, record)
         for version in records("function_versions"):
-            _make_version(made[version["function"]], version, using)
+            values = {field: version[field] for field in _VERSION_FIELDS}
+            Version.objects.using(using).create(function=made[version["function"]], **values)
         for name, function in made.items():
             if not function.versions.using(using).filter(number=function.active_version).exists():
                 raise ValueError(f"{name} lacks its active version")
@@ -80,7 +81,3 @@ def _patterns(named: list[str] | None) -> list[str] | None:
         if (problem := event_types.problem_with(pattern)) is not None:
             raise ValueError(problem)
     return named
-
-
-def _make_version(function: Function, record: Mapping[str, Any], using: str) -> None:
-    Version.objects.using(using).create(function=function, **{field: record[field] for field in _VERSION_FIELDS})

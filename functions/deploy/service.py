@@ -68,7 +68,7 @@ def deploy(
 
 def _new_function(place: EnvironmentRef, name: str) -> Function:
     """Unsaved, without versions. Raises FunctionsQuotaReached."""
-    _check_function_quota(place, 1)
+    _check_function_quota(place)
     return Function(
         environment_id=place.environment_id,
         name=name,
@@ -156,15 +156,15 @@ def _store_related(function: Function, place: EnvironmentRef, values: Mapping[st
     function.refresh_from_db(using=place.cluster)
 
 
-def check_function_quota(place: EnvironmentRef, count: int) -> None:
-    """Serialize deployments in the environment. Raises FunctionsQuotaReached for `count` more functions."""
+def check_function_quota(place: EnvironmentRef) -> None:
+    """Serialize deployments in the environment. Raises FunctionsQuotaReached if it has no room for another function."""
     _lock(place.environment_id, place.cluster)
-    _check_function_quota(place, count)
+    _check_function_quota(place)
 
 
-def _check_function_quota(place: EnvironmentRef, count: int) -> None:
+def _check_function_quota(place: EnvironmentRef) -> None:
     limit = plan_limits(place.plan).functions_per_environment
-    if count_functions(place) + count > limit:
+    if count_functions(place) >= limit:
         raise FunctionsQuotaReached(limit)
 
 
@@ -246,9 +246,9 @@ def _lock(environment_id: str, using: str) -> None:
 
 def _describe_triggers(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
     """For the audit log, if they were set."""
-    said: dict[str, Any] = {}
+    described: dict[str, Any] = {}
     if "schedule" in values:
-        said |= {"schedule": function.schedule, "scheduled_as": function.scheduled_id}
+        described |= {"schedule": function.schedule, "scheduled_as": function.scheduled_id}
     if "on" in values:
-        said |= {"on": function.events, "on_as": function.events_id}
-    return said
+        described |= {"on": function.events, "on_as": function.events_id}
+    return described

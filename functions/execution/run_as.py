@@ -1,6 +1,7 @@
-"""Resolves the caller of a queued run when the run starts: a key that was revoked, a user who was disabled or a member
-who left in the meantime may no longer run anything."""
+"""Resolves the caller of a queued run when the run starts: a key that was revoked, a user that was disabled or a member
+that left in the meantime may no longer run anything."""
 
+from dataclasses import replace
 from typing import Final
 
 from accounts.keys import server_keys
@@ -63,12 +64,9 @@ def _user(user: User, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | 
 
 
 def _account(user: User, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
-    asking = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
-    found = place_for(asking, place.environment_id)
+    caller = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
+    found = place_for(caller, place.environment_id)
     if found is None or user.environment_id is not None:
         return None
     there, scopes = found
-    caller = Caller(
-        "account", user.pk, scopes, plan=there.plan, place=there, account_id=user.pk, email=user.email, name=user.name
-    )
-    return caller, there
+    return replace(caller, scopes=scopes, plan=there.plan, place=there), there

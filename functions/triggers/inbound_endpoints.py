@@ -127,7 +127,7 @@ def note_use(place: EnvironmentRef, address_id: str) -> None:
 def activated(function: Function, using: str, *, by: Caller | None) -> None:
     """Another version becomes active: its endpoints run as `by` from now on (`trigger_kind`); unchanged if `by` is
     None, for staff and commands. In the transaction that holds the function's lock. Raises ValidationFailed."""
-    endpoints = _of(function, using)
+    endpoints = _of(function.pk, using)
     hashes = list(endpoints.values_list("token_hash", flat=True))
     if not hashes:
         return
@@ -142,18 +142,18 @@ def activated(function: Function, using: str, *, by: Caller | None) -> None:
 
 def trigger_kind(function: Function, using: str) -> TriggerKind | None:
     """The permissions that the run-as identity of its endpoints needs; None without endpoints. One query."""
-    if not _of(function, using).exists():
+    if not _of(function.pk, using).exists():
         return None
     return TriggerKind("by inbound endpoints", "revoke its inbound endpoints", ("functions:invoke",))
 
 
-def _of(function: Function, using: str) -> QuerySet[InboundEndpoint]:
-    return InboundEndpoint.objects.using(using).filter(function_id=function.pk)
+def _of(function_id: str, using: str) -> QuerySet[InboundEndpoint]:
+    return InboundEndpoint.objects.using(using).filter(function_id=function_id)
 
 
 def delete_all(using: str, function_id: str) -> None:
     """Delete all endpoints of the function, from the commit of the current transaction on."""
-    endpoints = InboundEndpoint.objects.using(using).filter(function_id=function_id)
+    endpoints = _of(function_id, using)
     hashes = endpoints.values_list("token_hash", flat=True)
     revocation.revoke([name for each in hashes for name in names_of(bytes(each))], using=using)
     endpoints.delete()
