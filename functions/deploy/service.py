@@ -157,7 +157,7 @@ def _store_related(function: Function, place: EnvironmentRef, values: Mapping[st
 
 
 def check_function_quota(place: EnvironmentRef) -> None:
-    """Serialize deployments in the environment. Raises FunctionsQuotaReached if it has no room for another function."""
+    """Serialize deployments in the environment. Raises FunctionsQuotaReached if the plan allows no further one."""
     _lock(place.environment_id, place.cluster)
     _check_function_quota(place)
 

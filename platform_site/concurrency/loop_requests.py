@@ -51,7 +51,7 @@ class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         return future.result()
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Let the loop call it, from any thread. On the loop itself no wake-up is needed."""
+        """Let the loop call it, from any thread. On the loop itself this takes no system call."""
         is_here = asyncio._get_running_loop() is self.loop
         (self.loop.call_soon if is_here else self.loop.call_soon_threadsafe)(callback)
 
