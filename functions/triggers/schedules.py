@@ -64,7 +64,7 @@ def _set(function: Function, place: EnvironmentRef, text: str | None, by: Caller
         raise ValidationFailed.of("schedule", "nobody", "Set `run_as` for a function with a schedule.")
     if not was_running:
         _check_quota(place)
-    function.next_run_at = cron.read(text).next_after(clock.now(place.cluster))
+    function.next_run_at = cron.read(text).next_after(sql_functions.now(place.cluster))
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
