@@ -122,6 +122,7 @@ def delete_pending(environment_id: str, using: str) -> None:
 
 # Off while pending events are read in order: without statistics the planner would fetch and sort all rows.
 _ENABLE_SORT: Final = "SELECT set_config('enable_sort', %s, true)"
+_DISABLE_SEQSCAN: Final = "SELECT set_config('enable_seqscan', 'off', true)"
 _WAITING: Final = _SQL["waiting"]
 _FUNCTIONS: Final = _SQL["functions"]
 # Locked until the runs that reference them are committed, to serialize with deletions. This waits for concurrent
@@ -287,6 +288,7 @@ def _queue_batch(
         if new_runs:
             cursor.execute(_QUEUE, [orjson.dumps(new_runs).decode()])
             queued, has_event = cursor.fetchone()
+        cursor.execute(_DISABLE_SEQSCAN)  # for the rest of the transaction
         PendingEvent.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
         if has_event:
             transaction.on_commit(lambda: function_notify.notify(using), using=using)
