@@ -36,6 +36,7 @@ from platform_site.identity.plans import PlanLimits, plan_limits
 from platform_site.postgres import sql_files
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import is_unavailable, lost_connection
+from platform_site.postgres.transaction_settings import by_index, prevent_sorts_and_scans
 from projects.provisioning.suspension import FRESH_SECONDS, plans_of_active, suspended_in
 from rows.events.payloads import Hidden, Payloads
 from rows.events.time_budget import ExpensiveEnvironments, TimeBudget
@@ -120,9 +121,6 @@ def delete_pending(environment_id: str, using: str) -> None:
 
 # ── Queued runs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Off while pending events are read in order: without statistics the planner would fetch and sort all rows.
-_ENABLE_SORT: Final = "SELECT set_config('enable_sort', %s, true)"
-_DISABLE_SEQSCAN: Final = "SELECT set_config('enable_seqscan', 'off', true)"
 _WAITING: Final = _SQL["waiting"]
 _FUNCTIONS: Final = _SQL["functions"]
 # Locked until the runs that reference them are committed, to serialize with deletions. This waits for concurrent
@@ -186,7 +184,7 @@ def queue(using: str) -> int:
     with expensive events one is processed, after the others. If anything is pending, the control database is asked for
     plans, and whether the environment exists and is active. Raises OperationalError while it is unavailable; then
     nothing changes."""
-    with connections[using].cursor() as cursor:
+    with by_index(using) as cursor:
         cursor.execute(_WAITING, {"suspended": suspended_in(using), "half": MAX_QUEUED // 2})
         waiting = [environment_id for (environment_id,) in cursor.fetchall()]
     queued = 0
@@ -250,10 +248,11 @@ def _queue_batch(
         free = MAX_QUEUED - count
         if free <= 0 or size >= limits.queued_bytes:
             return 0, 0
-        cursor.execute(_ENABLE_SORT, ["off"])
+        # Without statistics, or with old ones, the planner would fetch and sort all rows.
+        prevent_sorts_and_scans(cursor, prevented=True)
         waiting = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
         pending = list(waiting[: most or free])
-        cursor.execute(_ENABLE_SORT, ["on"])
+        prevent_sorts_and_scans(cursor, prevented=False)
         # The subscriptions are checked first, and again after the payloads are decided: no function is locked for as
         # long as that takes, and payloads without subscribers are not decided.
         subscriptions = _subscriptions_of(pending, environment_id, using, _FUNCTIONS)
@@ -288,7 +287,7 @@ def _queue_batch(
         if new_runs:
             cursor.execute(_QUEUE, [orjson.dumps(new_runs).decode()])
             queued, has_event = cursor.fetchone()
-        cursor.execute(_DISABLE_SEQSCAN)  # for the rest of the transaction
+        prevent_sorts_and_scans(cursor, prevented=True)
         PendingEvent.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
         if has_event:
             transaction.on_commit(lambda: function_notify.notify(using), using=using)

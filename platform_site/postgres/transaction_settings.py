@@ -18,10 +18,15 @@ def lift_limits(cursor: Any) -> None:
     )
 
 
+def prevent_sorts_and_scans(cursor: Any, *, prevented: bool) -> None:
+    """For the statements that follow in this transaction. One statement."""
+    cursor.execute(_SET, ["off", "off"] if prevented else ["on", "on"])
+
+
 @contextmanager
 def by_index(using: str) -> Iterator[CursorWrapper]:
     """A cursor for pages by index: prevents sorts and scans that old statistics would suggest. Two statements."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(_SET, ["off", "off"])
+        prevent_sorts_and_scans(cursor, prevented=True)
         yield cursor
-        cursor.execute(_SET, ["on", "on"])
+        prevent_sorts_and_scans(cursor, prevented=False)
