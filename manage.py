@@ -14,10 +14,20 @@ def main() -> None:
         sys.stdin = open(os.devnull, encoding="utf-8")
     if sys.argv[1:2] == ["up"]:
         # Before Django: it makes the data dir whose secrets the settings read.
-        from platform_site.embedded.up import main as bring_up
+        from platform_site.embedded import up
 
-        sys.exit(bring_up(sys.argv[2:]))
-    if sys.argv[1:2] in (["serve"], ["work"]):
+        sys.exit(up.main(sys.argv[2:], up.Program(load, run)))
+    run(sys.argv)
+
+
+def load() -> None:
+    from platform_site.server.application import application
+
+    application.load()
+
+
+def run(argv: list[str]) -> None:
+    if argv[1:2] in (["serve"], ["work"]):
         # Until they begin (these two switch it on again): looking for garbage is a quarter of the time that imports and
         # migrations take, and there is none.
         gc.disable()
@@ -27,12 +37,12 @@ def main() -> None:
     from platform_site.cli.help import Overview
 
     try:
-        Overview(sys.argv).execute()
+        Overview(argv).execute()
         sys.stdout.flush()
     except (Error, UnicodeEncodeError) as error:
         from platform_site.cli import errors as command_errors
 
-        sentence = None if "--traceback" in sys.argv else command_errors.error_text(error)
+        sentence = None if "--traceback" in argv else command_errors.error_text(error)
         if sentence is None:
             raise
         sys.exit(sentence)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,11 +100,3 @@ def stop_schedulers(**_: Any) -> None:
     from platform_site.background.periodic import stop_schedulers
 
     stop_schedulers(1.0)
-
-
-@signals.beat_embedded_init.connect(weak=False)
-def _beat_dies_with_its_worker(**_: Any) -> None:
-    """The beat process would outlive a killed worker."""
-    from platform_site.embedded.launch import die_with_parent
-
-    die_with_parent(os.getppid(), signal.SIGTERM)

@@ -1,3 +1,4 @@
-"""`manage.py up`: starts and supervises PostgreSQL, Valkey, the web processes and a worker. No Django.
+"""`manage.py up`: starts and supervises PostgreSQL, Valkey, the web processes and a worker. Its caller gives it
+Django's part.
 Depends on: platform_site.cli.
 Used from outside: up, supervisor, postgres, valkey, data_dir."""

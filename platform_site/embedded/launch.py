@@ -9,6 +9,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_KEEPCAPS = 8
 PR_CAP_AMBIENT = 47
@@ -52,6 +53,12 @@ def die_with_parent(parent: int, death_signal: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def name_process(name: str) -> None:
+    """For `ps -o comm` and `top`: at most 15 characters (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def adopt_orphans() -> None:

@@ -49,6 +49,10 @@ class DataDirLock:
         os.ftruncate(self._file, 0)
         os.close(self._file)
 
+    def leave(self) -> None:
+        """In a forked child: it must not hold the lock longer than its parent."""
+        os.close(self._file)
+
     def record(self, pids: list[int]) -> None:
         children = [[pid, started] for pid in pids if (started := _started_at(pid)) is not None]
         text = json.dumps({"pid": os.getpid(), "port": self.port, "children": children}).encode()

@@ -9,10 +9,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import IO, Final, Union
 
 import psutil
 
+from platform_site.embedded.forked import ForkedProcess
 from platform_site.embedded.launch import adopt_orphans
 
 _COLOURS: Final = {"postgres": 34, "valkey": 35, "web": 32, "worker": 36}
@@ -20,7 +21,9 @@ _LONG_LINE: Final = 64 * 1024
 _STEADY_SECONDS: Final = 30.0
 _TRIES: Final = 6
 
-Spawn = Callable[[IO[bytes]], "subprocess.Popen[bytes]"]
+Process = Union["subprocess.Popen[bytes]", ForkedProcess]
+Spawn = Callable[[IO[bytes]], Process]
+_HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
 class ProcessFailed(RuntimeError):
@@ -38,7 +41,7 @@ class SupervisedProcess:
     stop_signal: signal.Signals
     stop_seconds: float
     hush: tuple[str, ...] = ()
-    process: "subprocess.Popen[bytes] | None" = None
+    process: Process | None = None
     started_at: float = 0.0
     tries: int = 0
     retry_at: float | None = None
@@ -71,7 +74,7 @@ class Supervisor:
             os.set_blocking(end, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self._stops = 0
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        for number in _HANDLED:
             signal.signal(number, self._signalled)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self.reload: Callable[[], None] = lambda: None
@@ -89,14 +92,15 @@ class Supervisor:
             self._parts.append(part)
         read, write = os.pipe()
         os.set_blocking(read, False)
+        self._selector.register(read, selectors.EVENT_READ, part)
         try:
             with os.fdopen(write, "wb") as output:
                 part.process = part.spawn(output)
         except BaseException:
+            self._selector.unregister(read)
             os.close(read)
             raise
         part.started_at, part.retry_at = time.monotonic(), None
-        self._selector.register(read, selectors.EVENT_READ, part)
         self._changed([p.process.pid for p in self._parts if p.process is not None and p.runs])
 
     def run_until(self, done: Callable[[], bool], *, seconds: float, every: float = 0.02) -> bool:
@@ -149,6 +153,16 @@ class Supervisor:
                 left.kill()  # it had made a session of its own
                 left.wait(1)
         self._changed([])
+
+    def leave(self) -> None:
+        """In a forked child: give up the parent's signals and descriptors."""
+        signal.set_wakeup_fd(-1)
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        for key in self._selector.get_map().values():
+            os.close(key.fd)
+        os.close(self._wake_write)
+        self._selector.close()
 
     def _signalled(self, number: int, frame: object) -> None:
         if number in (signal.SIGINT, signal.SIGTERM):

@@ -1,25 +1,29 @@
-"""`manage.py up`: lock and port; PostgreSQL and Valkey (unless URLs replace them) while the web process imports its
-code; roles and databases; migrations, demo and serving; the worker; then supervision until Ctrl-C or SIGTERM. Without
-Django and settings, which read secrets that are created here."""
+"""`manage.py up`: lock and port; PostgreSQL and Valkey (unless URLs replace them), while this process imports the code;
+roles and databases; the web, which migrates, completes the demo and serves; the worker; then supervision until Ctrl-C
+or SIGTERM. Web and worker are forked from here and share the memory of the code. Django is imported late: its settings
+read secrets that are created here."""
 
 import argparse
 import contextlib
 import errno
+import gc
 import json
 import os
 import shlex
 import signal
 import socket
-import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from platform_site.embedded import launch
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import REGIONS, Layout, region_variable
+from platform_site.embedded.forked import ForkedProcess
 from platform_site.embedded.lock import AlreadyRunning, DataDirLock
 from platform_site.embedded.sockets import default_workers, listen, number_of_workers, port_number
 from platform_site.embedded.supervisor import ProcessFailed, SupervisedProcess, Supervisor
@@ -28,6 +32,16 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS: Final = 120.0
 UPGRADE_SECONDS = 3600
 _POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
+
+
+@dataclass(frozen=True)
+class Program:
+    """What `up` runs, given from above."""
+
+    load: Callable[[], object]
+    """Imports the code of web and worker."""
+    run: Callable[[list[str]], object]
+    """`run(argv)`: another command of `manage.py`."""
 
 
 class CannotStart(RuntimeError):
@@ -51,14 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-demo", dest="demo", action="store_false", help="leave the database empty")
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], program: Program) -> int:
     """Returns the exit code: 0 after an orderly stop, 1 with a message."""
     parser = argparse.ArgumentParser(prog="manage.py up", description="Starts the whole service in this terminal.")
     add_arguments(parser)
-    return run(parser.parse_args(arguments))
+    return run(parser.parse_args(arguments), program)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, program: Program) -> int:
     begun = time.monotonic()
     layout = Layout(options.data_dir.expanduser().resolve())
     try:
@@ -68,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
             for listener in listeners:
                 stack.enter_context(listener)
             lock.port = listeners[0].getsockname()[1]
-            return _Run(layout, options, lock, listeners, begun).go()
+            return _Run(layout, options, program, lock, listeners, begun).go()
     except (AlreadyRunning, CannotStart) as error:
         print(error, file=sys.stderr)
     except OSError as error:
@@ -88,19 +102,48 @@ def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
         raise CannotStart(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
 
 
+class _Code(threading.Thread):
+    """Imports the code of web and worker, beside the start of the databases."""
+
+    def __init__(self, load: Callable[[], object], environment: dict[str, str]) -> None:
+        super().__init__(name="import", daemon=True)
+        self._load, self._environment = load, environment
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        os.environ.update(self._environment)
+        gc.disable()  # a quarter of the time of imports, and finds nothing
+        try:
+            self._load()
+        except Exception as error:
+            self._error = error
+
+    def share(self) -> None:
+        """Before forking. Raises what the import raised, and CannotStart for an invalid setting."""
+        from django.core.exceptions import ImproperlyConfigured
+
+        if isinstance(self._error, ImproperlyConfigured):
+            raise CannotStart(str(self._error))
+        if self._error is not None:
+            raise self._error
+        gc.collect()
+        gc.freeze()
+
+
 class _Run:
     def __init__(
         self,
         layout: Layout,
         options: argparse.Namespace,
+        program: Program,
         lock: DataDirLock,
         listeners: list[socket.socket],
         begun: float,
     ) -> None:
         self._layout, self._options, self._listeners, self._begun = layout, options, listeners, begun
+        self._program, self._lock = program, lock
         self._supervisor = Supervisor(_write, colour=_colour(), changed=lock.record)
-        self._databases_ready = False
-        self._environment = self._make_environment()
+        self._base_url = self._make_base_url()
         self._postgres = SupervisedProcess(
             "postgres",
             lambda output: embedded_postgres.spawn(layout, web_processes=len(listeners), output=output),
@@ -149,7 +192,8 @@ class _Run:
     def _start(self) -> None:
         layout, supervisor = self._layout, self._supervisor
         layout.ensure_secrets()
-        supervisor.start(self._web)
+        code = _Code(self._program.load, self._make_environment())
+        code.start()
         replaced = [name for name in _POSTGRES_VARIABLES if os.environ.get(name)]
         if len(replaced) < len(_POSTGRES_VARIABLES):
             if not embedded_postgres.initialised(layout):
@@ -160,77 +204,71 @@ class _Run:
                 layout.make_sockets(os.geteuid())
             supervisor.start(self._valkey)
         if self._postgres.process is not None:
-            self._await(lambda: embedded_postgres.answers(layout), "PostgreSQL does not answer.")
-            if supervisor.stopping:
+            if not self._await(lambda: embedded_postgres.answers(layout), "PostgreSQL does not answer."):
                 return
             embedded_postgres.provision(layout)
         if self._valkey.process is not None:
             self._await(lambda: embedded_valkey.answers(layout), "Valkey does not answer.")
-        self._databases_ready = True
-        self._let_go()
-        self._await(
+        if not self._await(lambda: not code.is_alive(), "The code is not imported."):
+            return
+        code.share()
+        supervisor.start(self._web)
+        if not self._await(
             lambda: _is_ready(self._address()), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS
-        )
-        if supervisor.stopping:
+        ):
             return
         supervisor.reload = lambda: supervisor.signal(self._web, signal.SIGHUP)
         supervisor.start(self._worker)
         self._tell()
 
-    def _await(self, done: Any, otherwise: str, every: float = 0.02, seconds: float = READY_SECONDS) -> None:
-        if not self._supervisor.run_until(done, seconds=seconds, every=every) and not self._supervisor.stopping:
+    def _await(self, done: Any, otherwise: str, every: float = 0.02, seconds: float = READY_SECONDS) -> bool:
+        """Serve output until `done()`; False if stopped. Raises CannotStart(otherwise)."""
+        is_done = self._supervisor.run_until(done, seconds=seconds, every=every)
+        if not is_done and not self._supervisor.stopping:
             raise CannotStart(otherwise)
+        return is_done
 
     def _address(self) -> tuple[str, int]:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)  # noqa: S104
         return host, self._listeners[0].getsockname()[1]
 
-    def _make_environment(self) -> dict[str, str]:
+    def _make_base_url(self) -> str:
         host, port = self._address()
-        base_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def _make_environment(self) -> dict[str, str]:
         return {
-            "BASE_URL": base_url,
+            "BASE_URL": self._base_url,
             "DJANGO_SETTINGS_MODULE": "platform_site.settings",
             "LOG_FORMAT": "text",
             # Webhooks and functions may call what runs on this machine, unless the terminal says otherwise.
             "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8,::1/128",
             **os.environ,
             "DATA_DIR": str(self._layout.data_dir),
-            "PYTHONUNBUFFERED": "1",
         }
 
-    def _python(self, arguments: list[str], output: IO[bytes], **more: Any) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(  # noqa: S603 - our own programs
-            [*launch.launcher(signal.SIGTERM), sys.executable, *arguments],
-            stdout=output,
-            stderr=output,
-            cwd=ROOT,
-            env=self._environment,
-            start_new_session=True,
-            **more,
-        )
+    def _spawn_web(self, output: IO[bytes]) -> ForkedProcess:
+        descriptors = ",".join(str(listener.fileno()) for listener in self._listeners)
+        demo = ["--demo"] if self._options.demo else []
+        return self._fork("platform-web", ["serve", "--fds", descriptors, "--prepare", *demo], output)
 
-    def _spawn_web(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
-        descriptors = [listener.fileno() for listener in self._listeners]
-        arguments = [str(ROOT / "manage.py"), "serve", "--fds", ",".join(map(str, descriptors)), "--prepare"]
-        arguments += ["--demo"] if self._options.demo else []
-        process = self._python(arguments, output, stdin=subprocess.PIPE, pass_fds=descriptors)
-        self._web.process = process
-        if self._databases_ready:
-            self._let_go()
-        return process
+    def _spawn_worker(self, output: IO[bytes]) -> ForkedProcess:
+        return self._fork("platform-worker", ["work", "--beat"], output, closed=self._listeners)
 
-    def _spawn_worker(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
-        return self._python([str(ROOT / "manage.py"), "work", "--beat"], output, stdin=subprocess.DEVNULL)
+    def _fork(
+        self, name: str, command: list[str], output: IO[bytes], closed: Sequence[socket.socket] = ()
+    ) -> ForkedProcess:
+        def leave() -> None:
+            self._supervisor.leave()
+            self._lock.leave()
+            for listener in closed:
+                listener.close()
+            os.chdir(ROOT)
 
-    def _let_go(self) -> None:
-        process = self._web.process
-        if process is not None and process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError), process.stdin as line:
-                line.write(b"go\n")
+        return ForkedProcess(name, lambda: self._program.run([sys.argv[0], *command]), output, leave)
 
     def _tell(self) -> None:
-        base = self._environment["BASE_URL"]
+        base = self._base_url
         seconds = time.monotonic() - self._begun
         facts = _facts(self._layout) if self._options.demo else None
         lines = [

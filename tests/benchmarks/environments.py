@@ -217,7 +217,7 @@ def say(up: Up, asked: int, times: Sequence[float], cpu: float = 0.0) -> None:
     [web] = up.web_workers()
     serving = backends(up)
     largest = max((anonymous_mb([one]) for one in serving), default=0.0)
-    worker = anonymous_mb(up.named("manage.py work", parent=up.process.pid))
+    worker = anonymous_mb(up.named("platform-worker", parent=up.process.pid))
     late = sorted(times)
     figures = ""
     if late:

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import psutil
 
 from tests.benchmarks.load_generator import Load, hammer
-from tests.support.service import Up, start_up
+from tests.support.service import Up, description, start_up
 
 CLIENTS = 16
-GROUPS = {"web": "manage.py serve", "worker": "manage.py work", "postgres": "postgres", "valkey": "valkey-server"}
+GROUPS = {"web": "platform-web", "worker": "platform-worker", "postgres": "postgres", "valkey": "valkey-server"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Stage:
         main = psutil.Process(self.up.process.pid)
         yield "rest", main
         for part in main.children():
-            words = " ".join(part.cmdline())
+            words = description(part)
             group = next((name for name, word in GROUPS.items() if word in words), "rest")
             for process in (part, *part.children(recursive=True)):
                 yield group, process

@@ -144,7 +144,7 @@ class Bench:
         assert answer.status_code == 201, answer.text
 
     def worker(self) -> psutil.Process:
-        return self.up.part("manage.py work")
+        return self.up.part("platform-worker")
 
     def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with embedded_postgres.connect(Layout(self.up.data_dir), region_database("us-east-1")) as connection:

@@ -80,7 +80,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "F21": ("the next release migrates", lambda on: _migrate(on)),
     "F22": ("one worker 10 min fast, one 10 min slow, no other", lambda on: _without_the_right_workers(on)),
     "F23": ("web and worker beside it with a full disk for the log", lambda on: _full_log(on)),
-    "F24": ("beat killed", lambda on: inject.kill_beat(on.up)),
+    "F24": ("the worker with beat stopped for 6 s", lambda on: _without_beat(on)),
 }
 
 
@@ -114,6 +114,11 @@ def _without_the_right_workers(on: Ground) -> None:
         time.sleep(6)
     for worker in on.workers:
         worker.start()
+
+
+def _without_beat(on: Ground) -> None:
+    with inject.without_the_worker_of(on.up):
+        time.sleep(6)
 
 
 def _full_log(on: Ground) -> None:

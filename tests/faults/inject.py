@@ -48,13 +48,8 @@ def kill_workers(up: Up, workers: list[Worker]) -> None:
         worker.kill()
         worker.start()
         time.sleep(0.7)
-    up.part("manage.py work").kill()
-    wait_for("`up` has started another", lambda: up.named("manage.py work", parent=up.process.pid), 15)
-
-
-def kill_beat(up: Up) -> None:
-    [beat] = wait_for("the worker's beat", lambda: up.part("manage.py work").children(), 20)
-    beat.kill()
+    up.part("platform-worker").kill()
+    wait_for("`up` has started another", lambda: up.named("platform-worker", parent=up.process.pid), 15)
 
 
 def restart_postgres(up: Up) -> None:
@@ -121,12 +116,12 @@ def freeze_valkey(valkey: OwnValkey, seconds: float = 3.0) -> None:
 
 @contextlib.contextmanager
 def without_the_worker_of(up: Up) -> Iterator[None]:
-    """The worker of `up` is stopped: other workers have all the work. Its beat continues.
+    """The worker of `up` is stopped: other workers have all the work, and no beat notifies them.
 
     It stops at a moment when no delivery of the first region is under way: one that had been sent and not yet recorded
     would be sent again, and count as another fault's duplicate.
     """
-    worker = up.part("manage.py work")
+    worker = up.part("platform-worker")
     under_way = "SELECT 1 FROM platform.webhooks_delivery WHERE status = 'pending' AND claimed_until > now() LIMIT 1"
     with superuser(up, region_database("us-east-1")) as connection:
 

@@ -34,15 +34,15 @@ from tests.faults.conftest import superuser
 from tests.faults.write_load import Storm, Tally
 from tests.support.load import sign_in
 from tests.support.receiver import Receiver
-from tests.support.service import Up, start_up
+from tests.support.service import Up, description, start_up
 
 WRITES_A_SECOND = 10
 TURN = 0.25
 """Seconds between two beginnings of what the fifth client does."""
 KINDS = {
+    "platform-web": "web",
+    "platform-worker": "worker",
     "manage.py up": "up",
-    "manage.py serve": "web",
-    "manage.py work": "worker",
     "postgres": "PostgreSQL",
     "valkey": "Valkey",
     "redis": "Valkey",
@@ -157,7 +157,7 @@ class Watch(threading.Thread):
     def _kind(self, process: psutil.Process) -> str:
         if (known := self.processes.get(process.pid)) is not None:
             return known.kind
-        line = " ".join(process.cmdline()) or process.name()
+        line = description(process)
         return next((kind for words, kind in KINDS.items() if words in line), process.name())
 
 

@@ -171,7 +171,7 @@ def test_reload_keeps_long_calls_and_stop_does_not_wait_for_them(battered: Up, f
     manage(battered, "shell", "-c", TO_TEAM.format(battered.facts["project_id"]))
     long, ended = functions.begin("long", lasts=16_000, timeout_ms=60_000)
     longer, cut = functions.begin("longer", lasts=55_000, timeout_ms=60_000)
-    main, before = battered.part("serve --fds"), {worker.pid for worker in battered.web_workers()}
+    main, before = battered.part("platform-web"), {worker.pid for worker in battered.web_workers()}
     main.send_signal(signal.SIGHUP)
     wait_for("every worker is new", lambda: len({w.pid for w in battered.web_workers()} - before) == len(before), 60)
     long.join(30)
@@ -193,7 +193,7 @@ def of_before(up: Up, pids: set[int]) -> set[int]:
 
 
 def worker_of(up: Up) -> psutil.Process:
-    [worker] = wait_for("there is a worker", lambda: up.named("manage.py work", parent=up.process.pid), 30)
+    [worker] = wait_for("there is a worker", lambda: up.named("platform-worker", parent=up.process.pid), 30)
     return worker
 
 

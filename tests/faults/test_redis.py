@@ -11,7 +11,9 @@ import httpx
 import pytest
 
 from platform_site.embedded import valkey as embedded_valkey
+from tests.faults import inject
 from tests.faults.conftest import OwnValkey, superuser
+from tests.faults.write_load import Worker
 from tests.support.load import Load, p99
 from tests.support.service import Up, wait_for
 from tests.support.timing import within
@@ -82,21 +84,20 @@ def test_the_worker_consumes_again_after_redis_came_back(battered: Up, own_valke
 
 
 def test_workers_without_beat_run_jobs_by_their_own_clock(battered: Up) -> None:
-    [worker] = wait_for("the worker", lambda: battered.named("manage.py work", parent=battered.process.pid))
-    [beat] = wait_for("its beat", worker.children)
-    beat.kill()
-    with superuser(battered) as connection:
-        connection.execute(
-            "INSERT INTO projects_project (id, name, region, cluster, plan, deleted_at)"
-            " VALUES ('prj_forsaken', 'Forsaken', 'us-east-1', 'us-east-1', 'free', now() - interval '1 hour')"
-        )
+    worker = Worker(battered, battered.environment)
+    try:
+        with inject.without_the_worker_of(battered), superuser(battered) as connection:
+            connection.execute(
+                "INSERT INTO projects_project (id, name, region, cluster, plan, deleted_at)"
+                " VALUES ('prj_forsaken', 'Forsaken', 'us-east-1', 'us-east-1', 'free', now() - interval '1 hour')"
+            )
 
-        def is_gone() -> bool:
-            return connection.execute("SELECT 1 FROM projects_project WHERE id = 'prj_forsaken'").fetchone() is None
+            def is_gone() -> bool:
+                return connection.execute("SELECT 1 FROM projects_project WHERE id = 'prj_forsaken'").fetchone() is None
 
-        wait_for("a periodic job found it", is_gone, 20, every=0.1)
-    assert worker.is_running()
-    assert not [child for child in worker.children() if child.is_running() and child.pid != beat.pid]
+            wait_for("a periodic job found it", is_gone, 30, every=0.1)
+    finally:
+        worker.kill()
 
 
 # ── A Redis that takes no writes ────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +107,7 @@ def test_workers_without_beat_run_jobs_by_their_own_clock(battered: Up) -> None:
 def test_read_only_redis_revives_no_session_and_stops_no_worker(
     battered: Up, own_valkey: OwnValkey, token: str, why: Refusal
 ) -> None:
-    worker, said = battered.part("manage.py work"), len(battered.lines)
+    worker, said = battered.part("platform-worker"), len(battered.lines)
     headers = {"Authorization": f"Bearer {token}"}
 
     def answers() -> list[int]:
@@ -199,7 +200,7 @@ def test_unknown_message_is_dropped_and_the_worker_continues(battered: Up, own_v
     """Dropped for good: Redis keeps nothing of it that could come back."""
     client = embedded_valkey.client(own_valkey.layout)
     wait_for("the worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)
-    worker = battered.part("manage.py work")
+    worker = battered.part("platform-worker")
     for what, message in messages_of_others().items():
         client.lpush("default", message)
         wait_for(f"it is taken: {what}", lambda: client.llen("default") == 0, 30)

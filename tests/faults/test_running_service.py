@@ -14,7 +14,7 @@ import pytest
 from platform_site.embedded.data_dir import region_database
 from tests.faults import inject
 from tests.faults.conftest import environments_without_schema, superuser
-from tests.faults.write_load import SETTINGS, Storm, Worker, assert_nothing_is_lost
+from tests.faults.write_load import BEAT, SETTINGS, Storm, Worker, assert_nothing_is_lost
 from tests.support.load import Load
 from tests.support.receiver import Receiver, answer, headers
 from tests.support.service import Up, wait_for
@@ -163,6 +163,7 @@ def test_worker_with_wrong_clock_delivers_on_time_with_valid_signature(
 
     receiver.behave = fail_once
     worker = Worker(battered, environment | inject.shifted(seconds), log=str(tmp_path / "worker.log"))
+    beat = Worker(battered, environment, command=BEAT)
     try:
         wait_for("it works", lambda: "ready." in worker.said(), 60, every=0.1)
         with inject.without_the_worker_of(battered):
@@ -183,6 +184,7 @@ def test_worker_with_wrong_clock_delivers_on_time_with_valid_signature(
         assert " error " not in worker.said()
     finally:
         worker.kill()
+        beat.kill()
 
 
 @pytest.mark.skipif(not inject.FAKETIME.exists(), reason="there is no libfaketime on this machine")

@@ -38,7 +38,7 @@ def test_f1_killing_web_workers_costs_only_what_they_had_in_hand(battered: Up, t
 
 
 def test_f1_the_same_worker_may_die_again_and_again(battered: Up, token: str) -> None:
-    main = battered.part("serve --fds")
+    main = battered.part("platform-web")
     with Load(battered, token, only=frozenset({"list"}), clients=2) as load:
         for _ in range(3):  # Granian by itself would give up at the second
             youngest = max(battered.web_workers(), key=lambda worker: worker.create_time())
@@ -81,7 +81,7 @@ def test_stopping_worker_announces_close_to_a_busy_client(battered: Up) -> None:
 
 def test_stop_under_load_finishes_current_requests_in_ten_seconds(battered: Up, token: str) -> None:
     """The web alone: `up` starts it again, and its socket keeps the clients waiting meanwhile."""
-    main = battered.part("serve --fds")
+    main = battered.part("platform-web")
     with Load(battered, token) as load:
         time.sleep(1.0)
         main.terminate()
@@ -94,11 +94,11 @@ def test_stop_under_load_finishes_current_requests_in_ten_seconds(battered: Up, 
 
 
 def test_stop_does_not_wait_for_starting_workers(battered: Up) -> None:
-    first = battered.part("serve --fds")
+    first = battered.part("platform-web")
     first.terminate()
 
     def just_begun() -> psutil.Process | None:
-        mains = battered.named("serve --fds", parent=battered.process.pid)
+        mains = battered.named("platform-web", parent=battered.process.pid)
         return next((main for main in mains if main.pid != first.pid and len(main.children()) >= 2), None)
 
     second = wait_for("it begins anew", just_begun, every=0.001)

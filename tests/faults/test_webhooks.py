@@ -88,7 +88,7 @@ def batter(up: Up, valkey: OwnValkey, workers: list[Worker], *, seconds: float, 
         elif now - rested[turn // 4 % 2] > 35:
             rested[turn // 4 % 2] = now
             if turn // 4 % 2:
-                up.part("manage.py work").kill()
+                up.part("platform-worker").kill()
             else:
                 restart_postgres(up)
         turn += 1
@@ -150,7 +150,7 @@ def rows_told(receiver: Receiver) -> Counter[str]:
 
 def the_worker(up: Up) -> psutil.Process:
     found: psutil.Process = wait_for(
-        "a worker", lambda: next(iter(up.named("manage.py work", parent=up.process.pid)), None)
+        "a worker", lambda: next(iter(up.named("platform-worker", parent=up.process.pid)), None)
     )
     return found
 

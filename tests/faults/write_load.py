@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,13 +36,18 @@ SETTINGS = {
     "WEBHOOK_JOB_SECONDS": "1",
 }
 CLIENTS = 4
+WORK = (str(ROOT / "manage.py"), "work")
+BEAT = ("-m", "celery", "--app", "platform_site.celery", "beat", "--scheduler", "celery.beat:Scheduler")
 
 
 class Worker:
-    """`manage.py work` beside the one of `up`, to be killed any number of times: it is not monitored."""
+    """`manage.py work`, or another command of Python, beside the worker of `up`, to be killed any number of times: it is
+    not monitored."""
 
-    def __init__(self, up: Up, environment: dict[str, str], log: str = os.devnull) -> None:
-        self._log = log
+    def __init__(
+        self, up: Up, environment: dict[str, str], log: str = os.devnull, command: Sequence[str] = WORK
+    ) -> None:
+        self._log, self._command = log, command
         self._environment = {
             **os.environ,
             "LOG_FORMAT": "text",
@@ -56,7 +62,7 @@ class Worker:
     def start(self) -> None:
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "manage.py"), "work"],
+                [sys.executable, *self._command],
                 env=self._environment,
                 stdout=log,
                 stderr=log,

@@ -234,7 +234,7 @@ def test_a_port_in_use_is_named_before_anything_is_made(tmp_path: Path) -> None:
 def test_it_stops_with_exit_code_0_leaves_no_process_and_keeps_its_data(data_dir: Path, number: signal.Signals) -> None:
     first = start_up(data_dir)
     processes = everyone(first)
-    for part in ("postgres -D", "valkey-server", "serve --fds", "manage.py work"):
+    for part in ("postgres -D", "valkey-server", "platform-web", "platform-worker"):
         assert first.named(part), part
     with control(data_dir) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS kept (at timestamptz)")
@@ -285,14 +285,14 @@ def test_stale_server_lock_with_reused_pid_does_not_block_the_start(data_dir: Pa
 
 
 @pytest.mark.served
-@pytest.mark.parametrize("part", ["serve --fds", "manage.py work", "valkey-server", "postgres -D"])
+@pytest.mark.parametrize("part", ["platform-web", "platform-worker", "valkey-server", "postgres -D"])
 def test_a_part_that_dies_is_started_again(up: Up, part: str) -> None:
     victim = up.part(part)
-    if part == "manage.py work":  # ready only now: it starts after the web
+    if part == "platform-worker":  # ready only now: it starts after the web
         wait_for("the worker is ready", lambda: "ready." in up.output)
     before = {child.pid for child in up.named(part)}  # some of them are adopted for a moment
     victim.kill()
-    name = {"serve --fds": "web", "manage.py work": "worker", "valkey-server": "valkey", "postgres -D": "postgres"}[
+    name = {"platform-web": "web", "platform-worker": "worker", "valkey-server": "valkey", "postgres -D": "postgres"}[
         part
     ]
     told = f"{name} ended (signal SIGKILL); starting it again in 0.1 s"
@@ -309,12 +309,22 @@ def test_a_part_that_dies_is_started_again(up: Up, part: str) -> None:
 
 
 @pytest.mark.served
-def test_a_part_that_cannot_run_ends_it_all_with_its_last_words(tmp_path: Path) -> None:
-    broken = start_up(tmp_path / "data", wait=False, environment={"WEB_THREADS": "many"})
+@pytest.mark.parametrize(
+    ("environment", "sentences"),
+    [
+        ({"WEB_THREADS": "many"}, ["WEB_THREADS must be a number, not 'many'"]),
+        ({"DATABASE_URL": "postgresql://a@127.0.0.1:1/b"}, ["web ended (exit code 1). Its last lines:", "refused"]),
+    ],
+    ids=["a setting", "a database"],
+)
+def test_a_part_that_cannot_run_ends_it_all_with_its_last_words(
+    tmp_path: Path, environment: dict[str, str], sentences: list[str]
+) -> None:
+    broken = start_up(tmp_path / "data", wait=False, environment=environment)
     processes = everyone(broken)
-    assert broken.process.wait(30) == 1
-    wait_for("its last words", lambda: "WEB_THREADS must be a number, not 'many'" in broken.output)
-    assert "web ended (exit code 1). Its last lines:" in broken.output
+    assert broken.process.wait(60) == 1
+    for sentence in sentences:
+        wait_for("its last words", lambda: sentence in broken.output)  # noqa: B023
     wait_until_gone(processes, seconds=1)
 
 
@@ -413,10 +423,10 @@ def test_orphans_are_adopted_and_buried(up: Up) -> None:
     if sys.platform != "linux":
         pytest.skip("orphans go to the system's first process here")
     wait_for("the worker is ready", lambda: "ready." in up.output)
-    main = up.part("manage.py work")
-    [beat] = wait_for("beat runs beside it", main.children)
+    main = up.part("platform-web")
+    workers = main.children()
     main.kill()
-    wait_for("beat has ended with its worker, and is no zombie", lambda: not psutil.pid_exists(beat.pid))
+    wait_for("its workers have ended, and are no zombies", lambda: not any(psutil.pid_exists(w.pid) for w in workers))
     wait_for(
         "no other process is one",
         lambda: not [child for child in up.children() if child.is_running() and child.status() == psutil.STATUS_ZOMBIE],

@@ -49,6 +49,11 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float = 45.0, eve
         time.sleep(every)
 
 
+def description(process: psutil.Process) -> str:
+    """Its name and command line. Web and worker of `up` have its command line, and a name of their own."""
+    return " ".join([process.name(), *process.cmdline()])
+
+
 @dataclass
 class Up:
     """One `manage.py up`. `lines` collects what it prints."""
@@ -73,26 +78,26 @@ class Up:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def named(self, *words: str, parent: int | None = None) -> list[psutil.Process]:
-        """Children whose command line contains all the words; only those of `parent`, if given."""
+        """Children whose name or command line contains all the words; only those of `parent`, if given."""
         found = []
         for child in self.children():
             # One that ends while we look is not there.
             with contextlib.suppress(psutil.NoSuchProcess):
-                if all(word in " ".join(child.cmdline()) for word in words) and parent in (None, child.ppid()):
+                if all(word in description(child) for word in words) and parent in (None, child.ppid()):
                     found.append(child)
         return found
 
     def part(self, *words: str) -> psutil.Process:
-        """The one process of `up` itself whose command line contains the words."""
+        """The one process of `up` itself whose name or command line contains the words."""
         [found] = self.named(*words, parent=self.process.pid)
         return found
 
     def web_workers(self) -> list[psutil.Process]:
         """The processes that answer requests."""
-        return [worker for main in self.named("serve --fds", parent=self.process.pid) for worker in self._of(main)]
+        return [worker for main in self.named("platform-web", parent=self.process.pid) for worker in self._of(main)]
 
     def _of(self, main: psutil.Process) -> list[psutil.Process]:
-        return self.named("serve --fds", parent=main.pid)
+        return self.named("platform-web", parent=main.pid)
 
     def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 25.0) -> int:
         """Ask it to stop; its exit code. Fails if an event loop slept or computed for long meanwhile or before."""

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 from argparse import ArgumentParser
 from typing import Any, Final
 
@@ -40,9 +39,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--preload", action="store_true", help="load the code once, not at each worker's start")
         parser.add_argument("--fds", help="listening sockets that were inherited, instead of host, port and workers")
-        parser.add_argument(
-            "--prepare", action="store_true", help="wait for a line on standard input, migrate, preload"
-        )
+        parser.add_argument("--prepare", action="store_true", help="migrate first, and preload")
         parser.add_argument("--demo", action="store_true", help="with --prepare: complete the demo")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -73,17 +70,10 @@ class Command(BaseCommand):
             logger.error(problem)
 
     def _prepare(self, *, with_demo: bool) -> None:
-        """Import code while `up` starts the databases; then migrate them."""
-        from platform_site.server.application import application
-
-        application.load()
-        if not sys.stdin.readline():
-            raise SystemExit(1)  # `up` has gone
+        """Migrate the databases."""
         # In a process apart: what migrations leave in memory would be with every worker for as long as it lives.
         child = multiprocessing.get_context("fork").Process(target=self._fill_databases, args=(os.getpid(), with_demo))
         child.start()
-        gc.collect()  # for the workers that are forked from here (`serve` says what for), while the child is busy
-        gc.freeze()
         child.join()
         if child.exitcode:
             raise SystemExit(1)  # it has said why

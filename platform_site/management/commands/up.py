@@ -3,9 +3,11 @@
 import argparse
 from typing import Any
 
+from django.core.management import execute_from_command_line
 from django.core.management.base import BaseCommand
 
 from platform_site.embedded import up
+from platform_site.server.application import application
 
 
 class Command(BaseCommand):
@@ -16,4 +18,4 @@ class Command(BaseCommand):
         up.add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        raise SystemExit(up.run(argparse.Namespace(**options)))
+        raise SystemExit(up.run(argparse.Namespace(**options), up.Program(application.load, execute_from_command_line)))

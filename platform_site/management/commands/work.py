@@ -5,6 +5,8 @@ import warnings
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
+from celery import signals
+from celery.beat import EmbeddedService
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
@@ -21,6 +23,15 @@ def _queues(text: str) -> str:
     if not set(named) <= set(known):
         raise ArgumentTypeError(f"must be one or more of {','.join(known)}")
     return ",".join(named)
+
+
+def _start_beat(**_: Any) -> None:
+    """As a thread: a process of its own takes 25 MB, and nobody would start it again. With a schedule in memory: the
+    jobs run every few seconds, so no file has to remember their last run."""
+    beat: Any = EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")
+    # Without waiting: while Redis is unavailable, beat retries.
+    signals.worker_shutdown.connect(lambda **_: beat.service.stop(wait=False), weak=False)
+    beat.start()
 
 
 class Command(BaseCommand):
@@ -48,8 +59,7 @@ class Command(BaseCommand):
         # Talk between workers that decides nothing here.
         command += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
         if options["beat"]:
-            # A schedule in memory: the jobs run every few seconds, so no file has to remember their last run.
-            command += ["--beat", "--scheduler", "celery.beat:Scheduler"]
+            signals.worker_ready.connect(_start_beat, weak=False)
         gc.collect()
         gc.freeze()
         gc.enable()  # `manage.py` has switched it off
