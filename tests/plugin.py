@@ -22,6 +22,10 @@ from platform_site.embedded import postgres as embedded_postgres
 from platform_site.embedded import valkey as embedded_valkey
 from platform_site.embedded.data_dir import Layout
 
+# Also where the machine forbids it: each of the many processes that tests start would compile all modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 pytest.register_assert_rewrite("tests.support")
 
 _UNLESS_NAMED = "not slow and not exhaustive"
