@@ -2,11 +2,9 @@
 that left in the meantime may no longer run anything."""
 
 from dataclasses import replace
-from typing import Final
 
 from accounts.keys import server_keys
 from accounts.models import ServerKey, User
-from platform_site.fastpath.compiled_queryset import Compiled
 from platform_site.identity.callers import Caller, EnvironmentRef
 from projects.directory import roles
 from projects.directory.environments import place_for, place_of
@@ -28,7 +26,8 @@ def restore_caller(kind: str, caller_id: str, environment_id: str) -> tuple[Call
 
 
 def _key(key_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
-    found = _KEY.first(key_id, place.environment_id)
+    live = ServerKey.objects.live().filter(pk=key_id, environment_id=place.environment_id)
+    found = live.values_list("name", "scopes", "prefix").first()
     if found is None:
         return None
     name, granted, prefix = found
@@ -37,13 +36,6 @@ def _key(key_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | 
         return Caller("anonymous", key_id, scopes, plan=place.plan, place=place), place
     scopes = roles.of_key(frozenset(granted), bound_to_environment=True)
     return Caller("key", key_id, scopes, plan=place.plan, place=place, name=name), place
-
-
-_KEY: Final = Compiled(
-    lambda pk, environment_id: (
-        ServerKey.objects.live().filter(pk=pk, environment_id=environment_id).values_list("name", "scopes", "prefix")
-    )
-)
 
 
 def _user(user: User, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:

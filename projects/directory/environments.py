@@ -1,12 +1,10 @@
 """The directory of environments; `rows` registers a reader of schema versions, which are in the regions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any
 
-import orjson
 from django.db.models import QuerySet
 
-from platform_site.fastpath.compiled_queryset import Compiled
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
 from projects.directory import environment_cache, roles
@@ -40,18 +38,18 @@ def allowed_origins(environment_id: str) -> Sequence[str] | None:
 
 def place_of(environment_id: str) -> EnvironmentRef | None:
     """The environment without a caller's role, for commands and workers; None if unreachable. One query."""
-    if not ids.matches("env", environment_id):
-        return None
-    found = _PLACE.first(environment_id)
-    return environment_cache.from_json(orjson.loads(found[0])) if found else None
+    found = _columns(environment_id) if ids.matches("env", environment_id) else None
+    return None if found is None else environment_cache.from_json(found)
 
 
 def record_of(environment_id: str) -> bytes:
-    found = _PLACE.first(environment_id)
-    return environment_cache.to_record([orjson.loads(found[0])] if found else [])
+    found = _columns(environment_id)
+    return environment_cache.to_record([] if found is None else [found])
 
 
-_PLACE: Final = Compiled(lambda pk: Environment.objects.reachable().filter(pk=pk).places_as_json())
+def _columns(environment_id: str) -> dict[str, Any] | None:
+    found = Environment.objects.reachable().filter(pk=environment_id).places_as_json().first()
+    return None if found is None else found["place"]
 
 
 def place_named(text: str) -> EnvironmentRef | None:
