@@ -89,7 +89,7 @@ def remove_orphaned_rows() -> None:
             for environment_id in schemas.orphaned(cluster):
                 log.error(
                     "the control database does not know %s, but %s has its schema: was it restored to an earlier"
-                    " time? The schema is kept until an operator drops it (manage.py sweep)",
+                    " time? The schema is kept until an operator drops it (manage.py cleanup)",
                     environment_id, cluster,
                 )  # fmt: skip
     with log_failures("what environments that are gone left in the control database"):

@@ -61,7 +61,7 @@ class InvocationViewSet(NamedViewSet):
         if not is_async and wait is None:
             return request_concurrency.with_slot(
                 self.request._request,
-                request_concurrency.admission_of(self.place, self.caller, self._visit, size=len(input_text)),
+                request_concurrency.admission_of(self.place, self.caller, self._anonymous_call, size=len(input_text)),
                 lambda: calls.timeout_of(self.place, self.caller, name),
                 lambda: self._call(name, input_text, depth),
             )
@@ -78,13 +78,15 @@ class InvocationViewSet(NamedViewSet):
         ticket = idempotency.read_ticket(self.request._request, self.caller)
         if ticket is not None:
             return self._once(ticket, name, input_text, depth)
-        return self._ended(*calls.invoke(self.place, self.caller, name, input_text, depth=depth, anonymous=self._visit))
+        return self._ended(
+            *calls.invoke(self.place, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call)
+        )
 
     def _slot(self) -> AbstractContextManager[None]:
-        return request_concurrency.limiter.slot(self.place.environment_id, anonymous=self._visit)
+        return request_concurrency.limiter.slot(self.place.environment_id, anonymous=self._anonymous_call)
 
     @cached_property
-    def _visit(self) -> AnonymousCall | None:
+    def _anonymous_call(self) -> AnonymousCall | None:
         if self.caller.kind != "anonymous":
             return None
         return client_networks.anonymous_call_of(self.place.environment_id, client_ip.site_of(self.request._request))
@@ -107,7 +109,7 @@ class InvocationViewSet(NamedViewSet):
         ticket = idempotency.read_ticket(self.request._request, self.caller)
 
         def enqueue() -> str:
-            return calls.enqueue(self.place, self.caller, name, input_text, depth=depth, anonymous=self._visit)
+            return calls.enqueue(self.place, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call)
 
         return enqueue() if ticket is None else self._under_key(ticket, enqueue)
 
@@ -117,7 +119,9 @@ class InvocationViewSet(NamedViewSet):
         begun: dict[str, Started] = {}
 
         def begin() -> str:
-            started = calls.start_call(self.place, self.caller, name, input_text, depth=depth, anonymous=self._visit)
+            started = calls.start_call(
+                self.place, self.caller, name, input_text, depth=depth, anonymous=self._anonymous_call
+            )
             begun[started.run_id] = started
             return started.run_id
 

@@ -159,7 +159,7 @@ _schedulers: Final[dict[str, "SchedulerThread"]] = {}
 
 class SchedulerThread(threading.Thread):
     def __init__(self, using: str = DEFAULT_DB_ALIAS, tick: float = 1.0) -> None:
-        super().__init__(name=f"sweeps-{using}", daemon=True)
+        super().__init__(name=f"jobs-{using}", daemon=True)
         self._using, self._tick = using, tick
         self._turn = threading.Condition()
         self._is_stopped = self._is_waiting = False
@@ -241,7 +241,7 @@ SELECT EXISTS (
 @contextmanager
 def _run_exclusively(name: str, using: str, timeout: float) -> Iterator[bool]:
     """Whether this process may run the job in the block: no session active for `timeout` seconds does."""
-    key = f"sweep:{name}"
+    key = f"job:{name}"
     with session(using) as connection:
         with connection.cursor() as cursor:
             # The session's lock, not a transaction's: a job has many transactions, and a lost connection releases the

@@ -70,8 +70,8 @@ class Lag(Collector):
             "platform_workers_up", f"1 if a worker responded within {SILENT_AFTER:g} seconds, else 0.", value=int(is_up)
         )
         if WORKERS in looks:
-            heard = "Seconds since a worker was last heard of."
-            yield GaugeMetricFamily("platform_worker_heard_seconds", heard, value=looks[WORKERS][0])
+            text = "Seconds since a worker was last heard of."
+            yield GaugeMetricFamily("platform_worker_heard_seconds", text, value=looks[WORKERS][0])
         seen = GaugeMetricFamily(
             "platform_region_measured_seconds", "Seconds since a worker saw the queues of a region.", labels=["region"]
         )

@@ -54,7 +54,7 @@ class Replica:
         self._region = region
         self._as_of = -inf
         """It had replayed everything by then (monotonic)."""
-        self._heard_at = -inf
+        self._answered_at = -inf
         self._is_out = False
         self._fault: State | None = None
         self.reported: State | None = None
@@ -76,7 +76,7 @@ class Replica:
         return not self._is_out and self._fault is None and now - self._as_of <= settings.REPLICA_LAG_LIMIT
 
     def is_silent(self) -> bool:
-        return time.monotonic() - self._heard_at > settings.REPLICA_LAG_LIMIT
+        return time.monotonic() - self._answered_at > settings.REPLICA_LAG_LIMIT
 
     def leave_out(self) -> None:
         self._is_out = True
@@ -108,7 +108,7 @@ class Replica:
             self._fault = None
             passed = [at for at, position in self._region.samples if position <= reached]
             self._as_of = max([self._as_of, *passed[-1:]])
-        self._heard_at, self._is_out = time.monotonic(), False
+        self._answered_at, self._is_out = time.monotonic(), False
 
     def close(self) -> None:
         self.connection.close()

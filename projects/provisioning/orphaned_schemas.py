@@ -1,5 +1,5 @@
 """Schemas whose environments the control database no longer knows, as after a restore to an earlier time. Only
-operators drop them (console, `manage.py sweep --drop`): a later restore could make their data reachable again."""
+operators drop them (console, `manage.py cleanup --drop`): a later restore could make their data reachable again."""
 
 from dataclasses import dataclass
 from datetime import datetime

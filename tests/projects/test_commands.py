@@ -1,4 +1,4 @@
-"""`manage.py create_project`, `list_projects`, `sweep`."""
+"""`manage.py create_project`, `list_projects`, `cleanup`."""
 
 from io import StringIO
 from typing import Any
@@ -68,18 +68,18 @@ def test_list_projects_narrows_by_whatever_one_has(alice: User, bob: User) -> No
 
 def test_sweep_says_what_a_restore_of_one_database_alone_would_cost(alice: User) -> None:
     project = make_project(alice)
-    assert "Every environment has its schema" in run("sweep", check=True)
+    assert "Every environment has its schema" in run("cleanup", check=True)
     lost, stray, cut_off = environment_of(project).pk, ids.new("env"), make_orphan()
     with connections["us-east-1"].cursor() as cursor:
         cursor.execute(f'CREATE SCHEMA "{stray}"')
         cursor.execute(f'DROP SCHEMA "{lost}" CASCADE')
     told = StringIO()
     with pytest.raises(CommandError, match="differ in 3"):
-        call_command("sweep", check=True, stdout=told)
+        call_command("cleanup", check=True, stdout=told)
     assert [line.split("  ")[1:] for line in told.getvalue().splitlines()] == [
         *sorted(
             [
-                [stray, "a schema that no environment owns: kept until sweep --drop"],
+                [stray, "a schema that no environment owns: kept until cleanup --drop"],
                 [cut_off, "a schema that no environment owns: dropped by the next cleanup"],
             ]
         ),
@@ -91,5 +91,5 @@ def test_sweep_says_what_a_restore_of_one_database_alone_would_cost(alice: User)
 def test_sweep_command_cleans_up_at_once(settings: Any) -> None:
     settings.ORPHAN_GRACE_SECONDS = 0
     make_orphan()
-    assert run("sweep").strip() == "Swept."
+    assert run("cleanup").strip() == "Done."
     assert schemas_in("us-east-1") == []

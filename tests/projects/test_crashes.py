@@ -202,7 +202,7 @@ def test_orphaned_schema_is_kept_until_an_operator_drops_it(alice: User, caplog:
     assert [provisioning_schemas.count_tables(each, "us-east-1") for each in forgotten] == [1, 0]
     for environment_id in (*forgotten, *forgotten, kept.environments.get(name="production").pk):
         with suppress(CommandError):
-            call_command("sweep", drop=environment_id)
+            call_command("cleanup", drop=environment_id)
     every_project_is_whole()
     assert Project.objects.get() == kept
     entries = AuditEntry.objects.filter(action="environment.schema_dropped").order_by("target_id")

@@ -233,7 +233,7 @@ def test_periodic_job_removes_only_leftovers_of_deleted_environments(kept: Track
     }
     told = StringIO()
     with pytest.raises(CommandError, match="differ in 1"):
-        call_command("sweep", check=True, stdout=told)
+        call_command("cleanup", check=True, stdout=told)
     assert f"{REGION}  {gone}  rows of a deleted environment: removed by the next cleanup" in told.getvalue()
     assert named_anywhere(gone)
     tasks.remove_orphaned_rows()

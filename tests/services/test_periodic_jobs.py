@@ -47,10 +47,10 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periodic, "_jobs", {})
 
 
-def in_a_thread(sweep: periodic.PeriodicJob, ran: list[bool]) -> threading.Thread:
+def in_a_thread(job: periodic.PeriodicJob, ran: list[bool]) -> threading.Thread:
     def work() -> None:
         try:
-            ran.append(sweep.run())
+            ran.append(job.run())
         finally:
             connections.close_all()
 
@@ -68,8 +68,8 @@ def test_job_running_in_another_process_is_skipped(monkeypatch: pytest.MonkeyPat
         running.set()
         assert go_on.wait(10)
 
-    sweep, ran = periodic.PeriodicJob("tests.slow", 1, slow), []
-    first = in_a_thread(sweep, ran)
+    job, ran = periodic.PeriodicJob("tests.slow", 1, slow), []
+    first = in_a_thread(job, ran)
     assert running.wait(10)
     assert periodic.PeriodicJob("tests.slow", 1, slow).run() is False
     assert periodic.PeriodicJob("tests.other", 1, lambda: None).run() is True, "another job has a lock of its own"
@@ -101,13 +101,13 @@ def test_failed_job_or_lost_connection_does_not_block_the_next_run() -> None:
 @pytest.mark.usefixtures("empty")
 def test_a_worker_has_a_clock_for_each_database_until_it_ends() -> None:
     def clocks() -> set[str]:
-        return {thread.name for thread in threading.enumerate() if thread.name.startswith("sweeps-")}
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith("jobs-")}
 
     try:
         with start_worker(
             app, pool="solo", perform_ping_check=False, loglevel="ERROR", queues=["nobody-sends"], shutdown_timeout=20
         ):
-            assert clocks() == {f"sweeps-{alias}" for alias in connections}
+            assert clocks() == {f"jobs-{alias}" for alias in connections}
     finally:
         stop_schedulers()  # as Celery's signal does; this way of ending a worker sends none
     assert clocks() == set()
@@ -174,12 +174,12 @@ import django
 django.setup()
 from celery import Celery
 from celery.beat import Scheduler
-from platform_site.background import periodic as sweeps
+from platform_site.background import periodic
 
-sweeps._jobs.clear()
-sweeps.periodic_job(every=0.1)(lambda: None)
+periodic._jobs.clear()
+periodic.periodic_job(every=0.1)(lambda: None)
 app = Celery(broker="memory://")
-app.conf.beat_schedule = sweeps.beat_schedule()
+app.conf.beat_schedule = periodic.beat_schedule()
 beat = Scheduler(app)
 for offset in ("+3d", "+0", "+3d"):
     with open(sys.argv[1], "w") as clock:
@@ -213,7 +213,7 @@ def test_beat_goes_on_when_its_hosts_clock_is_set_back_or_forward(tmp_path: Path
 
 
 @pytest.mark.usefixtures("empty")
-def test_a_nudge_runs_its_sweep_and_an_unknown_name_is_another_releases() -> None:
+def test_a_task_runs_its_job_and_an_unknown_name_is_another_releases() -> None:
     calls: list[int] = []
     periodic.periodic_job(every=60)(lambda: calls.append(1))
     [found] = periodic.all_jobs()
@@ -290,11 +290,11 @@ def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
 
 
 @pytest.mark.parametrize("error", [InterfaceError, OperationalError, KeyError])
-@pytest.mark.parametrize(("sweep", "asked"), [pytest.param(*walk[1:], id=walk[0]) for walk in _walks()])
+@pytest.mark.parametrize(("job", "asked"), [pytest.param(*walk[1:], id=walk[0]) for walk in _walks()])
 def test_a_region_that_fails_keeps_no_other_from_its_turn(
     monkeypatch: pytest.MonkeyPatch,
     error: type[Exception],
-    sweep: Callable[[], object],
+    job: Callable[[], object],
     asked: tuple[Any, str],
 ) -> None:
     regions: list[str] = []
@@ -304,7 +304,7 @@ def test_a_region_that_fails_keeps_no_other_from_its_turn(
         raise error("of this region alone")
 
     monkeypatch.setattr(*asked, fail)
-    sweep()
+    job()
     assert regions == list(settings.REGION_DATABASES)
 
 
@@ -327,7 +327,7 @@ def test_regional_job_has_its_lock_and_clock_in_the_region(clock: periodic.Sched
     periodic.periodic_job_per_region(every=0.1)(lambda using: ran[using].set())
     of_first, of_second = (found for found in periodic.all_jobs() if found.using in (first, second))
     with connections[first].cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"sweep:{of_first.name}"])
+        cursor.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"job:{of_first.name}"])
         elsewhere: list[bool] = []
         in_a_thread(of_first, elsewhere).join(10)
         in_a_thread(of_second, elsewhere).join(10)

@@ -33,7 +33,7 @@ def recorded(connection: Any, loader: MigrationLoader) -> str | None:
 def record(connection: Any) -> str:
     said: list[str] = []
     connection.ensure_connection()  # a new connection changes the list of wrappers, and this must be the last
-    with _overheard(connection, said):
+    with _recording(connection, said):
         make_schema(connection)
         executor = MigrationExecutor(connection)
         executor.migrate(executor.loader.graph.leaf_nodes())
@@ -55,7 +55,7 @@ def _first_line(connection: Any, loader: MigrationLoader) -> str:
 
 
 @contextmanager
-def _overheard(connection: Any, said: list[str]) -> Iterator[None]:
+def _recording(connection: Any, said: list[str]) -> Iterator[None]:
     """Records changes of the block, without queries, locks and settings."""
 
     def write_down(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:

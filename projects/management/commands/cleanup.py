@@ -1,4 +1,4 @@
-"""`manage.py sweep`: runs the cleanup jobs now. `--check` only lists what would be dropped and what is missing, for
+"""`manage.py cleanup`: runs the cleanup jobs now. `--check` only lists what would be dropped and what is missing, for
 example after a restore. `--drop` drops an orphaned schema."""
 
 from argparse import ArgumentParser
@@ -37,11 +37,11 @@ class Command(BaseCommand):
         if options["drop"]:
             self._drop(options["drop"])
             return
-        ours = [sweep for sweep in all_jobs() if sweep.function in (tasks.finish_and_clean, tasks.remove_orphaned_rows)]
-        if all([sweep.run() for sweep in ours]):  # a list: the second is not left out for the first
-            self.stdout.write("Swept.", self.style.SUCCESS)
+        ours = [job for job in all_jobs() if job.function in (tasks.finish_and_clean, tasks.remove_orphaned_rows)]
+        if all([job.run() for job in ours]):  # a list: the second is not left out for the first
+            self.stdout.write("Done.", self.style.SUCCESS)
         else:
-            self.stdout.write("Another process is sweeping at this moment.")
+            self.stdout.write("Another process runs the cleanup at this moment.")
 
     def _check(self) -> None:
         differences = 0
@@ -53,7 +53,7 @@ class Command(BaseCommand):
             except Error as error:
                 raise CommandError(f"{cluster} cannot be compared: {type(error).__name__}.") from None
             for environment_id in without_owner:
-                state = "dropped by the next cleanup" if environment_id in never_owned else "kept until sweep --drop"
+                state = "dropped by the next cleanup" if environment_id in never_owned else "kept until cleanup --drop"
                 self.stdout.write(f"{cluster}  {environment_id}  a schema that no environment owns: {state}")
             for environment_id in without_schema:
                 self.stdout.write(f"{cluster}  {environment_id}  an environment without its schema: delete it")
