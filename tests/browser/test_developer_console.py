@@ -1,4 +1,4 @@
-"""The console for developers in a real browser: every page at two widths and in two themes, and what people do there."""
+"""The console for developers in a real browser: what people do there."""
 
 import re
 from collections.abc import Callable
@@ -10,33 +10,10 @@ from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, own
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
 from tests.support.console_checks import findings, fits
-from tests.support.console_pages import pages_of
 from tests.support.keyboard import Keyboard
 from tests.support.service import Up
 
 pytestmark = in_a_browser
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_every_page_fits(window: Callable[..., Page], served: Up, width: int, theme: str) -> None:
-    page = window(width=width, theme=theme)
-    page.goto(f"{served.base_url}/console/sign-in")
-    fits(page)
-    save_screenshot(page, f"console-sign-in-{width}-{theme}")
-    base = enter_console(page, served)
-    api, token = owner(served)
-    for values in ({"name": "Logged"}, {"nothing": 1}):  # for the log
-        api.post("/v1/rows/lists", token=token, environment=served.facts["environments"]["production"], json=values)
-    for name, path in pages_of(served).items():
-        page.goto(base + path)
-        expect(page.locator("h1")).to_be_visible()
-        fits(page)
-        save_screenshot(page, f"console-{name}-{width}-{theme}")
-    if width == NARROW:
-        expect(page.locator("#sidebar")).to_be_hidden()
-        page.get_by_role("button", name="Menu").click()
-    expect(page.locator("#sidebar a[aria-current]")).to_be_visible()
 
 
 def test_a_key_is_created_and_copied_and_its_code_is_there(window: Callable[..., Page], served: Up) -> None:
