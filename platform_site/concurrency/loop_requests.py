@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import os
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -164,10 +165,15 @@ class Readiness:
     def is_open(self) -> bool:
         return self._descriptor is not None
 
-    def wait(self, request: LoopRequest, *, writable: bool = False, seconds: float | None = None) -> bool:
-        """Wait until the socket can be read (or written). False after `seconds`."""
+    def wait(
+        self, request: LoopRequest, *, writable: bool = False, again: bool = False, seconds: float | None = None
+    ) -> bool:
+        """Wait until the socket can be read (or written). False after `seconds`. `again`: after another wait for the
+        same response."""
         descriptor, loop = self._descriptor, self._loop
-        if descriptor is None:
+        # uvloop never again calls the reader of a socket that had an error, such as that of a server which ended with
+        # unread input. What the server sent before its end is read first, so the error itself would not be noticed.
+        if descriptor is None or (again and _is_readable(descriptor)):
             return True
         timer = loop.call_later(seconds, self._wake, _TIMED_OUT) if seconds is not None else None
         if writable:
@@ -198,6 +204,12 @@ class Readiness:
         if descriptor is not None:
             self._loop.remove_reader(descriptor)
             os.close(descriptor)
+
+
+def _is_readable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 _threads: ThreadPoolExecutor | None = None

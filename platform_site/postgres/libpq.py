@@ -96,11 +96,13 @@ def _result_on_loop(libpq: Any, prepared: _Prepared, request: LoopRequest) -> pq
         while libpq.flush():
             readiness.wait(request, writable=True)
             libpq.consume_input()
+        has_waited = False
         while True:
             while libpq.is_busy():
                 if libpq.status == _BAD:
                     raise psycopg.OperationalError
-                readiness.wait(request)
+                readiness.wait(request, again=has_waited)
+                has_waited = True
                 libpq.consume_input()
             result = libpq.get_result()
             if result is None:
@@ -272,15 +274,20 @@ def _receive(
     """The results between `syncs`. Raises OperationalError if the connection is lost or the server `is_silent`."""
     request = loop_requests.current()
     seconds = None if is_silent is None else _LOOK_UP_MS / 1000
+    has_waited = False
 
     def wait(*, writable: bool = False) -> None:
+        nonlocal has_waited
         while not (
             _poll(libpq.socket, writable=writable)
             if request is None
-            else prepared.readiness_on(request.loop, libpq).wait(request, writable=writable, seconds=seconds)
+            else prepared.readiness_on(request.loop, libpq).wait(
+                request, writable=writable, again=has_waited and not writable, seconds=seconds
+            )
         ):
             if is_silent is not None and is_silent():
                 raise psycopg.OperationalError("the database does not answer")
+        has_waited = True
         libpq.consume_input()
 
     while libpq.flush():  # more than the socket takes at once

@@ -1,10 +1,13 @@
 """Requests on the event loop: each has connections of its own, gives the loop to others while it waits, and goes to a
 thread where it would wait otherwise."""
 
+import os
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,7 +20,7 @@ from functions.execution import request_concurrency
 from functions.execution.request_concurrency import Admission, ConcurrencyLimiter
 from platform_site.concurrency import loop_requests, server_hints
 from platform_site.http.errors import Unavailable
-from platform_site.postgres import libpq, prepared
+from platform_site.postgres import libpq, pipelined_reads, prepared
 from platform_site.redis import client as redis_client
 from platform_site.redis.loop_connection import LoopConnection
 from rows.query import schema_cache
@@ -130,6 +133,25 @@ def test_a_lost_connection_is_replaced_and_its_descriptor_let_go(loop: Loop) -> 
     [error] = loop.run(cut_in_the_middle)
     assert isinstance(error, Exception)
     assert loop.run(ask(b"SELECT 1")) == [[(b"1",)]]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_server_that_ends_before_it_reads_a_statement_is_noticed(loop: Loop, count: int) -> None:
+    """It sends a last message, and then the kernel a reset. `count` reads: one statement, or a pipeline."""
+    [pid] = loop.run(backend)
+    os.kill(pid, signal.SIGSTOP)
+
+    def end_it() -> None:
+        _terminate(pid)
+        os.kill(pid, signal.SIGCONT)
+
+    def read(number: int) -> Any:
+        return pipelined_reads.run(connections[REGION], b"SELECT $1::text", [b"%d" % number])
+
+    threading.Thread(target=end_it).start()
+    outcomes = loop.run(*[partial(read, number) for number in range(count)])
+    assert outcomes == [[(b"%d" % number,)] for number in range(count)]
+    assert loop.run(backend)[0] != pid
 
 
 def _terminate(pid: int) -> None:
