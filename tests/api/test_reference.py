@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 from playwright.sync_api import Page
 
 from tests.support.browser import in_a_browser
@@ -11,12 +10,18 @@ from tests.support.service import Up
 pytestmark = in_a_browser
 
 
-@pytest.fixture
-def page(window: Callable[..., Page]) -> Page:
-    return window()
+def is_dark(page: Page) -> bool:
+    """Whether the page is in dark colors, as its class says."""
+    ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    has_class = bool(page.evaluate("document.documentElement.classList.contains('dark-mode')"))
+    if has_class:
+        shade = [int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")[:3]]
+        assert all(part < 80 for part in shade), ground
+    return has_class
 
 
-def test_the_reference_is_drawn_and_keeps_its_policy(page: Page, served: Up) -> None:
+def test_the_reference_is_drawn_and_keeps_its_policy_and_theme(window: Callable[..., Page], served: Up) -> None:
+    page = window()
     elsewhere: list[str] = []
     page.on(
         "request",
@@ -29,22 +34,16 @@ def test_the_reference_is_drawn_and_keeps_its_policy(page: Page, served: Up) -> 
     page.get_by_text("Idempotency-Key").first.wait_for()
     page.get_by_text("validation_failed", exact=False).first.wait_for()
     assert [url for url in elsewhere if not url.startswith("data:")] == []
+    assert not is_dark(page)
+    page.emulate_media(color_scheme="dark")
+    assert is_dark(page)
 
 
-def test_the_reference_follows_the_reader_s_theme(window: Callable[..., Page], served: Up) -> None:
-    for theme, is_dark in (("light", False), ("dark", True)):
-        page = window(theme=theme)
-        page.goto(f"{served.base_url}/docs")
-        page.locator("#operations-projects-createProject").wait_for()
-        ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-        shade = [int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")[:3]] if is_dark else []
-        assert all(part < 80 for part in shade), ground
-        assert page.evaluate("document.documentElement.classList.contains('dark-mode')") == is_dark
-
-
-def test_a_call_can_be_tried_from_it(page: Page, served: Up) -> None:
+def test_a_call_can_be_tried_from_it_in_the_dark(window: Callable[..., Page], served: Up) -> None:
+    page = window(theme="dark")
     page.goto(f"{served.base_url}/docs")
     page.locator(".btn.authorize").first.click()
+    assert is_dark(page)
     page.locator(".auth-container input").fill(served.facts["server_key"])
     page.locator(".auth-btn-wrapper .authorize").click()
     page.locator(".auth-btn-wrapper .btn-done").click()
