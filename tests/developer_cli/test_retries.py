@@ -1,4 +1,4 @@
-"""Lost and refused responses: a request is repeated with the same key, at most three times."""
+"""Requests: lost and refused responses are repeated with the same key, at most three times; whom a client trusts."""
 
 import json
 import threading
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from platform_site.developer_cli.api import Api
 from tests.support.developer_cli import Cli
 
 pytestmark = pytest.mark.exhaustive
@@ -84,3 +85,12 @@ def test_a_long_wait_is_left_to_the_user(cli: Cli, failing: Failing) -> None:
     failing.failures, failing.retry_after = [429], "60"
     assert cli.error("invoke", "sum", code=6, **failing.access)["hint"].startswith("Wait")
     assert len(failing.keys) == 1
+
+
+def test_certificate_authorities_are_read_for_https_alone() -> None:
+    def trusted(url: str) -> int:
+        pool: Any = Api(url, None)._client._transport._pool  # type: ignore[attr-defined]
+        return int(pool._ssl_context.cert_store_stats()["x509_ca"])
+
+    assert trusted("http://127.0.0.1:8000") == 0
+    assert trusted("https://127.0.0.1:8000") > 0
