@@ -45,7 +45,7 @@ def busy(tracker: Tracker) -> Tracker:
     """`sum` is deployed; `server` has a server key, `visitor` a publishable one."""
     tracker.tokens["server"] = key_for(tracker.environment_id, "functions:invoke")
     tracker.tokens["visitor"] = publishable_key_for(tracker.environment_id)
-    deploy(tracker, "sum", SUM, invoke="public")
+    assert deploy(tracker, "sum", SUM, invoke="public").status == 201
     return tracker
 
 
