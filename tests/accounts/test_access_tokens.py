@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 import time
+from functools import cache
 from typing import Any
 
 import jwt
@@ -94,6 +95,12 @@ def forge(token: str, *, header: Any = None, claims: Any = None, key: Any = None
     return f"{signing_input}.{encoded(signature)}"
 
 
+@cache
+def rsa_key() -> rsa.RSAPrivateKey:
+    """Making one takes a tenth of a second."""
+    return rsa.generate_private_key(65537, 2048)
+
+
 def hostile(token: str) -> dict[str, str]:
     header, payload, signature = token.split(".")
     strangers_key = ec.generate_private_key(ec.SECP256R1())
@@ -121,7 +128,7 @@ def hostile(token: str) -> dict[str, str]:
         "hs256 with the public point": hs256(point),
         "hs256 with nothing": hs256(b""),
         "es256 by a stranger": forge(token, key=strangers_key),
-        "rs256": forge(token, header={"alg": "RS256"}, key=rsa.generate_private_key(65537, 2048), algorithm="RS256"),
+        "rs256": forge(token, header={"alg": "RS256"}, key=rsa_key(), algorithm="RS256"),
         "es384": forge(token, header={"alg": "ES384"}, key=ec.generate_private_key(ec.SECP384R1()), algorithm="ES384"),
         "kid missing": forge(token, header={"kid": ...}),
         "kid unknown": forge(token, header={"kid": "A" * 43}),
@@ -174,15 +181,6 @@ def hostile(token: str) -> dict[str, str]:
     }
 
 
-HOSTILE = """empty;dots;two parts;four parts;no signature;alg none;alg None;alg missing;alg a list;hs256 with the public pem
-hs256 with the public point;hs256 with nothing;es256 by a stranger;rs256;es384;kid missing;kid unknown;kid a path
-kid a statement;kid a number;kid null;jwk in the header;jwk beside the kid;jku;x5u;crit;b64 false;claims of another
-signature flipped;signature zero;expired;not yet;made in the future;exp a text;exp endless;exp null;exp a list
-wrong issuer;issuer a list;wrong audience;many audiences;a refresh token's type;type a list;sub of another kind
-sub a number;sid of another kind;sid unknown;env of another kind;env of nobody;env an empty text;claims a list;not base64
-not json;deep;long;without typ;without sub;without sid;without env;without iat;without nbf;without exp;without iss
-without aud;without jti;a key that is none;a refresh token"""
-KINDS = [kind for line in HOSTILE.splitlines() for kind in line.split(";")]
 ADDRESSES = [
     ("GET", "/v1/auth/me"),
     ("PATCH", "/v1/auth/me"),
@@ -200,12 +198,12 @@ ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_invalid_token_is_401(api: Api, signed_in: SignedIn, kind: str) -> None:
-    tokens_of_strangers = hostile(signed_in.access_token)
-    assert set(tokens_of_strangers) == set(KINDS)
-    answer = api.get("/v1/auth/me", token=tokens_of_strangers[kind])
-    assert (answer.status, answer.error) == (401, "unauthorized")
+def test_invalid_tokens_are_401(api: Api, signed_in: SignedIn) -> None:
+    tokens = hostile(signed_in.access_token)
+    answers = {kind: api.get("/v1/auth/me", token=token) for kind, token in tokens.items()}
+    assert {kind: (each.status, each.error) for kind, each in answers.items()} == dict.fromkeys(
+        tokens, (401, "unauthorized")
+    )
     assert api.get("/v1/auth/me", token=signed_in.access_token).status == 200
 
 
