@@ -1,6 +1,5 @@
 """Request and response bodies of `webhooks`. Contract sections 2, 4.9."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -10,14 +9,14 @@ from rest_framework.exceptions import ValidationError
 from platform_site import outbound
 from platform_site.http import fields
 from platform_site.http.errors import FieldError, ValidationFailed
-from platform_site.http.fields import Serializer, timestamp
+from platform_site.http.fields import Serializer
 from rows.outbox import event_types
 from rows.outbox.fields import EventsField
 from rows.query import schema_cache
 from rows.rules import grammar
 from rows.rules.name_resolver import InvalidCondition
 from rows.rules.principal import SERVER
-from webhooks.models import Attempt, Delivery, Webhook
+from webhooks.models import Delivery, Webhook
 
 NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
 MAX_FILTER_BYTES = 8 * 1024
@@ -136,10 +135,6 @@ class ListedWebhook(Serializer):
     enabled = fields.BooleanField()
 
 
-class WebhookList(Serializer):
-    data = fields.ListField(child=ListedWebhook())  # type: ignore[assignment]
-
-
 class WebhookDetail(ListedWebhook):
     name = fields.CharField(allow_null=True)
     filter = fields.ObjectField(allow_null=True)
@@ -169,14 +164,16 @@ class DeliveryShape(Serializer):
     event_type = fields.CharField()
     status = fields.ChoiceField(choices=Delivery.Status.values)
     outcome = fields.CharField(allow_null=True)
-    attempts = fields.ListField(child=AttemptShape())
+    attempts = fields.ListField(child=AttemptShape(), source="last_tries")  # the latest first
     next_attempt_at = fields.DateTimeField(allow_null=True)
     created_at = fields.DateTimeField()
 
-
-class DeliveryPage(Serializer):
-    data = fields.ListField(child=DeliveryShape())  # type: ignore[assignment]
-    next_cursor = fields.CharField(allow_null=True)
+    def to_representation(self, delivery: Delivery) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(delivery)
+        shown["attempts"].reverse()
+        if delivery.status != Delivery.Status.PENDING:
+            shown["next_attempt_at"] = None
+        return shown
 
 
 class TestSent(Serializer):
@@ -186,49 +183,3 @@ class TestSent(Serializer):
 class Recovered(Serializer):
     deliveries = fields.IntegerField()
     more = fields.BooleanField()
-
-
-def listed_webhook(webhook: Webhook) -> dict[str, Any]:
-    return {
-        "id": webhook.pk,
-        "url": webhook.url,
-        "events": webhook.events,
-        "success_rate": getattr(webhook, "success_rate", 1.0),
-        "enabled": webhook.enabled,
-    }
-
-
-def webhook_detail(webhook: Webhook) -> dict[str, Any]:
-    return listed_webhook(webhook) | {
-        "name": webhook.name,
-        "filter": webhook.filter,
-        "columns": webhook.columns,
-        "ordering": webhook.ordering,
-        "description": webhook.description,
-        "disabled_reason": webhook.disabled_reason,
-        "failing_since": None if webhook.failing_since is None else timestamp(webhook.failing_since),
-        "created_at": timestamp(webhook.created_at),
-        "updated_at": timestamp(webhook.updated_at),
-    }
-
-
-def delivery_detail(delivery: Delivery, tries: Iterable[Attempt]) -> dict[str, Any]:
-    due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
-    return {
-        "id": delivery.pk,
-        "event_id": delivery.event_id,
-        "event_type": delivery.event_type,
-        "status": delivery.status,
-        "outcome": delivery.outcome,
-        "attempts": [
-            {
-                "at": timestamp(each.at),
-                "duration_ms": each.duration_ms,
-                "response_status": each.response_status,
-                "error": each.error,
-            }
-            for each in reversed([*tries])
-        ],
-        "next_attempt_at": None if due is None else timestamp(due),
-        "created_at": timestamp(delivery.created_at),
-    }

@@ -2,21 +2,26 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Prefetch, QuerySet, prefetch_related_objects
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from platform_site import outbound
-from platform_site.http.errors import Forbidden, ValidationFailed
+from platform_site.http.errors import Forbidden
+from platform_site.http.fields import Serializer
+from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.pagination import paginate, read_limit
 from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
 from rows.outbox import event_types
 from rows.query import schema_cache
 from webhooks.api import serializers
-from webhooks.api.serializers import delivery_detail, listed_webhook, webhook_detail
+from webhooks.api.filters import DeliveryFilter
 from webhooks.errors import NoSuchWebhook
+from webhooks.managers import WebhookQuerySet
 from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
@@ -45,7 +50,7 @@ def _resolved_before(action: Action) -> Action:
     return cast(Action, checked)
 
 
-class WebhookViewSet(ApiViewSet):
+class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     required_scopes = {
         "list": "webhooks:read",
         "create": "webhooks:write",
@@ -56,13 +61,20 @@ class WebhookViewSet(ApiViewSet):
         "rotate_secret": "webhooks:write",
         "recover": "webhooks:write",
     }
-    query_parameters = {"list": frozenset()}
+    lookup_url_kwarg = "webhook_id"
+    not_found = NoSuchWebhook
+    pagination_class = UnpagedList
 
-    @extend_schema(responses=serializers.WebhookList)
-    def list(self, request: HttpRequest) -> HttpResponseBase:
+    def get_queryset(self) -> WebhookQuerySet:
+        webhooks = Webhook.objects.using(self.place.cluster).live(self.place.environment_id)
+        return webhooks.with_health().order_by("-created_at", "-id")
+
+    def get_serializer_class(self) -> type[Serializer]:
+        return serializers.ListedWebhook if self.action == "list" else serializers.WebhookDetail
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Every webhook of the environment with the success rate of its last 100 deliveries, the newest first."""
-        found = Webhook.objects.using(self.place.cluster).live(self.place.environment_id)
-        return respond({"data": [listed_webhook(each) for each in found.with_health().order_by("-created_at", "-id")]})
+        return super().list(request, *args, **kwargs)
 
     @_resolved_before
     @idempotent(using=in_region)
@@ -74,17 +86,16 @@ class WebhookViewSet(ApiViewSet):
         self._may_tell_of(values["events"])
         self._check(values["events"], values.get("filter"), values.get("columns"))
         webhook, secret = webhook_service.create_webhook(self.place, values, actor=self.caller)
-        webhook.refresh_from_db(using=self.place.cluster)
-        return never_stored(created(f"/v1/webhooks/{webhook.pk}", webhook_detail(webhook) | {"secret": secret}))
+        shown = self.get_serializer(self.get_queryset().get(pk=webhook.pk)).data
+        return never_stored(created(f"/v1/webhooks/{webhook.pk}", shown | {"secret": secret}))
 
-    @extend_schema(responses=serializers.WebhookDetail)
-    def retrieve(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """One webhook."""
-        return respond(webhook_detail(self._with_health(webhook_id)))
+        return super().retrieve(request, *args, **kwargs)
 
     @_resolved_before
     @idempotent(using=in_region)
-    @extend_schema(request=serializers.WebhookChanges, responses=serializers.WebhookDetail)
+    @extend_schema(request=serializers.WebhookChanges)
     def partial_update(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Change a webhook. Disabling it holds its events; enabling it sends what was held, unless `held` is `drop`."""
         self._may_carry_rows()
@@ -98,7 +109,7 @@ class WebhookViewSet(ApiViewSet):
             filter, columns = values.get("filter", webhook.filter), values.get("columns", webhook.columns)
             self._check(values.get("events", webhook.events), filter, columns)
         webhook_service.change_webhook(self.place, webhook_id, values, held=held, actor=self.caller)
-        return respond(webhook_detail(self._with_health(webhook_id)))
+        return respond(self.get_serializer(self.get_object()).data)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
@@ -118,7 +129,7 @@ class WebhookViewSet(ApiViewSet):
         """Make a new signing secret. The old one signs beside it for 24 hours; 409 while four old ones
         still sign."""
         _, secret = webhook_service.rotate_secret(self.place, webhook_id, actor=self.caller)
-        return never_stored(respond(webhook_detail(self._with_health(webhook_id)) | {"secret": secret}))
+        return never_stored(respond(self.get_serializer(self.get_object()).data | {"secret": secret}))
 
     @idempotent(using=in_region)
     @extend_schema(request=serializers.Recovery, responses={202: serializers.Recovered})
@@ -147,56 +158,32 @@ class WebhookViewSet(ApiViewSet):
     def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
         serializers.check_against_schema(schema_cache.current(self.place), patterns, filter, columns)
 
-    def _with_health(self, webhook_id: str) -> Webhook:
-        found = Webhook.objects.using(self.place.cluster).live(self.place.environment_id).with_health()
-        webhook = found.filter(pk=webhook_id).first()
-        if webhook is None:
-            raise NoSuchWebhook
-        return webhook
 
-
-class DeliveryViewSet(ApiViewSet):
+class DeliveryViewSet(ListModelMixin, ResourceViewSet):
     required_scopes = {"list": "webhooks:read", "redeliver": "webhooks:write"}
-    query_parameters = {"list": frozenset({"limit", "cursor", "event_id", "status"})}
+    serializer_class = serializers.DeliveryShape
+    filterset_class = DeliveryFilter
+    cursor_kind, ordering = "deliveries", ("-created_at", "-id")
 
-    @extend_schema(operation_id="listDeliveries", responses=serializers.DeliveryPage)
-    def list(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+    def get_queryset(self) -> QuerySet[Delivery]:
+        webhook = webhook_service.webhook_of(self.place, self.kwargs["webhook_id"])
+        deliveries = Delivery.objects.using(self.place.cluster).filter(webhook=webhook).defer("body")
+        return deliveries.prefetch_related(self._last_tries())
+
+    @extend_schema(operation_id="listDeliveries")
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """What became of this webhook's events, the newest first: delivered, pending with the time of the next attempt,
         held, filtered, dropped or exhausted."""
-        using = self.place.cluster
-        webhook = webhook_service.webhook_of(self.place, webhook_id)
-        found = Delivery.objects.using(using).filter(webhook=webhook).defer("body")
-        if (event_id := self.query.get("event_id")) is not None:
-            found = found.filter(event_id=event_id)
-        if (status := self.query.get("status")) is not None:
-            if status not in Delivery.Status.values:
-                message = f"status must be one of {', '.join(Delivery.Status.values)}."
-                raise ValidationFailed.of("status", "not_among", message)
-            found = found.filter(status=status)
-        page = paginate(
-            found.prefetch_related(Prefetch("tries", _last_tries(using), to_attr="last_tries")),
-            ["-created_at", "-id"],
-            read_limit(self.query.get("limit")),
-            self.query.get("cursor"),
-            "deliveries",
-            [webhook_id, event_id or "", status or ""],
-        )
-        data = [delivery_detail(each, each.last_tries) for each in page.items]
-        return respond({"data": data, "next_cursor": page.next_cursor})
+        return super().list(request, *args, **kwargs)
 
     @idempotent(using=in_region)
     @extend_schema(request=None, responses={202: serializers.DeliveryShape})
     def redeliver(self, request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpResponseBase:
         """Send one delivery again, with the same id and body."""
         delivery = webhook_service.redeliver(self.place, webhook_id, delivery_id, actor=self.caller)
-        tries = _last_tries(self.place.cluster, delivery=delivery)
-        return respond(delivery_detail(delivery, tries), 202)
+        prefetch_related_objects([delivery], self._last_tries())
+        return respond(self.get_serializer(delivery).data, 202)
 
-
-def _last_tries(using: str, **of: Any) -> "QuerySet[Attempt]":
-    return (
-        Attempt.objects.using(using)
-        .filter(**of)
-        .defer("response_headers", "response_body")
-        .order_by("-number")[:TRIES_SHOWN]
-    )
+    def _last_tries(self) -> "Prefetch[Any]":
+        tries = Attempt.objects.using(self.place.cluster).defer("response_headers", "response_body")
+        return Prefetch("tries", tries.order_by("-number")[:TRIES_SHOWN], to_attr="last_tries")

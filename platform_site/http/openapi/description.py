@@ -29,17 +29,20 @@ from rest_framework.serializers import BaseSerializer
 
 from platform_site.http import errors, fields
 from platform_site.http.errors import ApiError
-from platform_site.http.views import LIST_PARAMETERS, ApiViewSet, is_translated
+from platform_site.http.generics import ResourceViewSet
+from platform_site.http.views import ApiViewSet, is_translated
 from platform_site.observability.metrics import reads_only
 
 
-def listing(item: type[BaseSerializer[Any]], *, paged: bool = True) -> type[BaseSerializer[Any]]:
+def listing(
+    item: type[BaseSerializer[Any]], *, paged: bool = True, name: str | None = None
+) -> type[BaseSerializer[Any]]:
     """`{"data": [item], "next_cursor"}`, or `{"data": [item]}` without pages."""
 
     members: dict[str, Any] = {"data": item(many=True)}
     if paged:
         members["next_cursor"] = fields.CharField(allow_null=True, help_text="Pass it as `cursor`; null at the end.")
-    return type(f"{item.__name__}{'Page' if paged else 'List'}", (fields.Serializer,), members)
+    return type(f"{name or item.__name__}{'Page' if paged else 'List'}", (fields.Serializer,), members)
 
 
 LIMIT: Final = OpenApiParameter(
@@ -96,8 +99,11 @@ class ApiSchema(AutoSchema):
         operation["responses"] = dict(sorted(responses.items()))
         return operation
 
+    def _resource(self) -> str:
+        return re.sub(r"ViewSet$", "", type(self.view).__name__)
+
     def get_operation_id(self) -> str:
-        thing = re.sub(r"ViewSet$", "", type(self.view).__name__)
+        thing = self._resource()
         action: str = getattr(self.view, "action", "")
         verb = _VERBS.get(action, re.sub(r"_(\w)", lambda found: found[1].upper(), action))
         if action == "list" and not thing.endswith("s"):
@@ -129,9 +135,15 @@ class ApiSchema(AutoSchema):
         return [] if getattr(self.view, "public", True) else [{"bearer": []}]
 
     def get_request_serializer(self) -> Any:
-        return getattr(self.view, "serializer_class", None) if self.method in _BODY_METHODS else None
+        is_input = self.method in _BODY_METHODS and not isinstance(self.view, ResourceViewSet)
+        return getattr(self.view, "serializer_class", None) if is_input else None
 
     def get_response_serializers(self) -> Any:
+        if isinstance(self.view, ResourceViewSet) and self.method != "DELETE":
+            item = self.view.get_serializer_class()
+            if self.view.action != "list":
+                return item
+            return listing(item, paged="cursor" in self.view.pagination_class.parameters, name=self._resource())
         return {204: None} if self.method == "DELETE" else {200: {"type": "object"}}
 
     def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
@@ -154,8 +166,8 @@ class ApiSchema(AutoSchema):
         view = self.view
         if not isinstance(view, ApiViewSet):
             return []
-        names = view.query_parameters.get(view.action, LIST_PARAMETERS if view.action == "list" else frozenset())
-        found = [_KNOWN.get(name) or OpenApiParameter(name, {"type": "string"}) for name in sorted(names)]
+        names = sorted(view.parameters_of(view.action) or ())
+        found = [_KNOWN.get(name) or OpenApiParameter(name, {"type": "string"}) for name in names]
         if not view.public and view.environment != "unused":
             found.append(ENVIRONMENT)
         if is_idempotent(getattr(view, view.action)):
@@ -327,7 +339,7 @@ def generic_view_classes() -> list[type]:
     from drf_spectacular.plumbing import get_lib_doc_excludes
 
     theirs: list[type] = get_lib_doc_excludes()  # type: ignore[no-untyped-call]
-    return [*theirs, ApiViewSet, fields.Serializer]
+    return [*theirs, ApiViewSet, ResourceViewSet, fields.Serializer]
 
 
 @lru_cache(maxsize=4)

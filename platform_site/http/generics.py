@@ -1,0 +1,111 @@
+"""`ResourceViewSet`: DRF's generic viewset for the endpoints of a resource, with its mixins, serializers, permissions,
+filters and pagination as DRF documents them. Endpoints of rows, which are called most, are plain `ApiViewSet`s.
+
+    class DeliveryViewSet(ListModelMixin, ResourceViewSet):
+        required_scopes = {"list": "webhooks:read"}
+        serializer_class = DeliverySerializer
+        filterset_class = DeliveryFilter
+        cursor_kind, ordering = "deliveries", ("-created_at", "-id")
+
+        def get_queryset(self): ..."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
+from django_filters import FilterSet
+from rest_framework.pagination import BasePagination
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from platform_site.http import cursors
+from platform_site.http.errors import ApiError, NotFound
+from platform_site.http.filters import FilterBackend
+from platform_site.http.pagination import Page, paginate, read_limit
+from platform_site.http.views import ApiViewSet, no_content, respond
+
+
+class HasScope(BasePermission):
+    """The view's `required_scopes` of the action. Raises Forbidden, which names the scope."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        scope = view.required_scopes[view.action]
+        if scope is not None:
+            view.caller.need(scope)
+        return True
+
+
+class UnpagedList(BasePagination):
+    """`{"data": […]}` with all items."""
+
+    parameters: ClassVar[frozenset[str]] = frozenset()
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        return list(queryset)
+
+    def get_paginated_response(self, data: Any) -> Response:
+        return Response({"data": data})
+
+
+class CursorPagination(BasePagination):
+    """`{"data": […], "next_cursor": …}` of `platform_site.http.pagination`, by the view's `ordering`, `cursor_kind`,
+    `cursor_facts` and `heavy_field`."""
+
+    parameters: ClassVar[frozenset[str]] = frozenset({"limit", "cursor"})
+    page: Page[Any]
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        self.page = self.find_page(queryset, read_limit(view.query.get("limit")), view.query.get("cursor"), view)
+        return self.page.items
+
+    def find_page(self, queryset: QuerySet[Any], limit: int, cursor: str | None, view: Any) -> Page[Any]:
+        return paginate(
+            queryset, view.ordering, limit, cursor, view.cursor_kind, view.cursor_facts(), heavy=view.heavy_field
+        )
+
+    def get_paginated_response(self, data: Any) -> Response:
+        return Response({"data": data, "next_cursor": self.page.next_cursor})
+
+
+class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
+    permission_classes = (HasScope,)
+    filter_backends = (FilterBackend,)
+    filterset_class: ClassVar[type[FilterSet] | None] = None
+    pagination_class: type[UnpagedList | CursorPagination] = CursorPagination
+    cursor_kind: ClassVar[str]
+    ordering: ClassVar[Sequence[str]]
+    heavy_field: ClassVar[str | None] = None
+    not_found: ClassVar[type[ApiError]] = NotFound
+    """Raised by `get_object`."""
+    format_kwarg = None
+
+    check_permissions = GenericViewSet.check_permissions
+
+    def _run(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
+        """Renders the responses of DRF's mixins."""
+        response = super()._run(request, action)
+        if isinstance(response, Response):
+            return no_content() if response.data is None else respond(response.data, response.status_code)
+        return response
+
+    @classmethod
+    def parameters_of(cls, action: str) -> frozenset[str] | None:
+        if action != "list":
+            return super().parameters_of(action)
+        filters = cls.filterset_class.base_filters if cls.filterset_class is not None else ()
+        return cls.pagination_class.parameters.union(filters)
+
+    def cursor_facts(self) -> Sequence[cursors.Fact]:
+        """What a cursor of the list is bound to: the arguments in the path and the filters."""
+        filters = self.filterset_class.base_filters if self.filterset_class is not None else ()
+        return [*self.kwargs.values(), *(self.query.get(name, "") for name in filters)]
+
+    def get_object(self) -> Any:
+        try:
+            return super().get_object()
+        except Http404:
+            raise self.not_found from None
