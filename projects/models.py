@@ -84,6 +84,10 @@ class Project(models.Model):
             return "being deleted"
         return "live" if self.suspended_at is None else "suspended"
 
+    def listed_environments(self) -> "models.QuerySet[Environment]":
+        """By name, without those that are being deleted."""
+        return self.environments.exclude(status=Environment.Status.DELETING).order_by("name", "pk")
+
     def require_active(self) -> None:
         if self.suspended_at is not None:
             raise ProjectSuspended

@@ -4,6 +4,7 @@ class DeliveryFilter(FilterSet):
     status = Filter(fields.ChoiceField(choices=Delivery.Status.values))
     since = Filter(fields.DateTimeField(), "created_at", "gte")"""
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -13,12 +14,15 @@ from django_filters.rest_framework import DjangoFilterBackend
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
+from platform_site.http import fields
+
 
 class FilterBackend(DjangoFilterBackend):  # type: ignore[misc]  # the library is not typed
     """Filters lists alone, not what `get_object` finds."""
 
     def get_filterset(self, request: Any, queryset: Any, view: Any) -> Any:
-        return super().get_filterset(request, queryset, view) if view.action == "list" else None
+        view.filterset = super().get_filterset(request, queryset, view) if view.action == "list" else None
+        return view.filterset
 
     def get_filterset_kwargs(self, request: Any, queryset: Any, view: Any) -> dict[str, Any]:
         return {"data": view.query, "queryset": queryset, "request": request}
@@ -56,3 +60,14 @@ class Filter(filters.Filter):  # type: ignore[misc]  # the library is not typed
     def filter(self, queryset: QuerySet[Any], value: Any) -> QuerySet[Any]:
         """An empty parameter is a value, too."""
         return queryset if value is None else queryset.filter(**{f"{self.field_name}__{self.lookup_expr}": value})
+
+
+class TimeFilter(Filter):
+    def __init__(self, name: str, lookup: str) -> None:
+        super().__init__(_TimeField(), name, lookup)
+
+
+class _TimeField(fields.DateTimeField):
+    def to_internal_value(self, value: Any) -> datetime:
+        """A plus sign arrives as a space."""
+        return super().to_internal_value(value.replace(" ", "+"))

@@ -53,19 +53,24 @@ class UnpagedList(BasePagination):
 
 class CursorPagination(BasePagination):
     """`{"data": […], "next_cursor": …}` of `platform_site.http.pagination`, by the view's `ordering`, `cursor_kind`,
-    `cursor_facts` and `heavy_field`."""
+    `cursor_facts`, `index_ranges` and `heavy_field`."""
 
     parameters: ClassVar[frozenset[str]] = frozenset({"limit", "cursor"})
     page: Page[Any]
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
-        self.page = self.find_page(queryset, read_limit(view.query.get("limit")), view.query.get("cursor"), view)
-        return self.page.items
-
-    def find_page(self, queryset: QuerySet[Any], limit: int, cursor: str | None, view: Any) -> Page[Any]:
-        return paginate(
-            queryset, view.ordering, limit, cursor, view.cursor_kind, view.cursor_facts(), heavy=view.heavy_field
+        first, *others = view.index_ranges(queryset)
+        self.page = paginate(
+            first,
+            view.ordering,
+            read_limit(view.query.get("limit")),
+            view.query.get("cursor"),
+            view.cursor_kind,
+            view.cursor_facts(),
+            heavy=view.heavy_field,
+            merged_with=others,
         )
+        return self.page.items
 
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"data": data, "next_cursor": self.page.next_cursor})
@@ -75,6 +80,8 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
     permission_classes = (HasScope,)
     filter_backends = (FilterBackend,)
     filterset_class: ClassVar[type[FilterSet] | None] = None
+    filterset: FilterSet
+    """Of the current request for the list, with the values in `form.cleaned_data`."""
     pagination_class: type[UnpagedList | CursorPagination] = CursorPagination
     cursor_kind: ClassVar[str]
     ordering: ClassVar[Sequence[str]]
@@ -103,6 +110,10 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
         """What a cursor of the list is bound to: the arguments in the path and the filters."""
         filters = self.filterset_class.base_filters if self.filterset_class is not None else ()
         return [*self.kwargs.values(), *(self.query.get(name, "") for name in filters)]
+
+    def index_ranges(self, queryset: QuerySet[Any]) -> Sequence[QuerySet[Any]]:
+        """The list in disjoint parts, if each has an index in the list's order and the whole has none."""
+        return [queryset]
 
     def get_object(self) -> Any:
         try:

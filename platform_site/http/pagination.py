@@ -45,18 +45,24 @@ def paginate(
     facts: Sequence[cursors.Fact] = (),
     *,
     heavy: str | None = None,
+    merged_with: Sequence[QuerySet[Any, Item]] = (),
 ) -> Page[Item]:
     """The page of `queryset` after `cursor`, at most `limit` items, in one query. `order` names non-null columns, `-`
     for descending, related ones allowed, the last unique (`["-created_at", "-id"]`). Rows are instances or dicts.
-    `heavy` names a large text column, which is read by a second query and may end the page early. The cursor is bound
-    to `kind`, `facts` and `order`. Raises ValidationFailed on `cursor`."""
+    `heavy` names a large text column, which is read by a second query and may end the page early. Items of disjoint
+    `merged_with` are merged in: of each no more than a page is read. The cursor is bound to `kind`, `facts` and
+    `order`. Raises ValidationFailed on `cursor`."""
     bound = [list(order), *facts]
+    parts = [queryset, *merged_with]
     if cursor is not None:
         values = cursors.decode(kind, bound, cursor)
         if len(values) != len(order):
             raise ValueError("a cursor of this kind, facts and order was made with other values")
-        queryset = queryset.filter(_after(order, values))
-    ordered: Any = queryset.order_by(*order)
+        parts = [part.filter(_after(order, values)) for part in parts]
+    ordered: Any = parts[0].order_by(*order)
+    if merged_with:  # with a limit before the union, or all of each would be read and sorted
+        first, *others = (part.order_by(*order)[: limit + 1] for part in parts)
+        ordered = first.union(*others, all=True).order_by(*order)
     if heavy is None:
         found = items = list(ordered[: limit + 1])
         fitting = min(limit, len(found))

@@ -1,94 +1,122 @@
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from django.core.validators import RegexValidator
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
+from django.db.models import QuerySet
+from django_filters import FilterSet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.mixins import ListModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from accounts.models import AuditEntry
 from platform_site.http import fields
+from platform_site.http.cursors import Fact
 from platform_site.http.errors import Forbidden, NotFound
-from platform_site.http.fields import Serializer, timestamp
+from platform_site.http.fields import Serializer
+from platform_site.http.filters import Filter, TimeFilter
+from platform_site.http.generics import ResourceViewSet
 from platform_site.http.openapi.description import listing
-from platform_site.http.pagination import read_limit
-from platform_site.http.views import LIST_PARAMETERS, ApiViewSet, respond
 from projects.api.views import team_of
 from projects.directory import audit_log
+from projects.models import Project
 
 
-class AuditQuery(Serializer):
-    project = fields.IdField("prj")
-    environment = fields.IdField("env", required=False)
-    action = fields.CharField(
-        max_length=60,
-        required=False,
-        validators=[
-            RegexValidator(r"\A[a-z_]+\.(\*|[a-z_]+)\Z", "Must be like key.issued, or key.* for all.", "malformed")
-        ],
+class ActionFilter(Filter):
+    def filter(self, queryset: QuerySet[Any], value: str | None) -> QuerySet[Any]:
+        if value is not None and value.endswith("*"):
+            return queryset.filter(action__startswith=value[:-1])
+        return super().filter(queryset, value)
+
+
+class AuditFilter(FilterSet):  # type: ignore[misc]  # the library is not typed
+    project = Filter(fields.IdField("prj"), required=True, method="of_any_project")
+    environment = Filter(fields.IdField("env"), "environment_id")
+    action = ActionFilter(
+        fields.CharField(
+            max_length=60,
+            validators=[
+                RegexValidator(r"\A[a-z_]+\.(\*|[a-z_]+)\Z", "Must be like key.issued, or key.* for all.", "malformed")
+            ],
+        )
     )
-    actor = fields.CharField(max_length=30, required=False)
-    target = fields.CharField(max_length=64, required=False)
-    request_id = fields.CharField(max_length=64, required=False)
-    since = fields.DateTimeField(required=False)
-    until = fields.DateTimeField(required=False)
+    actor = Filter(fields.CharField(max_length=30), "actor_id")
+    target = Filter(fields.CharField(max_length=64), "target_id")
+    request_id = Filter(fields.CharField(max_length=64))
+    since = TimeFilter("at", "gte")
+    until = TimeFilter("at", "lt")
+
+    def of_any_project(self, queryset: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        """The view divides the entries of the project into index ranges."""
+        return queryset
 
 
 class AuditActor(Serializer):
-    kind = fields.ChoiceField(choices=["account", "user", "key", "staff", "system"])
-    id = fields.CharField(allow_null=True, help_text="Null for `staff` and `system`.")
+    kind = fields.ChoiceField(choices=["account", "user", "key", "staff", "system"], source="actor_kind")
+    id = fields.CharField(source="actor_id", allow_null=True, help_text="Null for `staff` and `system`.")
+
+    def to_representation(self, entry: AuditEntry) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(entry)
+        return shown | {"id": None} if entry.actor_kind == "staff" else shown
+
+
+class AuditDetailField(fields.ObjectField):
+    def to_representation(self, value: Any) -> Any:
+        """Receivers' URLs as scheme and host: the rest is often a credential."""
+        url = value.get("url")
+        if not isinstance(url, str):
+            return value
+        try:
+            parts = urlsplit(url)
+            return value | {"url": f"{parts.scheme}://{parts.hostname or ''}"}
+        except ValueError:
+            return value | {"url": ""}
 
 
 class AuditEntryDetail(Serializer):
     id = fields.CharField()
     at = fields.DateTimeField()
     action = fields.CharField()
-    actor = AuditActor()
+    actor = AuditActor(source="*")
     target_id = fields.CharField(allow_null=True)
     environment_id = fields.CharField(allow_null=True)
-    detail = fields.ObjectField()
+    detail = AuditDetailField()
     request_id = fields.CharField(allow_null=True)
 
 
-class AuditViewSet(ApiViewSet):
+class AuditViewSet(ListModelMixin, ResourceViewSet):
     environment = "unused"
     required_scopes = {"list": "projects:read"}
-    query_parameters = {"list": LIST_PARAMETERS.union(AuditQuery().fields)}
     also_raises: ClassVar = {"list": (Forbidden, NotFound)}
+    serializer_class = AuditEntryDetail
+    filterset_class = AuditFilter
+    cursor_kind, ordering = "audit", ("-at", "-id")
+    project: Project
+
+    def get_queryset(self) -> QuerySet[AuditEntry]:
+        return audit_log.entries()
+
+    def filter_queryset(self, queryset: Any) -> Any:
+        found = super().filter_queryset(queryset)
+        self.project = team_of(self.caller, self.query["project"], "owner", though_suspended=True)
+        return found
+
+    def index_ranges(self, queryset: QuerySet[AuditEntry]) -> Sequence[QuerySet[AuditEntry]]:
+        return audit_log.index_ranges(queryset, self.project, self.query.get("environment"))
+
+    def cursor_facts(self) -> Sequence[Fact]:
+        wanted = sorted(self.filterset.form.cleaned_data.items())
+        texts = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in wanted}
+        project = texts.pop("project")
+        return [project, *(f"{name}={text}" for name, text in texts.items() if text is not None)]
 
     @extend_schema(
         operation_id="listAuditEntries",
         parameters=[OpenApiParameter("project", {"type": "string"}, required=True)],
         responses=listing(AuditEntryDetail),
     )
-    def list(self, request: HttpRequest) -> HttpResponseBase:
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The audit log of a project, the newest entries first. Owners only."""
-        wanted = self.read_filters(AuditQuery)
-        project = team_of(self.caller, wanted.pop("project"), "owner", though_suspended=True)
-        page = audit_log.page(project, wanted, read_limit(self.query.get("limit")), self.query.get("cursor"))
-        return respond({"data": [_entry(entry) for entry in page.items], "next_cursor": page.next_cursor})
-
-
-def _entry(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        "id": entry.pk,
-        "at": timestamp(entry.at),
-        "action": entry.action,
-        "actor": {"kind": entry.actor_kind, "id": None if entry.actor_kind == "staff" else entry.actor_id},
-        "target_id": entry.target_id,
-        "environment_id": entry.environment_id,
-        "detail": _without_credentials(entry.detail),
-        "request_id": entry.request_id,
-    }
-
-
-def _without_credentials(detail: dict[str, Any]) -> dict[str, Any]:
-    """Receivers' URLs as scheme and host: the rest is often a credential."""
-    url = detail.get("url")
-    if not isinstance(url, str):
-        return detail
-    try:
-        parts = urlsplit(url)
-        return detail | {"url": f"{parts.scheme}://{parts.hostname or ''}"}
-    except ValueError:
-        return detail | {"url": ""}
+        return super().list(request, *args, **kwargs)

@@ -9,12 +9,11 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.serializers import DictField
 
 from accounts.api.serializers import LONGEST_NAME, ChosenPasswordField, EmailField
-from accounts.models.registration import AccountEmail
 from accounts.registration.serializers import TokenField
 from platform_site.http import fields
-from platform_site.http.fields import Serializer, timestamp
-from projects.directory import environments, origins
-from projects.models import Environment, Member, Plan, Project, Region
+from platform_site.http.fields import Serializer
+from projects.directory import origins
+from projects.models import Environment, Member, Plan, Region
 
 NAME_LENGTH = 64
 LONGEST_EXPIRY: Final = timedelta(days=365)
@@ -105,7 +104,7 @@ class CreatedProject(Serializer):
     id = fields.CharField()
     name = fields.CharField()
     region = fields.ChoiceField(choices=Region.values)
-    environments = EnvironmentName(many=True)
+    environments = EnvironmentName(many=True, source="listed_environments")
 
 
 class ProjectDetail(CreatedProject):
@@ -121,13 +120,8 @@ class ListedProject(Serializer):
     created_at = fields.DateTimeField()
 
 
-class ProjectPage(Serializer):
-    data = fields.ListField(child=ListedProject())  # type: ignore[assignment]
-    next_cursor = fields.CharField(allow_null=True)
-
-
 class ListedEnvironment(EnvironmentName):
-    schema_version = fields.IntegerField()
+    schema_version = fields.IntegerField()  # of `environments.with_schema_versions`
     status = fields.ChoiceField(choices=[status for status in Environment.Status.values if status != "deleting"])
 
 
@@ -139,36 +133,22 @@ class EnvironmentDetail(ListedEnvironment):
     created_at = fields.DateTimeField()
 
 
-class EnvironmentList(Serializer):
-    data = fields.ListField(child=ListedEnvironment())  # type: ignore[assignment]
-
-
 class MemberDetail(Serializer):
     user_id = fields.CharField()
-    email = fields.CharField()
-    name = fields.CharField(allow_blank=True)
+    email = fields.CharField(source="user.email")
+    name = fields.CharField(source="user.name", allow_blank=True)
     role = fields.ChoiceField(choices=Member.Role.values)
     created_at = fields.DateTimeField()
-
-
-class MemberPage(Serializer):
-    data = fields.ListField(child=MemberDetail())  # type: ignore[assignment]
-    next_cursor = fields.CharField(allow_null=True)
 
 
 class MemberInvitation(Serializer):
     id = fields.CharField()
-    email = fields.CharField()
-    role = fields.ChoiceField(choices=Member.Role.values)
-    invited_by = fields.CharField(allow_null=True, help_text="The owner who sent it.")
+    email = fields.CharField(source="recipient")
+    role = fields.ChoiceField(choices=Member.Role.values, source="details.member_role")
+    invited_by = fields.CharField(source="details.invited_by", allow_null=True, help_text="The owner who sent it.")
     status = fields.ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the e-mail.")
     created_at = fields.DateTimeField()
     expires_at = fields.DateTimeField()
-
-
-class MemberInvitationPage(Serializer):
-    data = fields.ListField(child=MemberInvitation())  # type: ignore[assignment]
-    next_cursor = fields.CharField(allow_null=True)
 
 
 class JoinedProject(MemberDetail):
@@ -184,64 +164,3 @@ class Limits(Serializer):
     project_id = fields.CharField(allow_null=True)
     environment_id = fields.CharField(allow_null=True)
     limits = DictField(child=Limit())
-
-
-def created_project(project: Project) -> dict[str, Any]:
-    """As in contract section 4.1, without the plan. One query."""
-    environments = project.environments.exclude(status=Environment.Status.DELETING).order_by("name", "pk")
-    return {
-        "id": project.pk,
-        "name": project.name,
-        "region": project.region,
-        "environments": [{"id": pk, "name": name} for pk, name in environments.values_list("pk", "name")],
-    }
-
-
-def project_detail(project: Project) -> dict[str, Any]:
-    suspended_at = project.suspended_at
-    return created_project(project) | {
-        "created_at": timestamp(project.created_at),
-        "suspended_at": None if suspended_at is None else timestamp(suspended_at),
-        "suspension_reason": project.suspension_reason,
-    }
-
-
-def environment_detail(environment: Environment, cluster: str) -> dict[str, Any]:
-    """At most one query, in the region."""
-    return {
-        "id": environment.pk,
-        "name": environment.name,
-        "schema_version": environments.schema_versions(cluster, [environment.pk])[environment.pk],
-        "status": environment.status,
-        "status_reason": environment.status_reason,
-        "parent_id": environment.parent_id,
-        "allowed_origins": environment.allowed_origins,
-        "expires_at": timestamp(environment.expires_at) if environment.expires_at else None,
-        "created_at": timestamp(environment.created_at),
-    }
-
-
-def member_detail(member: Member) -> dict[str, Any]:
-    return {
-        "user_id": member.user_id,
-        "email": member.user.email,
-        "name": member.user.name,
-        "role": member.role,
-        "created_at": timestamp(member.created_at),
-    }
-
-
-def joined_project(member: Member) -> dict[str, Any]:
-    return {"project_id": member.project_id, **member_detail(member)}
-
-
-def invitation_detail(email: AccountEmail) -> dict[str, Any]:
-    return {
-        "id": email.pk,
-        "email": email.recipient,
-        "role": email.details["member_role"],
-        "invited_by": email.details["invited_by"],
-        "status": email.status,
-        "created_at": timestamp(email.created_at),
-        "expires_at": timestamp(email.expires_at),
-    }

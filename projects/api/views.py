@@ -1,11 +1,16 @@
 """REST endpoints of projects, members, environments and limits. Contract sections 4.1-4.4."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
 
+from accounts.models.registration import AccountEmail
 from accounts.registration import pool_settings
 from platform_site.http.errors import (
     Conflict,
@@ -16,29 +21,23 @@ from platform_site.http.errors import (
     Unavailable,
     ValidationFailed,
 )
+from platform_site.http.fields import Serializer
+from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
-from platform_site.http.pagination import paginate, read_limit
+from platform_site.http.openapi.description import listing
 from platform_site.http.views import ApiViewSet, created, no_content, respond
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, ProjectRole
 from platform_site.redis import rate_limits as api_limits
 from projects import services
-from projects.api import list_query, serializers
-from projects.api.serializers import (
-    created_project,
-    environment_detail,
-    invitation_detail,
-    joined_project,
-    member_detail,
-    project_detail,
-)
+from projects.api import serializers
 from projects.directory import environments, invitations, limits
 from projects.directory.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
 from projects.errors import NoSuchAccount, NoSuchInvitation
-from projects.models import Environment, Project
+from projects.models import Environment, Member, Project
 
 
-class ProjectViewSet(ApiViewSet):
+class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     environment = "unused"
     required_scopes = {
         "list": "projects:read",
@@ -49,11 +48,20 @@ class ProjectViewSet(ApiViewSet):
         "destroy": "projects:delete",
     }
     also_raises: ClassVar = {"create": (QuotaExceeded,), "partial_update": (QuotaExceeded,)}
+    cursor_kind, ordering = "projects", ("-created_at", "-id")
 
-    @extend_schema(responses=serializers.ProjectPage)
-    def list(self, request: HttpRequest) -> HttpResponseBase:
+    def get_queryset(self) -> QuerySet[Project]:
+        return Project.objects.visible_to(self.caller).only("id", "name", "region", "created_at")
+
+    def get_object(self) -> Project:
+        return project_for(self.caller, self.kwargs["project_id"])
+
+    def get_serializer_class(self) -> type[Serializer]:
+        return serializers.ListedProject if self.action == "list" else serializers.ProjectDetail
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The projects that the token can access, the newest first."""
-        return respond(list_query.page(self.caller, read_limit(self.query.get("limit")), self.query.get("cursor")))
+        return super().list(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(request=serializers.NewProject, responses={201: serializers.CreatedProject})
@@ -67,15 +75,14 @@ class ProjectViewSet(ApiViewSet):
             plan=values["plan"],
             actor=self.caller,
         )
-        return created(f"/v1/projects/{project.pk}", created_project(project))
+        return created(f"/v1/projects/{project.pk}", serializers.CreatedProject(project).data)
 
-    @extend_schema(responses=serializers.ProjectDetail)
-    def retrieve(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """One project with its environments."""
-        return respond(project_detail(project_for(self.caller, project_id)))
+        return super().retrieve(request, *args, **kwargs)
 
     @idempotent()
-    @extend_schema(request=serializers.ProjectChanges, responses=serializers.ProjectDetail)
+    @extend_schema(request=serializers.ProjectChanges)
     def partial_update(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Rename a project or change its plan. Owners and developers."""
         project_for(self.caller, project_id, "developer")
@@ -83,7 +90,7 @@ class ProjectViewSet(ApiViewSet):
         project = services.change_project(
             project_id, actor=self.caller, name=values.get("name"), plan=values.get("plan")
         )
-        return respond(project_detail(project))
+        return respond(self.get_serializer(project).data)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
@@ -99,8 +106,9 @@ def _account_of(caller: Caller) -> str:
     return caller.account_id
 
 
-class EnvironmentViewSet(ApiViewSet):
+class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
     environment = "unused"
+    serializer_class = serializers.EnvironmentDetail
     required_scopes = {
         "of_project": "environments:read",
         "create": "environments:write",
@@ -115,24 +123,22 @@ class EnvironmentViewSet(ApiViewSet):
         "reset": (Conflict, Unavailable),
     }
 
-    @extend_schema(operation_id="listEnvironments", responses=serializers.EnvironmentList)
+    @extend_schema(
+        operation_id="listEnvironments",
+        responses=listing(serializers.ListedEnvironment, paged=False, name="Environment"),
+    )
     def of_project(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Every environment of the project, preview branches among them, sorted by name."""
         project = project_for(self.caller, project_id)
-        found = list(
-            project.environments.exclude(status=Environment.Status.DELETING)
-            .order_by("name", "pk")
-            .values_list("pk", "name", "status")
-        )
-        versions = environments.schema_versions(project.cluster, [pk for pk, _, _ in found])
-        return respond(
-            {
-                "data": [
-                    {"id": pk, "name": name, "schema_version": versions[pk], "status": status}
-                    for pk, name, status in found
-                ]
-            }
-        )
+        found = environments.with_schema_versions(project.cluster, list(project.listed_environments()))
+        return respond({"data": serializers.ListedEnvironment(found, many=True).data})
+
+    def get_object(self) -> Environment:
+        return environment_for(self.caller, self.kwargs["project_id"], self.kwargs["environment_id"])
+
+    def get_serializer(self, environment: Environment, **options: Any) -> Any:
+        environments.with_schema_versions(environment.project.cluster, [environment])
+        return super().get_serializer(environment, **options)
 
     @idempotent()
     @extend_schema(
@@ -153,18 +159,15 @@ class EnvironmentViewSet(ApiViewSet):
             expires_at=values.get("expires_at"),
             actor=self.caller,
         )
-        return created(
-            f"/v1/projects/{project_id}/environments/{branch.pk}", environment_detail(branch, project.cluster)
-        )
+        location = f"/v1/projects/{project_id}/environments/{branch.pk}"
+        return created(location, self.get_serializer(branch).data)
 
-    @extend_schema(responses=serializers.EnvironmentDetail)
-    def retrieve(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """One environment with its settings."""
-        environment = environment_for(self.caller, project_id, environment_id)
-        return respond(environment_detail(environment, environment.project.cluster))
+        return super().retrieve(request, *args, **kwargs)
 
     @idempotent()
-    @extend_schema(request=serializers.EnvironmentChanges, responses=serializers.EnvironmentDetail)
+    @extend_schema(request=serializers.EnvironmentChanges)
     def partial_update(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
         """Change which web origins may read the environment's answers, and when a preview branch is deleted. Owners,
         developers, keys of the environment."""
@@ -173,7 +176,7 @@ class EnvironmentViewSet(ApiViewSet):
         if "expires_at" in values and not environment.is_branch:
             raise ValidationFailed.of("expires_at", "not_a_branch", "Only a preview branch expires.")
         changed = services.change_environment(environment_id, **values, actor=self.caller)
-        return respond(environment_detail(changed, changed.project.cluster))
+        return respond(self.get_serializer(changed).data)
 
     @extend_schema(operation_id="deleteBranch", responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
@@ -183,9 +186,7 @@ class EnvironmentViewSet(ApiViewSet):
         return no_content()
 
     @idempotent()
-    @extend_schema(
-        operation_id="resetBranch", request=serializers.BranchReset, responses={200: serializers.EnvironmentDetail}
-    )
+    @extend_schema(operation_id="resetBranch", request=serializers.BranchReset)
     def reset(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
         """Make a preview branch a copy of its parent again: schema, webhooks, functions, and if asked for all rows.
 
@@ -195,7 +196,7 @@ class EnvironmentViewSet(ApiViewSet):
             may_branch(self.caller, branch.parent)
         values = self.read(serializers.BranchReset)
         branch = services.reset_branch(environment_id, data=values["data"], actor=self.caller)
-        return respond(environment_detail(branch, branch.project.cluster))
+        return respond(self.get_serializer(branch).data)
 
 
 def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_suspended: bool = False) -> Project:
@@ -206,8 +207,10 @@ def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_susp
     return project
 
 
-class MemberViewSet(ApiViewSet):
+class MemberViewSet(ListModelMixin, ResourceViewSet):
     environment = "unused"
+    serializer_class = serializers.MemberDetail
+    cursor_kind, ordering = "members", ("created_at", "id")
     required_scopes = {"list": "projects:read", "create": None, "partial_update": None, "destroy": None}
     also_raises: ClassVar = {
         "create": (Forbidden, Conflict, QuotaExceeded),
@@ -215,19 +218,12 @@ class MemberViewSet(ApiViewSet):
         "destroy": (Forbidden, Conflict),
     }
 
-    @extend_schema(responses=serializers.MemberPage)
-    def list(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+    def get_queryset(self) -> QuerySet[Member]:
+        return team_of(self.caller, self.kwargs["project_id"], "viewer").memberships.select_related("user")
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The members of the project, in the order in which they came."""
-        project = team_of(self.caller, project_id, "viewer")
-        page = paginate(
-            project.memberships.select_related("user"),
-            ["created_at", "id"],
-            read_limit(self.query.get("limit")),
-            self.query.get("cursor"),
-            "members",
-            [project_id],
-        )
-        return respond({"data": [member_detail(member) for member in page.items], "next_cursor": page.next_cursor})
+        return super().list(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(
@@ -248,8 +244,8 @@ class MemberViewSet(ApiViewSet):
         except NoSuchAccount:
             made = services.invite_member(project_id, **named, admit=lambda: self._count(project, values["email"]))
             address = f"/v1/projects/{project_id}/invitations/{made.pk}"
-            return respond(invitation_detail(made), 202, headers={"Location": address})
-        return created(f"/v1/projects/{project_id}/members/{member.user_id}", member_detail(member))
+            return respond(serializers.MemberInvitation(made).data, 202, headers={"Location": address})
+        return created(f"/v1/projects/{project_id}/members/{member.user_id}", self.get_serializer(member).data)
 
     def _count(self, project: Project, email: str) -> None:
         """Count an email for project, recipient and client IP. Raises RateLimited."""
@@ -260,13 +256,13 @@ class MemberViewSet(ApiViewSet):
         )
 
     @idempotent()
-    @extend_schema(request=serializers.MemberChanges, responses=serializers.MemberDetail)
+    @extend_schema(request=serializers.MemberChanges)
     def partial_update(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
         """Give a member another role. Owners only; a project keeps at least one."""
         team_of(self.caller, project_id, "owner")
         values = self.read(serializers.MemberChanges)
         member = services.change_member(project_id, user_id, role=values.get("role"), actor=self.caller)
-        return respond(member_detail(member))
+        return respond(self.get_serializer(member).data)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
@@ -276,24 +272,19 @@ class MemberViewSet(ApiViewSet):
         return no_content()
 
 
-class MemberInvitationViewSet(ApiViewSet):
+class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
     environment = "unused"
+    serializer_class = serializers.MemberInvitation
+    cursor_kind, ordering = "member_invitations", ("-id",)
     required_scopes = {"list": "projects:read", "destroy": None}
     also_raises: ClassVar = {"list": (Forbidden,), "destroy": (Forbidden,)}
 
-    @extend_schema(responses=serializers.MemberInvitationPage)
-    def list(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+    def get_queryset(self) -> QuerySet[AccountEmail]:
+        return invitations.pending(team_of(self.caller, self.kwargs["project_id"], "owner", though_suspended=True).pk)
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The open invitations into the project, the newest first. Owners only."""
-        team_of(self.caller, project_id, "owner", though_suspended=True)
-        page = paginate(
-            invitations.pending(project_id),
-            ["-id"],
-            read_limit(self.query.get("limit")),
-            self.query.get("cursor"),
-            "member_invitations",
-            [project_id],
-        )
-        return respond({"data": [invitation_detail(email) for email in page.items], "next_cursor": page.next_cursor})
+        return super().list(request, *args, **kwargs)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, invitation_id: str) -> HttpResponseBase:
@@ -324,7 +315,7 @@ class MemberInvitationAcceptViewSet(ApiViewSet):
         member = services.accept_invitation(
             values["token"], password=values.get("password"), name=values.get("name", "")
         )
-        return respond(joined_project(member))
+        return respond(serializers.JoinedProject(member).data)
 
 
 class LimitsViewSet(ApiViewSet):

@@ -29,6 +29,14 @@ def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, i
     return {environment_id: known.get(environment_id, 0) for environment_id in environment_ids}
 
 
+def with_schema_versions(cluster: str, found: Sequence[Environment]) -> Sequence[Environment]:
+    """The environments with an attribute `schema_version`."""
+    versions = schema_versions(cluster, [environment.pk for environment in found])
+    for environment in found:
+        environment.schema_version = versions[environment.pk]  # type: ignore[attr-defined]
+    return found
+
+
 def allowed_origins(environment_id: str) -> Sequence[str] | None:
     """The origins that may read responses of endpoints without a caller; None: no such environment."""
     if not ids.matches("env", environment_id):
