@@ -1,8 +1,10 @@
+from datetime import datetime
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Coalesce, Now
+from django.utils import timezone
 
 from platform_site.http.models import public_id
 
@@ -92,6 +94,10 @@ class Version(models.Model):
 
     def __str__(self) -> str:
         return f"{self.function_id} version {self.number}"
+
+    @property
+    def is_active(self) -> bool:
+        return self.number == self.function.active_version
 
 
 class Secret(models.Model):
@@ -237,6 +243,17 @@ class Run(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def began_at(self) -> datetime:
+        return self.started_at or self.created_at
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Of a running one: until now."""
+        if self.duration_ms is not None:
+            return self.duration_ms
+        return max(0, round((timezone.now() - self.started_at).total_seconds() * 1000)) if self.started_at else 0
 
 
 class PendingEvent(models.Model):

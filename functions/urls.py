@@ -1,7 +1,7 @@
 from django.urls import path
 
 from functions.api.invocation_views import InvocationViewSet
-from functions.api.views import FunctionViewSet, RunViewSet
+from functions.api.views import FunctionViewSet, RunViewSet, VersionViewSet
 from functions.inbound.views import InboundEndpointViewSet, InboundViewSet
 
 urlpatterns = [
@@ -13,7 +13,7 @@ urlpatterns = [
         name="function",
     ),
     path("v1/functions/<str:name>/activate", FunctionViewSet.as_view({"post": "activate"}), name="function-activate"),
-    path("v1/functions/<str:name>/versions", FunctionViewSet.as_view({"get": "versions"}), name="function-versions"),
+    path("v1/functions/<str:name>/versions", VersionViewSet.as_view({"get": "list"}), name="function-versions"),
     path(
         "v1/functions/<str:name>/inbound",
         InboundEndpointViewSet.as_view({"get": "list", "post": "create"}),

@@ -1,20 +1,17 @@
-import django_filters
+from django.db.models import TextChoices
+from django_filters import FilterSet
 
 from functions.models import Run
-from platform_site.http.errors import ValidationFailed
+from platform_site.http import fields
+from platform_site.http.filters import Filter
 
 
-class RunFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library is not typed
-    status = django_filters.ChoiceFilter(choices=Run.Status.choices)
-    trigger = django_filters.ChoiceFilter(choices=Run.Trigger.choices)
+def _one_of(name: str, choices: type[TextChoices]) -> Filter:
+    *others, last = choices.values
+    message = f"{name} must be {', '.join(others)} or {last}."
+    return Filter(fields.ChoiceField(choices=choices.values, error_messages={"invalid_choice": message}))
 
-    class Meta:
-        model = Run
-        fields = ("status", "trigger")
 
-    def wanted(self) -> dict[str, str]:
-        for name in self.data:
-            if name in self.errors or not self.data[name]:
-                *others, last = (value for value, _ in self.filters[name].extra["choices"])
-                raise ValidationFailed.of(name, "not_among", f"{name} must be {', '.join(others)} or {last}.")
-        return {name: self.form.cleaned_data[name] for name in self.data}
+class RunFilter(FilterSet):  # type: ignore[misc]  # the library is not typed
+    status = _one_of("status", Run.Status)
+    trigger = _one_of("trigger", Run.Trigger)

@@ -5,15 +5,14 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
-from django.utils import timezone
 from rest_framework.exceptions import ValidationError
 
-from functions.models import Function, Run, Version
+from functions.models import Function, Run
 from functions.runs.anonymous_retention import MAX_STORED_BYTES
 from functions.runs.retention import shortened_at
 from functions.triggers import cron, event_subscriptions
 from platform_site.http import fields
-from platform_site.http.fields import Serializer, timestamp
+from platform_site.http.fields import Serializer
 from platform_site.identity.plans import most_of
 from rows.outbox.fields import EventsField
 
@@ -122,6 +121,16 @@ class Invocation(Serializer):
         return {**super().get_fields(), "async": fields.BooleanField(required=False)}
 
 
+class RunsSinceField(fields.DateTimeField):
+    def get_attribute(self, function: Function) -> datetime | None:
+        return shortened_at(function)
+
+
+class SecretNamesField(fields.ListField):
+    def get_attribute(self, function: Function) -> list[str]:
+        return sorted(secret.name for secret in function.secrets.all())
+
+
 class FunctionDetail(Serializer):
     name = fields.CharField()
     active_version = fields.IntegerField()
@@ -137,42 +146,39 @@ class FunctionDetail(Serializer):
         allow_null=True,
         help_text="Why it is stopped; setting the schedule again resumes it.",
     )
-    scheduled_as = fields.CharField(allow_null=True, help_text="The key or account that scheduled runs execute as.")
+    scheduled_as = fields.CharField(
+        source="scheduled_id", allow_null=True, help_text="The key or account that scheduled runs execute as."
+    )
     last_skipped_at = fields.DateTimeField(
         allow_null=True, help_text="The last due time that was skipped because the previous run had not ended."
     )
-    on = fields.ListField(child=fields.CharField(), allow_null=True, help_text="Events that trigger it.")
+    on = fields.ListField(
+        child=fields.CharField(), source="events", allow_null=True, help_text="Events that trigger it."
+    )
     on_stopped = fields.ChoiceField(
+        source="events_stopped",
         choices=[Function.Stopped.CALLER_GONE, Function.Stopped.COPIED, Function.Stopped.OPERATOR],
         allow_null=True,
         help_text="Why the event triggers are stopped; setting the events again resumes them.",
     )
-    on_as = fields.CharField(allow_null=True, help_text="The key or account that runs on events execute as.")
-    runs_since = fields.DateTimeField(
+    on_as = fields.CharField(
+        source="events_id", allow_null=True, help_text="The key or account that runs on events execute as."
+    )
+    runs_since = RunsSinceField(
         allow_null=True,
         help_text="The start of its history, if runs of the last seven days were deleted early because they exceeded "
         "the plan's run_history_bytes.",
     )
-    secrets = fields.ListField(child=fields.CharField(), help_text="Names only.")
+    secrets = SecretNamesField(child=fields.CharField(), help_text="Names only.")
     created_at = fields.DateTimeField()
     updated_at = fields.DateTimeField()
 
 
-class FunctionPage(Serializer):
-    data = fields.ListField(child=FunctionDetail())  # type: ignore[assignment]
-    next_cursor = fields.CharField(allow_null=True)
-
-
 class VersionDetail(Serializer):
-    version = fields.IntegerField()
+    version = fields.IntegerField(source="number")
     is_active = fields.BooleanField()
     source = fields.CharField()  # type: ignore[assignment]
     created_at = fields.DateTimeField()
-
-
-class VersionPage(Serializer):
-    data = fields.ListField(child=VersionDetail())  # type: ignore[assignment]
-    next_cursor = fields.CharField(allow_null=True)
 
 
 class InvokeResponse(Serializer):
@@ -191,28 +197,44 @@ class InvokeResponse(Serializer):
 class ListedRun(Serializer):
     id = fields.CharField()
     status = fields.ChoiceField(choices=Run.Status.values)
-    started_at = fields.DateTimeField()
-    duration_ms = fields.IntegerField()
+    started_at = fields.DateTimeField(source="began_at")
+    duration_ms = fields.IntegerField(source="elapsed_ms")
     trigger = fields.ChoiceField(choices=Run.Trigger.values, help_text="What started it.")
     event_id = fields.CharField(allow_null=True, help_text="The event that it runs on.")
     error = fields.CharField(required=False)
 
+    def to_representation(self, run: Run) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(run)
+        if run.status == Run.Status.FAILED:
+            shown["error"] = error_text(run.error)
+        else:
+            del shown["error"]
+        return shown
 
-class RunList(Serializer):
-    data = fields.ListField(child=ListedRun())  # type: ignore[assignment]
+
+class SecondsField(fields.DateTimeField):
+    def to_representation(self, value: Any) -> Any:
+        return super().to_representation(datetime.fromtimestamp(value, UTC))
+
+
+class OutputField(fields.JSONField):
+    def to_representation(self, value: Any) -> Any:
+        return orjson.Fragment(value)
 
 
 class LogLine(Serializer):
-    at = fields.DateTimeField()
+    at = SecondsField()
     level = fields.ChoiceField(choices=["debug", "info", "warning", "error"])
     text = fields.CharField()
 
 
 class RunDetail(ListedRun):
     # Any JSON, and so null, too: said twice, the description would ask for exactly one of the two.
-    output = fields.JSONField()
+    output = OutputField()
     stack = fields.CharField(
-        allow_null=True, help_text="Where the code threw, in the lines of its source; null for app users."
+        source="error.stack",
+        allow_null=True,
+        help_text="Where the code threw, in the lines of its source; null for app users.",
     )
     logs = fields.ListField(child=LogLine())
     attempts = fields.IntegerField()
@@ -225,57 +247,12 @@ class RunDetail(ListedRun):
         f"{MAX_STORED_BYTES:,} bytes and not stored. `logs`: the lines after the stored ones. For an event: its input.",
     )
 
-
-def function_detail(function: Function, secrets: list[str]) -> dict[str, Any]:
-    return {
-        "name": function.name,
-        "active_version": function.active_version,
-        "timeout_ms": function.timeout_ms,
-        "memory_mb": function.memory_mb,
-        "allowed_hosts": function.allowed_hosts,
-        "invoke": function.invoke,
-        "attempts": function.attempts,
-        "schedule": function.schedule,
-        "next_run_at": timestamp(function.next_run_at) if function.next_run_at else None,
-        "schedule_stopped": function.schedule_stopped,
-        "scheduled_as": function.scheduled_id,
-        "last_skipped_at": timestamp(function.last_skipped_at) if function.last_skipped_at else None,
-        "on": function.events,
-        "on_stopped": function.events_stopped,
-        "on_as": function.events_id,
-        "runs_since": None if (since := shortened_at(function)) is None else timestamp(since),
-        "secrets": sorted(secrets),
-        "created_at": timestamp(function.created_at),
-        "updated_at": timestamp(function.updated_at),
-    }
-
-
-def version_detail(version: Version, active: int) -> dict[str, Any]:
-    return {
-        "version": version.number,
-        "is_active": version.number == active,
-        "source": version.source,
-        "created_at": timestamp(version.created_at),
-    }
-
-
-def listed_run(run: Run) -> dict[str, Any]:
-    """As in contract section 4.12, and its trigger. A running one shows the elapsed time."""
-    started = run.started_at or run.created_at
-    duration = run.duration_ms
-    if duration is None:
-        duration = max(0, round((timezone.now() - started).total_seconds() * 1000)) if run.started_at else 0
-    shown: dict[str, Any] = {
-        "id": run.pk,
-        "status": run.status,
-        "started_at": timestamp(started),
-        "duration_ms": duration,
-        "trigger": run.trigger,
-        "event_id": run.event_id,
-    }
-    if run.status == Run.Status.FAILED:
-        shown["error"] = error_text(run.error)
-    return shown
+    def to_representation(self, run: Run) -> dict[str, Any]:
+        shown = super().to_representation(run)
+        shown["not_stored"] = shown["not_stored"] or []
+        if "view" in self.context and self.context["view"].caller.kind == "user":
+            shown["stack"] = None  # it reveals the source
+        return shown
 
 
 def error_text(error: Any) -> str:
@@ -283,21 +260,3 @@ def error_text(error: Any) -> str:
     if not isinstance(error, dict):
         return "the run failed"
     return f"{error.get('name', 'Error')}: {error.get('message', '')}"
-
-
-def log_line(line: dict[str, Any]) -> dict[str, Any]:
-    return {"at": timestamp(datetime.fromtimestamp(line["at"], UTC)), "level": line["level"], "text": line["text"]}
-
-
-def run_detail(run: Run, *, with_stack: bool) -> dict[str, Any]:
-    error = run.error if with_stack and isinstance(run.error, dict) else {}
-    return listed_run(run) | {
-        "output": None if run.output is None else orjson.Fragment(run.output),
-        "stack": error.get("stack"),
-        "logs": [log_line(line) for line in run.logs],
-        "attempts": run.attempts,
-        "version": run.version,
-        "phase": run.phase,
-        "sandbox_layers": run.sandbox_layers,
-        "not_stored": run.not_stored or [],
-    }

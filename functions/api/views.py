@@ -1,25 +1,31 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from functions import directory
 from functions.api import serializers
 from functions.api.filters import RunFilter
-from functions.api.serializers import function_detail, listed_run, run_detail, version_detail
 from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
 from functions.execution import calls
-from functions.models import Function, Run, Secret, Version
+from functions.models import Function, Run, Version
 from functions.runs import history
 from functions.runs import retention as run_retention
+from platform_site.http.cursors import Fact
 from platform_site.http.errors import Forbidden, Unavailable, ValidationFailed
+from platform_site.http.fields import Serializer
+from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.openapi.description import LIMIT
-from platform_site.http.pagination import paginate, read_limit
+from platform_site.http.pagination import read_limit
 from platform_site.http.views import ApiViewSet, created, no_content, respond
 from rows.schema.identifiers import did_you_mean
 
@@ -49,7 +55,7 @@ class NamedViewSet(ApiViewSet):
         return f"There is {shown} in {self.place.environment_id}{did_you_mean(name, known) or '.'}"
 
 
-class FunctionViewSet(NamedViewSet):
+class FunctionViewSet(ListModelMixin, RetrieveModelMixin, NamedViewSet, ResourceViewSet):
     required_scopes = {
         "list": "functions:read",
         "put": "functions:deploy",
@@ -57,26 +63,27 @@ class FunctionViewSet(NamedViewSet):
         "retrieve": "functions:read",
         "destroy": "functions:deploy",
         "activate": "functions:deploy",
-        "versions": "functions:read",
     }
-    query_parameters = {"versions": frozenset({"limit", "cursor"})}
     also_raises = {"put": (Unavailable,), "configure": (Unavailable,)}
 
-    @extend_schema(responses=serializers.FunctionPage)
-    def list(self, request: HttpRequest) -> HttpResponseBase:
-        """The functions of the environment, by name."""
+    serializer_class = serializers.FunctionDetail
+    cursor_kind, ordering = "functions", ("name", "id")
+
+    def get_queryset(self) -> QuerySet[Function]:
         self._require_developer()
-        using = self.place.cluster
-        page = paginate(
-            Function.objects.using(using).filter(environment_id=self.place.environment_id).prefetch_related("secrets"),
-            ["name", "id"],
-            read_limit(self.query.get("limit")),
-            self.query.get("cursor"),
-            "functions",
-            [self.place.environment_id],
-        )
-        data = [function_detail(each, [secret.name for secret in each.secrets.all()]) for each in page.items]
-        return respond({"data": data, "next_cursor": page.next_cursor})
+        functions = Function.objects.using(self.place.cluster).filter(environment_id=self.place.environment_id)
+        return functions.prefetch_related("secrets")
+
+    def get_object(self) -> Function:
+        self._require_developer()
+        return directory.function_of(self.place, self.kwargs["name"])
+
+    def cursor_facts(self) -> Sequence[Fact]:
+        return [self.place.environment_id]
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The functions of the environment, by name."""
+        return super().list(request, *args, **kwargs)
 
     @extend_schema(
         operation_id="deployFunction",
@@ -90,25 +97,20 @@ class FunctionViewSet(NamedViewSet):
             message = "A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter."
             raise ValidationFailed.of("name", "invalid_name", message)
         function, is_new = deploy_service.deploy(self.place, name, self.read(serializers.Deployment), actor=self.caller)
-        shown = function_detail(function, self._secrets(function))
+        shown = self.get_serializer(function).data
         return created(f"/v1/functions/{name}", shown) if is_new else respond(shown)
 
     @idempotent(using=in_region)
-    @extend_schema(
-        operation_id="configureFunction", request=serializers.Configuration, responses=serializers.FunctionDetail
-    )
+    @extend_schema(operation_id="configureFunction", request=serializers.Configuration)
     def configure(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Change a function's settings, schedule, events or secrets. Its versions stay as they are."""
         values = self.read(serializers.Configuration)
         function = deploy_service.configure(self.place, name, values, actor=self.caller)
-        return respond(function_detail(function, self._secrets(function)))
+        return respond(self.get_serializer(function).data)
 
-    @extend_schema(responses=serializers.FunctionDetail)
-    def retrieve(self, request: HttpRequest, name: str) -> HttpResponseBase:
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """One function. Its secrets are names only."""
-        self._require_developer()
-        function = directory.function_of(self.place, name)
-        return respond(function_detail(function, self._secrets(function)))
+        return super().retrieve(request, *args, **kwargs)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str) -> HttpResponseBase:
@@ -117,94 +119,96 @@ class FunctionViewSet(NamedViewSet):
         return no_content()
 
     @idempotent(using=in_region)
-    @extend_schema(request=serializers.Activation, responses=serializers.FunctionDetail)
+    @extend_schema(request=serializers.Activation)
     def activate(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Make another version the active one: a rollback, or its undoing."""
         directory.function_of(self.place, name)
         version = self.read(serializers.Activation)["version"]
         function = deploy_service.activate(self.place, name, version, actor=self.caller)
-        return respond(function_detail(function, self._secrets(function)))
+        return respond(self.get_serializer(function).data)
 
-    @extend_schema(operation_id="listFunctionVersions", responses=serializers.VersionPage)
-    def versions(self, request: HttpRequest, name: str) -> HttpResponseBase:
+
+class VersionViewSet(ListModelMixin, NamedViewSet, ResourceViewSet):
+    required_scopes = {"list": "functions:read"}
+    serializer_class = serializers.VersionDetail
+    cursor_kind, ordering, heavy_field = "versions", ("-number",), "source"
+
+    def get_queryset(self) -> QuerySet[Version]:
+        self._require_developer()
+        self.function = directory.function_of(self.place, self.kwargs["name"])
+        return self.function.versions.using(self.place.cluster)
+
+    def cursor_facts(self) -> Sequence[Fact]:
+        return [self.function.pk]
+
+    @extend_schema(operation_id="listFunctionVersions")
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Every version of a function with its source, the newest first. A page of large ones holds fewer than
         `limit`."""
-        self._require_developer()
-        function = directory.function_of(self.place, name)
-        page = paginate(
-            Version.objects.using(self.place.cluster).filter(function=function),
-            ["-number"],
-            read_limit(self.query.get("limit")),
-            self.query.get("cursor"),
-            "versions",
-            [function.pk],
-            heavy="source",
-        )
-        data = [version_detail(each, function.active_version) for each in page.items]
-        return respond({"data": data, "next_cursor": page.next_cursor})
-
-    def _secrets(self, function: Function) -> Any:
-        names = Secret.objects.using(self.place.cluster).filter(function=function).values_list("name", flat=True)
-        return [*names]
+        return super().list(request, *args, **kwargs)
 
 
-class RunViewSet(NamedViewSet):
+class NewestRuns(UnpagedList):
+    """The first page alone."""
+
+    parameters = frozenset({"limit"})
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        filtered_by = view.query.keys() & view.filterset.filters.keys()
+        return list(history.newest_of(queryset, filtered_by, read_limit(view.query.get("limit"))))
+
+
+class RunViewSet(ListModelMixin, RetrieveModelMixin, NamedViewSet, ResourceViewSet):
     required_scopes = {"list": "functions:read", "retrieve": "functions:read", "cancel": "functions:invoke"}
-    query_parameters = {"list": frozenset({"status", "trigger", "limit"})}
     also_raises = {"cancel": (RunEnded,)}
+    filterset_class = RunFilter
+    pagination_class = NewestRuns
+
+    def get_queryset(self) -> QuerySet[Run]:
+        """App users only see their own runs."""
+        runs = Run.objects.using(self.place.cluster).filter(function=self._function())
+        if self.caller.kind == "user":
+            runs = runs.filter(caller_kind="user", caller_id=self.caller.id)
+        if self.action != "list":
+            return runs
+        return runs.filter(created_at__gte=Now() - run_retention.RETENTION).defer("input", "output", "logs")
+
+    def get_object(self) -> Run:
+        run = self.get_queryset().filter(pk=self.kwargs["run_id"][:64]).first()
+        if run is None:
+            raise NoSuchRun
+        return run
+
+    def get_serializer_class(self) -> type[Serializer]:
+        return serializers.ListedRun if self.action == "list" else serializers.RunDetail
 
     @extend_schema(
         parameters=[
             OpenApiParameter("status", str, enum=Run.Status.values),
             OpenApiParameter("trigger", str, enum=Run.Trigger.values, description="What started them."),
             LIMIT,
-        ],
-        responses=serializers.RunList,
+        ]
     )
-    def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The runs of the last 7 days, the newest first."""
-        limit = read_limit(self.query.get("limit"))
-        recent = (
-            self._visible(self._function(name))
-            .filter(created_at__gte=Now() - run_retention.RETENTION)
-            .defer("input", "output", "logs")
-        )
-        given = {parameter: self.query[parameter] for parameter in RunFilter.base_filters if parameter in self.query}
-        found = history.newest_of(recent, RunFilter(given).wanted(), limit)
-        return respond({"data": [listed_run(run) for run in found]})
+        return super().list(request, *args, **kwargs)
 
-    @extend_schema(responses=serializers.RunDetail)
-    def retrieve(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """One run with its output and its log."""
-        return respond(self._detail(self._visible_run(name, run_id)))
+        return super().retrieve(request, *args, **kwargs)
 
     @idempotent(using=in_region)
-    @extend_schema(request=None, responses=serializers.RunDetail)
+    @extend_schema(request=None)
     def cancel(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
         """Cancel a run that has not ended."""
         if self.caller.kind == "anonymous":
             raise Forbidden("Sign in to list runs. Publishable keys cannot.")
-        self._visible_run(name, run_id)
-        return respond(self._detail(calls.cancel(self.place, name, run_id, actor=self.caller)))
+        self.get_object()
+        return respond(self.get_serializer(calls.cancel(self.place, name, run_id, actor=self.caller)).data)
 
-    def _detail(self, run: Run) -> dict[str, Any]:
-        """A stack reveals the source, which app users may not read."""
-        return run_detail(run, with_stack=self.caller.kind != "user")
-
-    def _function(self, name: str) -> Function:
+    def _function(self) -> Function:
         """The function, if this caller may invoke it."""
-        function = directory.function_of(self.place, name)
+        function = directory.function_of(self.place, self.kwargs["name"])
         if self.caller.kind == "user" and function.invoke == "key":
             raise NoSuchFunction
         return function
-
-    def _visible(self, function: Function) -> Any:
-        """App users only see their own runs."""
-        runs = Run.objects.using(self.place.cluster).filter(function=function)
-        return runs.filter(caller_kind="user", caller_id=self.caller.id) if self.caller.kind == "user" else runs
-
-    def _visible_run(self, name: str, run_id: str) -> Run:
-        run: Run | None = self._visible(self._function(name)).filter(pk=run_id[:64]).first()
-        if run is None:
-            raise NoSuchRun
-        return run

@@ -3,32 +3,27 @@ order, another those of each trigger and status. So a filter by status alone rea
 trigger, and takes the newest of those. A third index has those of each app user, who sees no others. Called by the
 API's list, and by the console for the last run of each function."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from typing import Final
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from functions.models import Function, Run
 
 _ORDER: Final = ("-created_at", "-id")
 
 
-def selected_kinds(wanted: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The pairs of trigger and status that match `wanted`, which may have a `trigger`, a `status` or both."""
-    triggers = [wanted["trigger"]] if "trigger" in wanted else Run.Trigger.values
-    statuses = [wanted["status"]] if "status" in wanted else Run.Status.values
-    return [(trigger, status) for trigger in triggers for status in statuses]
-
-
-def newest_of(runs: Any, wanted: Mapping[str, str], limit: int) -> Any:
-    """A queryset of the newest matching runs of one function. Each part has its own limit, before the union: else the
-    planner reads and sorts all of them."""
-    pieces = (
-        [runs.filter(trigger=trigger, status=status) for trigger, status in selected_kinds(wanted)]
-        if wanted
-        else [runs]
-    )
-    first, *others = (piece.order_by(*_ORDER)[:limit] for piece in pieces)
+def newest_of(runs: QuerySet[Run], filtered_by: Collection[str], limit: int) -> QuerySet[Run]:
+    """Of the runs of one function, which may be filtered by `trigger`, `status` or both. Each part has its own limit,
+    before the union: else the planner reads and sorts all of them."""
+    match sorted(filtered_by):
+        case ["status"]:
+            parts = [runs.filter(trigger=trigger) for trigger in Run.Trigger.values]
+        case ["trigger"]:
+            parts = [runs.filter(status=status) for status in Run.Status.values]
+        case _:
+            parts = [runs]
+    first, *others = (part.order_by(*_ORDER)[:limit] for part in parts)
     return first.union(*others, all=True).order_by(*_ORDER)[:limit] if others else first
 
 

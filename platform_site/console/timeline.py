@@ -235,8 +235,8 @@ def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
     if address is None:
         return
     gathered.add([endpoint_entry(address, using)])
-    runs = Run.objects.using(using).filter(function_id=address.function_id)
-    newest = [*history.newest_of(runs, {"trigger": Run.Trigger.INBOUND}, MAX_SHOWN).values_list("pk", flat=True)]
+    runs = Run.objects.using(using).filter(function_id=address.function_id, trigger=Run.Trigger.INBOUND)
+    newest = [*history.newest_of(runs, {"trigger"}, MAX_SHOWN).values_list("pk", flat=True)]
     by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{address_id}"')
     gathered.runs(using, by_it.order_by("-created_at", "-id"))
 

@@ -18,7 +18,6 @@ from functions.deploy import service as deploy_service
 from functions.deploy import trial
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
-from functions.models import Secret
 from functions.triggers import event_subscriptions
 from platform_site.cli.base import CommandWithExamples
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -130,8 +129,7 @@ class Command(CommandWithExamples):
         self._answer(place, function, done, as_json=options["json"])
 
     def _answer(self, place: EnvironmentRef, function: Any, done: str, *, as_json: bool) -> None:
-        secrets = Secret.objects.using(place.cluster).filter(function=function).values_list("name", flat=True)
-        shown = serializers.function_detail(function, list(secrets))
+        shown = serializers.FunctionDetail(function).data
         if as_json:
             self.stdout.write(json.dumps(shown))
             return

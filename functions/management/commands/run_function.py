@@ -75,7 +75,7 @@ class Command(CommandWithExamples):
 
     def _answer(self, run: Run, *, as_json: bool) -> None:
         if as_json:
-            self.stdout.write(orjson.dumps(serializers.run_detail(run, with_stack=True)).decode())
+            self.stdout.write(orjson.dumps(serializers.RunDetail(run).data).decode())
         else:
             for line in run.logs:
                 self.stderr.write(f"{line['level']:7} {escaped(line['text'])}", plain)

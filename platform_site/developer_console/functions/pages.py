@@ -3,7 +3,7 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from functions.api.serializers import listed_run
+from functions.api.serializers import ListedRun
 from functions.runs import history
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
@@ -58,7 +58,7 @@ def _last_runs(console: Console, names: Sequence[str]) -> dict[str, dict[str, An
     if place is None:
         return {}
     runs = history.last_of(place.cluster, place.environment_id, names)
-    return {name: listed_run(run) for name, run in runs.items()}
+    return {name: ListedRun(run).data for name, run in runs.items()}
 
 
 def _deploy_new(console: Console, name: str, source: str) -> None:
