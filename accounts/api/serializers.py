@@ -5,8 +5,7 @@ import orjson
 from rest_framework.exceptions import ErrorDetail
 from rest_framework.serializers import ValidationError
 
-from accounts.keys.publishable_key_exposure import Exposure
-from accounts.models import ServerKey, Session, User
+from accounts.models import Session, User
 from accounts.users import emails, passwords
 from accounts.users.service import RESERVED_ROLES
 from accounts.users.sessions import Grant, Reason
@@ -21,7 +20,6 @@ from platform_site.http.fields import (
     ListField,
     ObjectField,
     Serializer,
-    timestamp,
 )
 from platform_site.identity.callers import PUBLISHABLE_SCOPES, SCOPES, CallerKind
 
@@ -226,17 +224,29 @@ class Me(Serializer):
     scopes = ListField(child=ChoiceField(choices=list(SCOPES)))
 
 
+class CurrentField(BooleanField):
+    def get_attribute(self, session: Session) -> bool:
+        return bool(session.pk == self.context["view"].caller.session_id)
+
+
 class SessionDetail(Serializer):
     id = CharField()
-    current = BooleanField(help_text="Whether this request belongs to it.")
+    current = CurrentField(help_text="Whether this request belongs to it.")
     environment_id = CharField(allow_null=True)
     user_agent = CharField()
     ip_address = CharField(allow_null=True)
     created_at = DateTimeField()
-    refreshed_at = DateTimeField(allow_null=True)
+    refreshed_at = DateTimeField(source="rotated_at", allow_null=True)
     expires_at = DateTimeField()
-    ended_at = DateTimeField(allow_null=True)
-    end_reason = ChoiceField(choices=[*get_args(Reason), "expired"], allow_null=True)
+    ended_at = DateTimeField(source="revoked_at", allow_null=True)
+    end_reason = ChoiceField(choices=[*get_args(Reason), "expired"], source="revoked_reason", allow_null=True)
+
+    def to_representation(self, session: Session) -> dict[str, Any]:
+        """`has_expired` is annotated (`accounts.users.sessions.of_user`)."""
+        shown: dict[str, Any] = super().to_representation(session)
+        if session.revoked_at is None and getattr(session, "has_expired", False):
+            shown |= {"ended_at": shown["expires_at"], "end_reason": "expired"}
+        return shown
 
 
 class ExposedTable(Serializer):
@@ -244,9 +254,14 @@ class ExposedTable(Serializer):
     actions = ListField(child=ChoiceField(choices=["read", "insert", "update", "delete"]))
 
 
+class ExposedTablesField(ListField):
+    def to_representation(self, tables: Any) -> list[Any]:
+        return super().to_representation([{"table": name, "actions": actions} for name, actions in tables.items()])
+
+
 class Exposed(Serializer):
-    tables = ListField(child=ExposedTable(), help_text="Whose rules name role `anonymous`, and for what.")
-    users = ListField(child=CharField(), help_text="Fields of users that rows may embed.")
+    tables = ExposedTablesField(child=ExposedTable(), help_text="Whose rules name role `anonymous`, and for what.")
+    users = ListField(child=CharField(), source="user_fields", help_text="Fields of users that rows may embed.")
     functions = ListField(child=CharField(), help_text="Those with `invoke: public`.")
 
 
@@ -254,7 +269,7 @@ class KeyDetail(Serializer):
     id = CharField()
     name = CharField()
     prefix = CharField(help_text="The beginning of the secret.")
-    publishable = BooleanField()
+    publishable = BooleanField(source="is_publishable")
     scopes = ListField(child=ChoiceField(choices=list(SCOPES)))
     environment_id = CharField(allow_null=True)
     created_at = DateTimeField()
@@ -300,38 +315,6 @@ def user_in_token(user: User) -> dict[str, Any]:
     return {"id": user.pk, "email": user.email, "name": user.name}
 
 
-def user(user: User) -> dict[str, Any]:
-    return {
-        "id": user.pk,
-        "email": user.email,
-        "name": user.name,
-        "role": user.role,
-        "claims": user.claims,
-        "email_verified_at": timestamp(user.email_verified_at) if user.email_verified_at else None,
-        "disabled_at": timestamp(user.disabled_at) if user.disabled_at else None,
-        "created_at": timestamp(user.created_at),
-    }
-
-
-def session(session: Session, current_id: str | None) -> dict[str, Any]:
-    """`session.has_expired` is annotated (`accounts.users.sessions.of_user`)."""
-    ended_at, reason = session.revoked_at, session.revoked_reason
-    if ended_at is None and getattr(session, "has_expired", False):
-        ended_at, reason = session.expires_at, "expired"
-    return {
-        "id": session.pk,
-        "current": session.pk == current_id,
-        "environment_id": session.environment_id,
-        "user_agent": session.user_agent,
-        "ip_address": session.ip_address,
-        "created_at": timestamp(session.created_at),
-        "refreshed_at": timestamp(session.rotated_at) if session.rotated_at else None,
-        "expires_at": timestamp(session.expires_at),
-        "ended_at": timestamp(ended_at) if ended_at else None,
-        "end_reason": reason,
-    }
-
-
 def token_pair(grant: Grant) -> dict[str, Any]:
     return {
         "access_token": grant.access_token,
@@ -339,24 +322,3 @@ def token_pair(grant: Grant) -> dict[str, Any]:
         "expires_in": grant.expires_in,
         "user": user_in_token(grant.user),
     }
-
-
-def key(key: ServerKey, opened: Exposure | None) -> dict[str, Any]:
-    """`opened` is what the publishable key allows everyone; None if it is unknown, or for a server key."""
-    return {
-        "id": key.pk,
-        "name": key.name,
-        "prefix": key.prefix,
-        "publishable": key.is_publishable,
-        "scopes": key.scopes,
-        "environment_id": key.environment_id,
-        "created_at": timestamp(key.created_at),
-        "expires_at": timestamp(key.expires_at) if key.expires_at else None,
-        "last_used_at": timestamp(key.last_used_at) if key.last_used_at else None,
-        "opens": None if opened is None else _opens(opened),
-    }
-
-
-def _opens(opened: Exposure) -> dict[str, Any]:
-    tables = [{"table": name, "actions": [*actions]} for name, actions in opened.tables.items()]
-    return {"tables": tables, "users": [*opened.user_fields], "functions": [*opened.functions]}

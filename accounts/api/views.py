@@ -1,23 +1,27 @@
 """REST endpoints under /v1/auth, /v1/keys and /v1/users, and the public keys. Contract 4.5."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from django.db import Error
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from accounts.api import serializers
 from accounts.directory import environments as environment_directory
 from accounts.keys import permissions, publishable_key_exposure
-from accounts.keys.publishable_key_exposure import Exposure
-from accounts.models import ServerKey, User
+from accounts.models import ServerKey, Session, User
 from accounts.tokens import signing_keys
 from accounts.users import exchange_codes, sessions
 from accounts.users import service as user_service
 from accounts.users.sessions import Device
 from platform_site.http.client_ip import client_address
+from platform_site.http.cursors import Fact
 from platform_site.http.errors import (
     ApiError,
     FieldError,
@@ -27,9 +31,9 @@ from platform_site.http.errors import (
     QuotaExceeded,
     ValidationFailed,
 )
+from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import ENVIRONMENT, listing
-from platform_site.http.pagination import paginate, read_limit
 from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
 from platform_site.identity import ids
@@ -123,33 +127,33 @@ class TokenViewSet(ApiViewSet):
             raise InvalidGrant(_NO_ENVIRONMENT) from None
 
 
-class SessionViewSet(ApiViewSet):
+class SessionViewSet(ListModelMixin, ResourceViewSet):
     required_scopes: ClassVar = {"list": None, "destroy": None, "revoke": None}
     also_raises: ClassVar = dict.fromkeys(("list", "destroy", "revoke"), (Forbidden,))
     environment = "unused"
     query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "state"})}
-    serializer_class = serializers.RevokeInput
+    serializer_class = serializers.SessionDetail
+    cursor_kind, ordering = "sessions", ("-id",)
+
+    def get_queryset(self) -> QuerySet[Session]:
+        caller, state = person(self.caller), self._state()
+        if state not in sessions.STATES:
+            raise ValidationFailed.of("state", "not_among", f"Must be one of {', '.join(sessions.STATES)}.")
+        return sessions.of_user(caller.id, state)
+
+    def cursor_facts(self) -> Sequence[Fact]:
+        return [self.caller.id, self._state()]
+
+    def _state(self) -> str:
+        return self.query.get("state", "live")
 
     @extend_schema(responses=listing(serializers.SessionDetail), parameters=[SESSION_STATE])
-    def list(self, request: Any) -> HttpResponse:
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The caller's sessions, the newest first. Those that have not ended, unless `state` says otherwise.
 
         Ended ones are kept for 30 days and say when and why: `refresh_token_reused` means that a copy of the refresh
         token was used, and that the session was ended for it."""
-        caller = person(self.caller)
-        state = self.query.get("state", "live")
-        if state not in sessions.STATES:
-            raise ValidationFailed.of("state", "not_among", f"Must be one of {', '.join(sessions.STATES)}.")
-        page = paginate(
-            sessions.of_user(caller.id, state),
-            ["-id"],
-            read_limit(self.query.get("limit")),
-            self.query.get("cursor"),
-            "sessions",
-            [caller.id, state],
-        )
-        data = [serializers.session(session, caller.session_id) for session in page.items]
-        return respond({"data": data, "next_cursor": page.next_cursor})
+        return super().list(request, *args, **kwargs)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, session_id: str) -> HttpResponse:
@@ -177,7 +181,7 @@ def person(caller: Caller) -> Caller:
     return caller
 
 
-class KeyViewSet(ApiViewSet):
+class KeyViewSet(ListModelMixin, ResourceViewSet):
     """`POST|GET /v1/keys`, `DELETE /v1/keys/{id}`. The secret is in the answer that made the key, and nowhere else."""
 
     required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
@@ -189,37 +193,34 @@ class KeyViewSet(ApiViewSet):
         "create": (Forbidden, NotFound, QuotaExceeded),
         "destroy": (Forbidden,),
     }
-    serializer_class = serializers.KeyInput
+    serializer_class = serializers.KeyDetail
+    cursor_kind, ordering = "keys", ("-id",)
+
+    def get_queryset(self) -> QuerySet[ServerKey]:
+        named = self.query.get("environment_id") or named_environment(self.request._request)
+        self.authority = permissions.over_keys(self.caller, named)
+        return self.authority.visible()
+
+    def cursor_facts(self) -> Sequence[Fact]:
+        return [self.authority.environment_id, self.authority.account_id]
+
+    def paginate_queryset(self, queryset: Any) -> Any:
+        """Adds what each key allows everyone. If the region is unavailable, keys can still be listed and revoked."""
+        keys: Any = super().paginate_queryset(queryset)
+        if any(key.is_publishable for key in keys):
+            with suppress(Error):
+                whole = publishable_key_exposure.by_key(self.authority.environment_id, PUBLISHABLE_SCOPES)
+                for key in keys:
+                    key.opens = whole.within(key.scopes) if key.is_publishable else None
+        return keys
 
     @extend_schema(responses=listing(serializers.KeyDetail))
-    def list(self, request: Any) -> HttpResponse:
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The keys of an environment, or of the account itself, the newest first. Revoked ones are not listed.
 
         The environment is named by `environment_id` or `X-Environment`. Owners see all of them, developers their own.
         """
-        named = self.query.get("environment_id") or named_environment(request._request)
-        authority = permissions.over_keys(self.caller, named)
-        page = paginate(
-            authority.visible(),
-            ["-id"],
-            read_limit(self.query.get("limit")),
-            self.query.get("cursor"),
-            "keys",
-            [authority.environment_id, authority.account_id],
-        )
-        opened = self._opened(page.items, authority.environment_id)
-        data = [serializers.key(key, found) for key, found in zip(page.items, opened, strict=True)]
-        return respond({"data": data, "next_cursor": page.next_cursor})
-
-    def _opened(self, keys: Sequence[ServerKey], environment_id: str | None) -> Iterable[Exposure | None]:
-        """What each key allows everyone. If the region is unavailable, keys can still be listed and revoked."""
-        if not any(key.is_publishable for key in keys):
-            return [None] * len(keys)
-        try:
-            whole = publishable_key_exposure.by_key(environment_id, PUBLISHABLE_SCOPES)
-        except Error:
-            return [None] * len(keys)
-        return [whole.within(key.scopes) if key.is_publishable else None for key in keys]
+        return super().list(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(request=serializers.KeyInput, responses={201: serializers.NewKey})
@@ -233,7 +234,7 @@ class KeyViewSet(ApiViewSet):
         named = values.get("environment_id") or named_environment(request._request)
         authority = permissions.over_keys(self.caller, named, to_issue=True)
         is_publishable = values.get("publishable", False)
-        opened = publishable_key_exposure.by_key(authority.environment_id, values["scopes"]) if is_publishable else None
+        opens = publishable_key_exposure.by_key(authority.environment_id, values["scopes"]) if is_publishable else None
         key, secret = user_service.issue_key(
             name=values["name"],
             scopes=values["scopes"],
@@ -243,7 +244,8 @@ class KeyViewSet(ApiViewSet):
             created_by_id=self.caller.id if self.caller.kind == "account" else None,
             is_publishable=is_publishable,
         )
-        return never_stored(created(f"/v1/keys/{key.pk}", {**serializers.key(key, opened), "secret": secret}))
+        key.opens = opens
+        return never_stored(created(f"/v1/keys/{key.pk}", self.get_serializer(key).data | {"secret": secret}))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, key_id: str) -> HttpResponse:
@@ -253,27 +255,40 @@ class KeyViewSet(ApiViewSet):
         return no_content()
 
 
-class UserViewSet(ApiViewSet):
+class UserViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
     )
     query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "email", "ids"})}
     also_raises: ClassVar = {"create": (QuotaExceeded,)}
-    serializer_class = serializers.UserInput
+    serializer_class = serializers.UserDetail
+    lookup_url_kwarg, id_prefix = "user_id", "usr"
+    cursor_kind, ordering = "users", ("-id",)
+
+    def get_queryset(self) -> QuerySet[User]:
+        return User.objects.in_pool(self.place.pool_id)
+
+    def filter_queryset(self, queryset: Any) -> Any:
+        if self.action != "list":
+            return queryset
+        email, asked_ids = self._email(), self.query.get("ids")
+        if email is not None:
+            queryset = User.objects.with_email(self.place.pool_id, email)
+        return queryset if asked_ids is None else queryset.filter(pk__in=_read_ids(asked_ids))
+
+    def cursor_facts(self) -> Sequence[Fact]:
+        email, asked_ids = self._email(), self.query.get("ids")
+        facts = [self.place.pool_id] if email is None else [self.place.pool_id, email]
+        return facts if asked_ids is None else [*facts, "ids", asked_ids]
+
+    def _email(self) -> str | None:
+        email = self.query.get("email")
+        return None if email is None else email.replace(" ", "+")  # a plus sign arrives as a space
 
     @extend_schema(responses=listing(serializers.UserDetail), parameters=[EMAIL, IDS])
-    def list(self, request: Any) -> HttpResponse:
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The users of the environment, the newest first."""
-        pool_id, email, asked_ids = self.place.pool_id, self.query.get("email"), self.query.get("ids")
-        users, facts = User.objects.in_pool(pool_id), [pool_id]
-        if email is not None:
-            email = email.replace(" ", "+")  # what a bare plus sign in a URL means; no email has a space
-            users, facts = User.objects.with_email(pool_id, email), [pool_id, email]
-        if asked_ids is not None:
-            users, facts = users.filter(pk__in=_read_ids(asked_ids)), [*facts, "ids", asked_ids]
-        limit, cursor = read_limit(self.query.get("limit")), self.query.get("cursor")
-        page = paginate(users, ["-id"], limit, cursor, "users", facts)
-        return respond({"data": [serializers.user(user) for user in page.items], "next_cursor": page.next_cursor})
+        return super().list(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})
@@ -284,35 +299,33 @@ class UserViewSet(ApiViewSet):
         values["is_email_verified"] = values.pop("email_verified", False)
         most = plan_limits(self.place.plan).app_users_per_environment
         user = user_service.create_user(pool_id=pool_id, actor=self.caller, most=most, **values)
-        return created(f"/v1/users/{user.pk}", serializers.user(user))
+        return created(f"/v1/users/{user.pk}", self.get_serializer(user).data)
 
-    @extend_schema(responses=serializers.UserDetail)
-    def retrieve(self, request: Any, user_id: str) -> HttpResponse:
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """One user of the environment."""
-        return respond(serializers.user(self._user(self.place.pool_id, user_id)))
+        return super().retrieve(request, *args, **kwargs)
 
     @idempotent()
-    @extend_schema(request=serializers.UserChange, responses=serializers.UserDetail)
+    @extend_schema(request=serializers.UserChange)
     def partial_update(self, request: Any, user_id: str) -> HttpResponse:
         """Change a user. A new password, or `"disabled": true`, ends all of the user's sessions at once."""
-        user = self._user(environment_directory.own_pool(self.place), user_id)
+        user = self._own_user()
         values = self.read(serializers.UserChange)
         for name in ("disabled", "email_verified"):
             if name in values:
                 values[f"is_{name}"] = values.pop(name)
-        return respond(serializers.user(user_service.change_user(user, actor=self.caller, **values)))
+        return respond(self.get_serializer(user_service.change_user(user, actor=self.caller, **values)).data)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, user_id: str) -> HttpResponse:
         """Delete a user for good. What becomes of rows that name the user is said by their schema."""
-        user_service.delete_user(self._user(environment_directory.own_pool(self.place), user_id), actor=self.caller)
+        user_service.delete_user(self._own_user(), actor=self.caller)
         return no_content()
 
-    def _user(self, pool_id: str, user_id: str) -> User:
-        known = ids.matches("usr", user_id)
-        user = User.objects.in_pool(pool_id).filter(pk=user_id).first() if known else None
-        if user is None:
-            raise NotFound
+    def _own_user(self) -> User:
+        """Raises if the environment shares the users of another one."""
+        environment_directory.own_pool(self.place)
+        user: User = self.get_object()
         return user
 
 

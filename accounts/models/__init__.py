@@ -144,6 +144,9 @@ class ServerKey(models.Model):
 
     objects = ServerKeyManager()
 
+    opens: Any = None
+    """What a publishable key allows everyone (`accounts.keys.publishable_key_exposure`), where it was looked up."""
+
     class Meta:
         constraints: ClassVar = [
             models.CheckConstraint(

@@ -3,7 +3,7 @@ from typing import Any
 from rest_framework.serializers import DictField
 
 from accounts.api.serializers import PasswordField
-from accounts.models.oauth import Identity, IdentityProvider
+from accounts.models.oauth import IdentityProvider
 from accounts.oauth import client_secrets, proofs, redirects
 from accounts.oauth.providers import PRESETS, callback_url
 from accounts.users import passwords
@@ -15,7 +15,6 @@ from platform_site.http.fields import (
     ListField,
     ObjectField,
     Serializer,
-    timestamp,
 )
 
 LONGEST_SECRET = 2000
@@ -90,6 +89,11 @@ class LinkIdentityInput(Serializer):
     )
 
 
+class CallbackUrlField(CharField):
+    def get_attribute(self, provider: IdentityProvider) -> str:
+        return callback_url(provider)
+
+
 class ProviderDetail(Serializer):
     id = CharField()
     name = CharField()
@@ -111,7 +115,7 @@ class ProviderDetail(Serializer):
     trusts_email = BooleanField()
     sign_up = BooleanField()
     enabled = BooleanField()
-    callback_url = CharField(help_text="The redirect URI to register at the provider.")
+    callback_url = CallbackUrlField(help_text="The redirect URI to register at the provider.")
     created_at = DateTimeField()
 
 
@@ -126,49 +130,11 @@ class RedirectUris(Serializer):
 
 class IdentityDetail(Serializer):
     id = CharField()
-    provider = CharField()
-    display_name = CharField()
+    provider = CharField(source="provider.name")
+    display_name = CharField(source="provider.display_name")
     email = CharField(allow_null=True)
     created_at = DateTimeField()
     last_used_at = DateTimeField()
-
-
-def provider(provider: IdentityProvider) -> dict[str, Any]:
-    return {
-        "id": provider.pk,
-        "name": provider.name,
-        "display_name": provider.display_name,
-        "kind": provider.kind,
-        "issuer": provider.issuer,
-        "authorization_endpoint": provider.authorization_endpoint,
-        "token_endpoint": provider.token_endpoint,
-        "userinfo_endpoint": provider.userinfo_endpoint,
-        "emails_endpoint": provider.emails_endpoint,
-        "profile_fields": provider.profile_fields,
-        "scopes": provider.scopes,
-        "client_id": provider.client_id,
-        "has_client_secret": provider.has_client_secret,
-        "team_id": provider.team_id,
-        "key_id": provider.key_id,
-        "response_mode": provider.response_mode,
-        "client_auth": provider.client_auth,
-        "trusts_email": provider.trusts_email,
-        "sign_up": provider.sign_up,
-        "enabled": provider.enabled,
-        "callback_url": callback_url(provider),
-        "created_at": timestamp(provider.created_at),
-    }
-
-
-def identity(identity: Identity) -> dict[str, Any]:
-    return {
-        "id": identity.pk,
-        "provider": identity.provider.name,
-        "display_name": identity.provider.display_name,
-        "email": identity.email,
-        "created_at": timestamp(identity.created_at),
-        "last_used_at": timestamp(identity.last_used_at),
-    }
 
 
 def filled_in(values: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from accounts.api.serializers import (
     PasswordField,
     RoleField,
 )
-from accounts.models.registration import AccountEmail, PoolSettings, SignUpMode
+from accounts.models.registration import PoolSettings, SignUpMode
 from accounts.registration import pool_settings as registration_pool_settings
 from accounts.users import passwords
 from platform_site.http.fields import (
@@ -18,7 +18,6 @@ from platform_site.http.fields import (
     IntegerField,
     ObjectField,
     Serializer,
-    timestamp,
 )
 
 
@@ -103,10 +102,10 @@ class Accepted(Serializer):
 
 class Invitation(Serializer):
     id = CharField()
-    email = CharField()
-    name = CharField()
-    role = CharField(allow_null=True)
-    claims = ObjectField()
+    email = CharField(source="recipient")
+    name = CharField(source="details.name")
+    role = CharField(source="details.role", allow_null=True)
+    claims = ObjectField(source="details.claims")
     status = ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the e-mail.")
     created_at = DateTimeField()
     expires_at = DateTimeField()
@@ -117,19 +116,6 @@ class Settings(Serializer):
     app_name = CharField()
     app_url = CharField()
     link_urls = LinkUrls()
-
-
-def invitation(email: AccountEmail) -> dict[str, Any]:
-    return {
-        "id": email.pk,
-        "email": email.recipient,
-        "name": email.details["name"],
-        "role": email.details["role"],
-        "claims": email.details["claims"],
-        "status": email.status,
-        "created_at": timestamp(email.created_at),
-        "expires_at": timestamp(email.expires_at),
-    }
 
 
 def pool_settings(found: PoolSettings) -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """REST endpoints of sign-up and email flows. The public ones count by client IP and recipient before anything else, and
 respond equally whether or not the email has an account. docs/reference/sign-in.md."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import extend_schema
+from rest_framework.mixins import ListModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from accounts.api.serializers import TokenPair, token_pair
 from accounts.api.views import device_of, person
@@ -24,6 +28,7 @@ from accounts.registration import (
 from accounts.registration.pool_settings import Pool
 from accounts.tokens import signing_keys
 from accounts.users import sessions
+from platform_site.http.cursors import Fact
 from platform_site.http.errors import (
     Conflict,
     Forbidden,
@@ -34,9 +39,9 @@ from platform_site.http.errors import (
     RateLimited,
     ValidationFailed,
 )
+from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
-from platform_site.http.openapi.description import ENVIRONMENT, listing
-from platform_site.http.pagination import paginate, read_limit
+from platform_site.http.openapi.description import ENVIRONMENT
 from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
 from platform_site.identity import ids
 from platform_site.identity.plans import plan_limits
@@ -277,26 +282,21 @@ class OwnAccountViewSet(ApiViewSet):
         return no_content()
 
 
-class InvitationViewSet(ApiViewSet):
+class InvitationViewSet(ListModelMixin, ResourceViewSet):
     required_scopes: ClassVar = dict.fromkeys(("list", "create", "destroy"), "users:manage")
     also_raises: ClassVar = {"create": (QuotaExceeded, RateLimited)}
-    serializer_class = serializers.InvitationInput
+    serializer_class = serializers.Invitation
+    cursor_kind, ordering = "invitations", ("-id",)
 
-    @extend_schema(responses=listing(serializers.Invitation))
-    def list(self, request: Any) -> HttpResponse:
+    def get_queryset(self) -> QuerySet[AccountEmail]:
+        return invitations.pending(self.place.pool_id)
+
+    def cursor_facts(self) -> Sequence[Fact]:
+        return [self.place.pool_id]
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The open invitations, newest first, without accepted and expired ones."""
-        pool_id = self.place.pool_id
-        page = paginate(
-            invitations.pending(pool_id),
-            ["-id"],
-            read_limit(self.query.get("limit")),
-            self.query.get("cursor"),
-            "invitations",
-            [pool_id],
-        )
-        return respond(
-            {"data": [serializers.invitation(email) for email in page.items], "next_cursor": page.next_cursor}
-        )
+        return super().list(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(request=serializers.InvitationInput, responses={201: serializers.Invitation})
@@ -309,7 +309,7 @@ class InvitationViewSet(ApiViewSet):
         rate_limits.count_invitation(request._request, pool_id=pool_id, plan=self.place.plan)
         most = plan_limits(self.place.plan).app_users_per_environment
         made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)
-        return created(f"/v1/invitations/{made.pk}", serializers.invitation(made))
+        return created(f"/v1/invitations/{made.pk}", self.get_serializer(made).data)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, invitation_id: str) -> HttpResponse:

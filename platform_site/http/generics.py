@@ -27,6 +27,7 @@ from platform_site.http.errors import ApiError, NotFound
 from platform_site.http.filters import FilterBackend
 from platform_site.http.pagination import Page, paginate, read_limit
 from platform_site.http.views import ApiViewSet, no_content, respond
+from platform_site.identity import ids
 
 
 class HasScope(BasePermission):
@@ -86,8 +87,9 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
     cursor_kind: ClassVar[str]
     ordering: ClassVar[Sequence[str]]
     heavy_field: ClassVar[str | None] = None
+    id_prefix: ClassVar[str | None] = None
+    """`get_object` finds nothing by another id."""
     not_found: ClassVar[type[ApiError]] = NotFound
-    """Raised by `get_object`."""
     format_kwarg = None
 
     check_permissions = GenericViewSet.check_permissions
@@ -101,7 +103,7 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
 
     @classmethod
     def parameters_of(cls, action: str) -> frozenset[str] | None:
-        if action != "list":
+        if action != "list" or action in cls.query_parameters:
             return super().parameters_of(action)
         filters = cls.filterset_class.base_filters if cls.filterset_class is not None else ()
         return cls.pagination_class.parameters.union(filters)
@@ -116,6 +118,10 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
         return [queryset]
 
     def get_object(self) -> Any:
+        if self.id_prefix is not None and not ids.matches(
+            self.id_prefix, self.kwargs[self.lookup_url_kwarg or self.lookup_field]
+        ):
+            raise self.not_found
         try:
             return super().get_object()
         except Http404:

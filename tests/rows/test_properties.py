@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from accounts.api.serializers import user as user_json
+from accounts.api.serializers import UserDetail
 from accounts.models import User
 from platform_site.http.errors import Conflict, NotFound, ValidationFailed
 from rows.query import context
@@ -54,7 +54,7 @@ class Example:
                 self.tenant.put(name, **row)
         stored = {name: self._stored(name) for name in self.schema.tables}
         users = User.objects.in_pool(self.tenant.place.pool_id)
-        self.world = World(self.schema, stored, {each.pk: user_json(each) for each in users})
+        self.world = World(self.schema, stored, {each.pk: dict(UserDetail(each).data) for each in users})
 
     def _stored(self, table: str) -> list[Any]:
         return self.tenant.pages(OPERATOR, table, limit=100)

@@ -94,7 +94,7 @@ class Command(terminal.Command):
             if "issuer" in values:
                 values["issuer"] = discovery.check(values["issuer"], pool_id)
             provider = providers.add(pool_id, actor=audit.SYSTEM, **values)
-        facts = serializers.provider(provider)
+        facts = serializers.ProviderDetail(provider).data
         self.answer(
             facts,
             sentence=f"Added {provider.name} ({provider.pk}) for {pool_id or 'platform accounts'}.\n"

@@ -41,7 +41,7 @@ class Command(terminal.Command):
                 pool_id=pool_id, password=terminal.read_password(options), actor=audit.SYSTEM, **values
             )
         self.answer(
-            serializers.user(user) | {"environment_id": pool_id},
+            serializers.UserDetail(user).data | {"environment_id": pool_id},
             sentence=f"Created the user {user.pk} ({user.email}) in {pool_id}.",
             as_json=options["json"],
         )

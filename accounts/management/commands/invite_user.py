@@ -27,7 +27,7 @@ class Command(terminal.Command):
                 pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values
             )
         self.answer(
-            serializers.invitation(made) | {"environment_id": pool_id},
+            serializers.Invitation(made).data | {"environment_id": pool_id},
             sentence=f"Invited {made.recipient} to {pool_id or 'a platform account'} ({made.pk}); a worker sends the"
             " e-mail.",
             as_json=options["json"],

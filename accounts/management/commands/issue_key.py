@@ -69,9 +69,10 @@ class Command(terminal.Command):
                 expires_at=datetime.now(UTC) + timedelta(days) if days else None,
                 is_publishable=options["publishable"],
             )
+        key.opens = opened
         exposure = "".join(f"\nIt allows everyone: {each}." for each in (opened.sentences() if opened else ()))
         self.answer(
-            serializers.key(key, opened),
+            serializers.KeyDetail(key).data,
             sentence=f"Issued the key {key.pk} ({key.name}) for {authority.owner}: {', '.join(key.scopes)}.{exposure}",
             secret=secret,
             as_json=options["json"],

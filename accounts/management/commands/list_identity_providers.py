@@ -17,7 +17,7 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.pool(options)
-        found = [serializers.provider(each) for each in providers.of_pool(pool_id)]
+        found = [serializers.ProviderDetail(each).data for each in providers.of_pool(pool_id)]
         uris = redirects.of(pool_id)
         if options["json"]:
             self.stdout.write(json.dumps({"identity_providers": found, "redirect_uris": uris}))

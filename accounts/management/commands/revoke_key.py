@@ -33,7 +33,7 @@ class Command(terminal.Command):
         with terminal.sentences():
             user_service.revoke_key(found, actor=audit.SYSTEM)
         self.answer(
-            serializers.key(found, None),
+            serializers.KeyDetail(found).data,
             sentence=f"Revoked the key {found.pk} ({found.name}).",
             as_json=options["json"],
         )

@@ -23,5 +23,7 @@ class Command(terminal.Command):
         with terminal.sentences():
             user_service.change_user(user, actor=audit.SYSTEM, password=terminal.read_password(options) or "")
         self.answer(
-            serializers.user(user), sentence=f"Set the password of {user.pk} ({user.email}).", as_json=options["json"]
+            serializers.UserDetail(user).data,
+            sentence=f"Set the password of {user.pk} ({user.email}).",
+            as_json=options["json"],
         )

@@ -1,33 +1,41 @@
 from typing import Any, ClassVar
 
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
+from rest_framework.mixins import ListModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
 
+from accounts.models.oauth import Identity
 from accounts.oauth import identities, proofs, serializers
 from accounts.registration import own_account
 from platform_site.http.errors import Conflict, Forbidden, InvalidGrant, QuotaExceeded
+from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import listing
-from platform_site.http.views import ApiViewSet, created, no_content, respond
+from platform_site.http.views import created, no_content
 from platform_site.redis import rate_limits
 
 
-class IdentityViewSet(ApiViewSet):
+class IdentityViewSet(ListModelMixin, ResourceViewSet):
     required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
     environment = "unused"
-    query_parameters: ClassVar = {"list": frozenset()}
     also_raises: ClassVar = {
         "list": (Forbidden,),
         "create": (Forbidden, Conflict, InvalidGrant, QuotaExceeded),
         "destroy": (Forbidden, Conflict),
     }
-    serializer_class = serializers.LinkIdentityInput
+    serializer_class = serializers.IdentityDetail
+    pagination_class = UnpagedList
+
+    def get_queryset(self) -> QuerySet[Identity]:
+        return identities.of_user(self._person()).order_by("-id")
 
     @extend_schema(responses=listing(serializers.IdentityDetail, paged=False))
-    def list(self, request: Any) -> HttpResponse:
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """By which identity providers the caller signs in, the newest first."""
-        found = identities.of_user(self._person()).order_by("-id")
-        return respond({"data": [serializers.identity(each) for each in found]})
+        return super().list(request, *args, **kwargs)
 
     @idempotent()
     @extend_schema(
@@ -46,7 +54,7 @@ class IdentityViewSet(ApiViewSet):
         proof = proofs.read(values["code"], environment_id=environment_id, code_verifier=values["code_verifier"])
         own_account.reauthenticate(user, actor=caller, current_password=values.get("current_password"))
         identity = identities.link(user, proof, actor=caller)
-        return created(f"/v1/auth/identities/{identity.pk}", serializers.identity(identity))
+        return created(f"/v1/auth/identities/{identity.pk}", self.get_serializer(identity).data)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, identity_id: str) -> HttpResponse:

@@ -2,18 +2,22 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, TypeVar, cast
 
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import discovery, providers, redirects, serializers
-from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.errors import Conflict, QuotaExceeded, ValidationFailed
 from platform_site.http.fields import Serializer
+from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import listing
 from platform_site.http.views import ApiViewSet, created, no_content, respond
-from platform_site.identity import ids
 
 Action = TypeVar("Action", bound=Callable[..., HttpResponse])
 
@@ -35,20 +39,24 @@ def _discovered_before(action: Action) -> Action:
     return cast(Action, checked)
 
 
-class IdentityProviderViewSet(ApiViewSet):
+class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
     )
     """Adding a provider is as powerful as setting every user's password."""
-    query_parameters: ClassVar = {"list": frozenset()}
     also_raises: ClassVar = {"create": (QuotaExceeded,), "partial_update": (Conflict,)}
-    serializer_class = serializers.NewProvider
+    serializer_class = serializers.ProviderDetail
+    lookup_url_kwarg, id_prefix = "provider_id", "idp"
+    pagination_class = UnpagedList
     checked_issuer: str | ValidationFailed | None = None
 
+    def get_queryset(self) -> QuerySet[IdentityProvider]:
+        return providers.of_pool(self.place.pool_id)
+
     @extend_schema(responses=listing(serializers.ProviderDetail, paged=False))
-    def list(self, request: Any) -> HttpResponse:
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The identity providers of the environment, by name. Secrets are in no answer."""
-        return respond({"data": [serializers.provider(each) for each in providers.of_pool(self.place.pool_id)]})
+        return super().list(request, *args, **kwargs)
 
     @_discovered_before
     @idempotent()
@@ -62,29 +70,28 @@ class IdentityProviderViewSet(ApiViewSet):
         values = serializers.filled_in(self._read(serializers.NewProvider))
         values.setdefault("client_secret", None)
         made = providers.add(pool_id, actor=self.caller, **values)
-        return created(f"/v1/identity-providers/{made.pk}", serializers.provider(made))
+        return created(f"/v1/identity-providers/{made.pk}", self.get_serializer(made).data)
 
-    @extend_schema(responses=serializers.ProviderDetail)
-    def retrieve(self, request: Any, provider_id: str) -> HttpResponse:
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """One identity provider."""
-        return respond(serializers.provider(self._provider(self.place.pool_id, provider_id)))
+        return super().retrieve(request, *args, **kwargs)
 
     @_discovered_before
     @idempotent()
-    @extend_schema(request=serializers.ProviderChanges, responses=serializers.ProviderDetail)
+    @extend_schema(request=serializers.ProviderChanges)
     def partial_update(self, request: Any, provider_id: str) -> HttpResponse:
         """Change an identity provider. `"enabled": false` turns it off and keeps who is linked.
 
         Another `issuer` is checked as a new one, clears the client secret unless the request has a new one, and is
         refused (409) while users are linked."""
-        provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
+        provider = self._own_provider()
         values = self._read(serializers.ProviderChanges)
-        return respond(serializers.provider(providers.change(provider, actor=self.caller, **values)))
+        return respond(self.get_serializer(providers.change(provider, actor=self.caller, **values)).data)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, provider_id: str) -> HttpResponse:
         """Remove an identity provider and forget whom it recognised. Users and their sessions stay."""
-        provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
+        provider = self._own_provider()
         providers.remove(provider, actor=self.caller)
         return no_content()
 
@@ -95,12 +102,11 @@ class IdentityProviderViewSet(ApiViewSet):
             return {**values, "issuer_errors": self.checked_issuer.fields}
         return values if self.checked_issuer is None else {**values, "issuer": self.checked_issuer}
 
-    def _provider(self, pool_id: str, provider_id: str) -> IdentityProvider:
-        known = ids.matches("idp", provider_id)
-        found = providers.of_pool(pool_id).filter(pk=provider_id).first() if known else None
-        if found is None:
-            raise NotFound
-        return found
+    def _own_provider(self) -> IdentityProvider:
+        """Raises if the environment shares the providers of another one."""
+        environment_directory.own_pool(self.place, "providers")
+        provider: IdentityProvider = self.get_object()
+        return provider
 
 
 class RedirectUriViewSet(ApiViewSet):
