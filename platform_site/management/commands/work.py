@@ -26,7 +26,7 @@ def _queues(text: str) -> str:
 
 
 def _start_beat(**_: Any) -> None:
-    """As a thread: a process of its own takes 25 MB, and nobody would start it again. With a schedule in memory: the
+    """As a thread: a process of its own takes 20 MB, and nobody would start it again. With a schedule in memory: the
     jobs run every few seconds, so no file has to remember their last run."""
     beat: Any = EmbeddedService(app, thread=True, scheduler_cls="celery.beat:Scheduler")
     # Without waiting: while Redis is unavailable, beat retries.
