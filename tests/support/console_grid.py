@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.browser import enter_console, owner
 from tests.support.client import Api
@@ -59,13 +59,15 @@ class Things:
 
 
 @pytest.fixture
-def things(served: Up) -> Iterator[Things]:
+def things(browser: Browser, served: Up) -> Iterator[Things]:
     api, token = owner(served)
     made = Things(served, api, token, served.facts["environments"]["development"])
     before = made.call("get", "/v1/schema")["document"]
     document = {"tables": {**before["tables"], **DOCUMENT["tables"]}}
     made.call("put", "/v1/schema", json={"document": document})
     yield made
+    for context in browser.contexts:  # an open page would ask for rows of the dropped tables
+        context.close()
     confirm = ["drop table things", "drop table boxes"]
     made.call("put", "/v1/schema", json={"document": before, "confirm": confirm})
 
