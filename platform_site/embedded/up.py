@@ -36,7 +36,7 @@ _POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
 
 @dataclass(frozen=True)
 class Program:
-    """What `up` runs, given from above."""
+    """The part of `up` that needs Django. Its caller provides it."""
 
     load: Callable[[], object]
     """Imports the code of web and worker."""
@@ -102,24 +102,23 @@ def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
         raise CannotStart(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
 
 
-class _Code(threading.Thread):
+class _ImportThread(threading.Thread):
     """Imports the code of web and worker, beside the start of the databases."""
 
-    def __init__(self, load: Callable[[], object], environment: dict[str, str]) -> None:
+    def __init__(self, load: Callable[[], object]) -> None:
         super().__init__(name="import", daemon=True)
-        self._load, self._environment = load, environment
+        self._load = load
         self._error: Exception | None = None
 
     def run(self) -> None:
-        os.environ.update(self._environment)
         gc.disable()  # a quarter of the time of imports, and finds nothing
         try:
             self._load()
         except Exception as error:
             self._error = error
 
-    def share(self) -> None:
-        """Before forking. Raises what the import raised, and CannotStart for an invalid setting."""
+    def prepare_forks(self) -> None:
+        """After the import. Raises what it raised, and CannotStart for an invalid setting."""
         from django.core.exceptions import ImproperlyConfigured
 
         if isinstance(self._error, ImproperlyConfigured):
@@ -128,6 +127,7 @@ class _Code(threading.Thread):
             raise self._error
         gc.collect()
         gc.freeze()
+        gc.enable()
 
 
 class _Run:
@@ -192,8 +192,9 @@ class _Run:
     def _start(self) -> None:
         layout, supervisor = self._layout, self._supervisor
         layout.ensure_secrets()
-        code = _Code(self._program.load, self._make_environment())
-        code.start()
+        os.environ.update(self._make_environment())
+        imports = _ImportThread(self._program.load)
+        imports.start()
         replaced = [name for name in _POSTGRES_VARIABLES if os.environ.get(name)]
         if len(replaced) < len(_POSTGRES_VARIABLES):
             if not embedded_postgres.initialised(layout):
@@ -209,9 +210,9 @@ class _Run:
             embedded_postgres.provision(layout)
         if self._valkey.process is not None:
             self._await(lambda: embedded_valkey.answers(layout), "Valkey does not answer.")
-        if not self._await(lambda: not code.is_alive(), "The code is not imported."):
+        if not self._await(lambda: not imports.is_alive(), "The code is not imported."):
             return
-        code.share()
+        imports.prepare_forks()
         supervisor.start(self._web)
         if not self._await(
             lambda: _is_ready(self._address()), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS

@@ -2,7 +2,7 @@
 
 class DeliveryFilter(FilterSet):
     status = Filter(fields.ChoiceField(choices=Delivery.Status.values))
-    since = Filter(fields.DateTimeField(), "created_at", "gte")"""
+    since = TimeFilter("created_at", "gte")"""
 
 from datetime import datetime
 from typing import Any

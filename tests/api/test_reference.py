@@ -10,13 +10,19 @@ from tests.support.service import Up, wait_for
 pytestmark = in_a_browser
 
 
-def is_dark(page: Page) -> bool:
-    """Whether the page is in dark colors, as its class says; the color may change over a moment."""
-    ground: str = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-    has_class = bool(page.evaluate("document.documentElement.classList.contains('dark-mode')"))
-    if not has_class or not ground.startswith("rgb("):
-        return False
-    return all(int(part) < 80 for part in ground.removeprefix("rgb(").removesuffix(")").split(","))
+def has_dark_class(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.classList.contains('dark-mode')"))
+
+
+def wait_until_dark(page: Page) -> None:
+    """Class and color change over a moment."""
+
+    def is_dark() -> bool:
+        ground: str = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        shade = ground.removeprefix("rgb(").removesuffix(")").split(",")
+        return has_dark_class(page) and ground.startswith("rgb(") and all(int(part) < 80 for part in shade)
+
+    wait_for("the page is dark", is_dark, 10)
 
 
 def test_the_reference_is_drawn_and_keeps_its_policy_and_theme(window: Callable[..., Page], served: Up) -> None:
@@ -33,16 +39,16 @@ def test_the_reference_is_drawn_and_keeps_its_policy_and_theme(window: Callable[
     page.get_by_text("Idempotency-Key").first.wait_for()
     page.get_by_text("validation_failed", exact=False).first.wait_for()
     assert [url for url in elsewhere if not url.startswith("data:")] == []
-    assert not is_dark(page)
+    assert not has_dark_class(page)
     page.emulate_media(color_scheme="dark")
-    wait_for("the page is dark", lambda: is_dark(page), 10)
+    wait_until_dark(page)
 
 
 def test_a_call_can_be_tried_from_it_in_the_dark(window: Callable[..., Page], served: Up) -> None:
     page = window(theme="dark")
     page.goto(f"{served.base_url}/docs")
     page.locator(".btn.authorize").first.click()
-    wait_for("the page is dark", lambda: is_dark(page), 10)
+    wait_until_dark(page)
     page.locator(".auth-container input").fill(served.facts["server_key"])
     page.locator(".auth-btn-wrapper .authorize").click()
     page.locator(".auth-btn-wrapper .btn-done").click()

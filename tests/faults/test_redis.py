@@ -5,6 +5,7 @@ import base64
 import json
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -83,9 +84,10 @@ def test_the_worker_consumes_again_after_redis_came_back(battered: Up, own_valke
     wait_for("nothing piles up", lambda: client.llen("default") == 0, 15)
 
 
-def test_workers_without_beat_run_jobs_by_their_own_clock(battered: Up) -> None:
-    worker = Worker(battered, battered.environment)
+def test_workers_without_beat_run_jobs_by_their_own_clock(battered: Up, tmp_path: Path) -> None:
+    worker = Worker(battered, battered.environment, log=str(tmp_path / "worker.log"))
     try:
+        wait_for("it works", lambda: "ready." in worker.said(), 60, every=0.1)
         with inject.without_the_worker_of(battered), superuser(battered) as connection:
             connection.execute(
                 "INSERT INTO projects_project (id, name, region, cluster, plan, deleted_at)"
@@ -95,7 +97,8 @@ def test_workers_without_beat_run_jobs_by_their_own_clock(battered: Up) -> None:
             def is_gone() -> bool:
                 return connection.execute("SELECT 1 FROM projects_project WHERE id = 'prj_forsaken'").fetchone() is None
 
-            wait_for("a periodic job found it", is_gone, 30, every=0.1)
+            wait_for("a periodic job found it", is_gone, 20, every=0.1)
+        assert worker.process.poll() is None
     finally:
         worker.kill()
 

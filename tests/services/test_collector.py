@@ -12,6 +12,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from platform_site.celery import app
+from platform_site.embedded import up
 from platform_site.management.commands import migrate, serve, work
 from tests.support.service import ROOT
 
@@ -43,6 +44,15 @@ def test_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "worker_main", lambda command: found.append(gc.isenabled()))
     call_command("work")
     assert found == [True]
+
+
+def test_up_collects_after_its_import() -> None:
+    imports = up._ImportThread(lambda: None)
+    imports.start()
+    imports.join()
+    assert not gc.isenabled()
+    imports.prepare_forks()
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(("command", "expected"), [("serve", "False"), ("work", "False"), ("migrate", "True")])
