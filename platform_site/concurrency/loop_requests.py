@@ -26,19 +26,30 @@ _TIMED_OUT: Final = object()
 logger = logging.getLogger(__name__)
 
 
-class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
-    """Its parent is the loop's greenlet; `connections` are the borrowed ones, by alias."""
+class LoopRequest:
+    """A request on the loop; `connections` are the borrowed ones, by alias."""
+
+    __slots__ = ("_worker", "connections", "has_written", "loop", "may_be_counted", "work")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-        super().__init__(work)
-        self.loop = loop
+        self.loop, self.work = loop, work
+        self._worker: _Worker | None = None
         self.connections: dict[str, Any] = {}
         self.may_be_counted = False
         self.has_written = False
         """Whether it may have changed something and cannot be repeated."""
 
+    def switch(self, outcome: Any = None) -> None:
+        """On the loop: begin the work, or go on with `outcome` as what `wait` returns. Nothing after its end."""
+        worker = self._worker
+        if worker is None:
+            worker = _idle.workers.pop() if _idle.workers else _Worker()
+            worker.request, self._worker = self, worker
+        if worker.request is self:
+            worker.switch(outcome)
+
     def wait(self) -> Any:
-        return self.parent.switch()
+        return _getcurrent().parent.switch()
 
     def pause(self, seconds: float) -> None:
         self.loop.call_later(seconds, self.switch)
@@ -57,15 +68,44 @@ class LoopRequest(greenlet.greenlet):  # type: ignore[misc]  # it has no types
         (self.loop.call_soon if is_here else self.loop.call_soon_threadsafe)(callback)
 
 
+class _Worker(greenlet.greenlet):  # type: ignore[misc]  # it has no types
+    """Runs one request after the other: a new greenlet maps memory for its stack. Its parent is the loop's greenlet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.request: LoopRequest | None = None
+
+    def run(self, _: Any) -> None:
+        idle = _idle.workers
+        while self.request is not None:  # not in a variable, which would keep the last one
+            contextvars.Context().run(self.request.work)
+            self.request = None
+            if len(idle) >= _MAX_IDLE:
+                return
+            idle.append(self)
+            self.parent.switch()
+
+
+class _Idle(threading.local):
+    """A greenlet belongs to its thread."""
+
+    def __init__(self) -> None:
+        self.workers: list[_Worker] = []
+
+
+_idle: Final = _Idle()
+_MAX_IDLE: Final = 64
+
+
 def current() -> LoopRequest | None:
-    request = _getcurrent()
-    return request if type(request) is LoopRequest else None
+    here = _getcurrent()
+    return here.request if type(here) is _Worker else None
 
 
 def must_not_wait() -> None:
     """Before blocking: raises Parked on the loop, to repeat the request in a thread, unless it has written."""
-    request = _getcurrent()
-    if type(request) is LoopRequest:
+    request = current()
+    if request is not None:
         if request.has_written:
             logger.warning("a request on the event loop waits after it wrote", stack_info=True)
             return
@@ -74,8 +114,8 @@ def must_not_wait() -> None:
 
 def will_write() -> None:
     """Called before a statement that writes: the request cannot be repeated from here on."""
-    request = _getcurrent()
-    if type(request) is LoopRequest:
+    request = current()
+    if request is not None:
         request.has_written = True
     else:
         server_hints.will_block()

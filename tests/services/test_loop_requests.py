@@ -1,15 +1,19 @@
 """Requests on the event loop: each has connections of its own, gives the loop to others while it waits, and goes to a
 thread where it would wait otherwise."""
 
+import gc
 import os
 import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import greenlet
 import psycopg
 import pytest
 from django.db import connections, transaction
@@ -313,3 +317,57 @@ def test_what_most_requests_for_rows_ask_stays_on_the_loop(loop: Loop) -> None:
     assert loop.run(lambda: user_lookup.find_users("env_x", [b"usr_x", b"usr_y"], ("id",))) == [{}]
     unknown = schema_cache.CompiledSchema("env_x", REGION, 0, EMPTY, set())
     assert loop.run(lambda: schema_cache.is_current(unknown)) == [True]
+
+
+def test_a_late_wake_up_reaches_no_later_request(loop: Loop) -> None:
+    """Greenlets are used again: what was meant for one request must not end the wait of the next."""
+    greenlets = []
+
+    def short() -> None:
+        greenlets.append(greenlet.getcurrent())
+
+    first = loop.start("first", short)
+    loop.run(short)
+
+    def waits() -> Any:
+        greenlets.append(greenlet.getcurrent())
+        here = loop_requests.current()
+        assert here is not None
+        assert here is not first
+        loop.loop.call_soon(first.switch, "of the first")
+        loop.loop.call_later(0.05, here.switch, "of the second")
+        return here.wait()
+
+    assert loop.run(waits) == ["of the second"]
+    assert greenlets[-1] is greenlets[-2]
+
+
+def test_context_variables_end_with_their_request(loop: Loop) -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="unset")
+
+    def sets() -> str:
+        before = variable.get()
+        variable.set("set")
+        return before
+
+    assert [loop.run(sets), loop.run(sets)] == [["unset"], ["unset"]]
+
+
+def test_an_idle_greenlet_keeps_no_request(loop: Loop) -> None:
+    class Large:
+        pass
+
+    def work(large: Large) -> None:
+        pass
+
+    large = Large()
+    found = weakref.ref(large)
+    loop.run(partial(work, large))
+    del large
+    gc.collect()
+    assert found() is None
+
+
+def test_few_greenlets_stay_after_many_at_once(loop: Loop) -> None:
+    loop.run(*[partial(loop_requests.sleep, 0.2)] * 200)
+    assert 0 < len(loop_requests._idle.workers) <= loop_requests._MAX_IDLE
