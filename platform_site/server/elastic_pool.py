@@ -59,17 +59,20 @@ class ElasticThreadPool(Generic[Job]):
 
     def submit(self, job: Job) -> None:
         now = time.monotonic()
+        new = None
         with self._lock:
             self._queue.append((now, job))
             if self._active is None:
-                self._activate_another(now)
+                new = self._activate_another(now)
             alarm, self._timer_set = not self._timer_set, True
+        self._start(new)
         if alarm:
             self._later(self._stuck_after, self._tick)
 
     def will_wait(self) -> None:
         """In a job that will wait: another thread becomes active, up to `max_waiting`."""
         thread = threading.current_thread()
+        new = None
         with self._lock:
             if (
                 self._active is thread
@@ -79,7 +82,8 @@ class ElasticThreadPool(Generic[Job]):
                 self._waiting_threads.add(thread)
                 self._active = None
                 if self._queue:
-                    self._activate_another(time.monotonic())
+                    new = self._activate_another(time.monotonic())
+        self._start(new)
 
     def stop(self, seconds: float = 5.0) -> None:
         """End running and queued jobs, then the threads, within `seconds`."""
@@ -91,9 +95,11 @@ class ElasticThreadPool(Generic[Job]):
         for thread in idle:
             thread.may_run.release()
         for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _activate_another(self, now: float) -> None:
+    def _activate_another(self, now: float) -> "_Thread | None":
+        """A new thread is returned, to be started without the lock: a start can take long on a busy machine."""
         if self._idle:
             active = self._idle.pop()  # the one that worked last: its caches are warm, and the others can end
             active.began = now
@@ -103,27 +109,37 @@ class ElasticThreadPool(Generic[Job]):
             active = _Thread(self, now)
             self._threads.add(active)
             self._active = active
-            try:
-                active.start()
-            except RuntimeError:  # the system has no more threads: go on with those we have
-                logger.exception("a thread for requests could not be started")
-                self._threads.discard(active)
-                self._active = None
+            return active
+        return None
+
+    def _start(self, new: "_Thread | None") -> None:
+        if new is None:
+            return
+        try:
+            new.start()
+        except RuntimeError:  # the system has no more threads: go on with those we have
+            logger.exception("a thread for requests could not be started")
+            with self._lock:
+                self._threads.discard(new)
+                if self._active is new:
+                    self._active = None
 
     def _tick(self) -> None:
         now = time.monotonic()
         late: list[Job] = []
+        new = None
         with self._lock:
             while self._queue and now - self._queue[0][0] >= self._queue_timeout:
                 late.append(self._queue.popleft()[1])
             again: float | None = None
             if self._queue:
                 if self._active is None or now - self._active.began >= self._stuck_after:
-                    self._activate_another(now)
+                    new = self._activate_another(now)
                     again = self._stuck_after
                 else:
                     again = self._active.began + self._stuck_after - now
             self._timer_set = again is not None
+        self._start(new)
         if again is not None:
             self._later(max(0.001, again), self._tick)
         for job in late:

@@ -201,7 +201,7 @@ def test_job_that_raises_baseexception_keeps_the_lane_thread() -> None:
 def test_stop_lets_what_waits_end_and_every_thread_leave() -> None:
     async def main() -> None:
         done: list[int] = []
-        jobs = Jobs()
+        jobs = Jobs(stuck_after=5.0)
         for number in range(20):
             jobs.pool.submit(lambda number=number: (time.sleep(0.005), done.append(number)) and None)  # type: ignore[misc]
         await asyncio.to_thread(jobs.pool.stop)
@@ -267,5 +267,37 @@ def test_stepping_aside_outside_of_the_lane_does_nothing() -> None:
             assert not served.is_set()
             stuck.set()
             await until(served.is_set)
+
+    asyncio.run(main())
+
+
+def test_the_loop_does_not_wait_for_a_thread_that_another_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a start takes long; what the loop submits meanwhile must not wait for it."""
+
+    async def main() -> None:
+        async with a_pool(max_threads=3, stuck_after=60.0) as jobs:
+            starting, go_on, waits = threading.Event(), threading.Event(), threading.Event()
+            start = threading.Thread.start
+
+            def slow_start(thread: threading.Thread) -> None:
+                starting.set()
+                assert go_on.wait(10)
+                start(thread)
+
+            def job() -> None:
+                assert waits.wait(10)
+                jobs.pool.will_wait()
+
+            jobs.pool.submit(job)
+            jobs.pool.submit(lambda: None)
+            monkeypatch.setattr(threading.Thread, "start", slow_start)
+            waits.set()
+            await until(starting.is_set)
+            began = time.monotonic()
+            jobs.pool.submit(lambda: None)
+            assert time.monotonic() - began < 1
+            go_on.set()
+            for _ in range(3):
+                assert await asyncio.to_thread(jobs.finished.acquire, timeout=10)
 
     asyncio.run(main())
