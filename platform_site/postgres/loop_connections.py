@@ -130,6 +130,17 @@ def _create_connection(alias: str) -> Any:
     return made(alias, lambda: _create(alias))
 
 
+def connection(alias: str) -> Any:
+    """`connections[alias]`, without the exceptions by which Django learns that a request has none yet."""
+    request = loop_requests.current()
+    if request is None:
+        return connections[alias]
+    found = request.connections.get(alias)
+    if found is None:
+        found = request.connections[alias] = _create_connection(alias)
+    return found
+
+
 def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseWrapper:
     """`create`'s connection for a thread; for a request on the loop one of the pool. Raises Unavailable."""
     request = loop_requests.current()

@@ -14,7 +14,7 @@ from platform_site.concurrency import loop_requests, server_hints
 from platform_site.concurrency.memo import Memo
 from platform_site.http.errors import ApiError, NotFound, Unavailable
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import pipelined_reads, replicas, sqlstates
+from platform_site.postgres import loop_connections, pipelined_reads, replicas, sqlstates
 from platform_site.postgres.libpq import Row
 from platform_site.postgres.prepared import retry_if_lost, run_in_transaction, run_limited, run_on, run_on_replica
 from platform_site.postgres.replicas import Freshness
@@ -170,7 +170,7 @@ def run(
     serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
     environment = schema_cache.compiled_schema(place)
     for runs_left in reversed(range(MAX_RUNS)):
-        connection = connections[environment.alias]
+        connection = loop_connections.connection(environment.alias)
         context = QueryContext(place, principal, environment, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:
