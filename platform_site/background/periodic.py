@@ -129,29 +129,50 @@ def _steady_now() -> datetime:
 
 
 def beat_schedule() -> dict[str, dict[str, Any]]:
+    """Frequent jobs of a database with the same period share a task, since most find nothing to do and a task costs
+    more CPU than that."""
+    tasks: dict[tuple[str, float] | str, list[PeriodicJob]] = {}
+    for found in _jobs.values():
+        key = (found.using, found.every) if found.every <= _FREQUENT else found.name
+        tasks.setdefault(key, []).append(found)
     return {
-        found.name: {
-            "task": run_job.name,
-            "schedule": schedule(found.every, nowfun=_steady_now),
-            "args": (found.name,),
+        jobs[0].name: {
+            "task": run_jobs.name,
+            "schedule": schedule(jobs[0].every, nowfun=_steady_now),
+            "args": tuple(found.name for found in jobs),
             "options": {"expires": _STALE, "queue": "default"},
         }
-        for found in _jobs.values()
+        for jobs in tasks.values()
     }
 
 
 @shared_task(name="platform.run_sweep")
-def run_job(name: str) -> None:
-    found = _jobs.get(name)
-    if found is not None and time.monotonic() - found.ran_at >= found.every / 2:
-        clock = _schedulers.get(found.using) if found.every <= _FREQUENT and found.using != DEFAULT_DB_ALIAS else None
-        if clock is not None and clock.take(found):
-            return
-        try:
-            found.run()
-        except (OperationalError, InterfaceError) as error:
-            close_old_connections()
-            logger.warning("a periodic job waits for PostgreSQL", extra={"job": name, "why": type(error).__name__})
+def run_jobs(*names: str) -> None:
+    """Jobs of one database and period, in order, those that are due; another version's are unknown."""
+    now = time.monotonic()
+    due = [found for name in names if (found := _jobs.get(name)) is not None and now - found.ran_at >= found.every / 2]
+    if not due:
+        return
+    first = due[0]
+    clock = _schedulers.get(first.using) if first.every <= _FREQUENT and first.using != DEFAULT_DB_ALIAS else None
+    if clock is not None and clock.take(due):
+        return
+    for found in due:
+        _run(found)
+
+
+def _run(found: PeriodicJob) -> None:
+    try:
+        close_old_connections()
+        found.run()
+    except (OperationalError, InterfaceError) as error:
+        found.seen_at = time.monotonic()
+        logger.warning("a periodic job waits for PostgreSQL", extra={"job": found.name, "why": type(error).__name__})
+        close_old_connections()
+    except Exception:
+        found.seen_at = time.monotonic()  # tried: not again before its time
+        logger.exception("a periodic job failed", extra={"job": found.name})
+        close_old_connections()
 
 
 _schedulers: Final[dict[str, "SchedulerThread"]] = {}
@@ -163,13 +184,13 @@ class SchedulerThread(threading.Thread):
         self._using, self._tick = using, tick
         self._turn = threading.Condition()
         self._is_stopped = self._is_waiting = False
-        self._taken: PeriodicJob | None = None
+        self._taken: list[PeriodicJob] = []
 
-    def take(self, found: PeriodicJob) -> bool:
+    def take(self, due: list[PeriodicJob]) -> bool:
         with self._turn:
-            if not self._is_waiting or self._is_stopped or self._taken is not None:
+            if not self._is_waiting or self._is_stopped or self._taken:
                 return False
-            self._taken = found
+            self._taken = due
             self._turn.notify()
             return True
 
@@ -180,40 +201,24 @@ class SchedulerThread(threading.Thread):
     def run(self) -> None:
         try:
             while not self._is_stopped:
-                taken = self._wait()
-                if taken is not None:
-                    self._run(taken)
+                for taken in self._wait():
+                    _run(taken)
                 now = time.monotonic()
                 for found in all_jobs():
                     is_late = found.using == self._using and now - found.seen_at >= found.every * _LATE
                     if is_late and not self._is_stopped:
-                        self._run(found)
+                        _run(found)
         finally:
             _schedulers.pop(self._using, None)
 
-    def _wait(self) -> PeriodicJob | None:
+    def _wait(self) -> list[PeriodicJob]:
         """Workers that start together must not check together."""
         with self._turn:
             self._is_waiting = True
             self._turn.wait_for(lambda: self._is_stopped or self._taken, self._tick * random.uniform(0.75, 1.25))  # noqa: S311
             self._is_waiting = False
-            taken, self._taken = self._taken, None
-            return None if self._is_stopped else taken
-
-    def _run(self, found: PeriodicJob) -> None:
-        try:
-            close_old_connections()
-            found.run()
-        except (OperationalError, InterfaceError) as error:
-            found.seen_at = time.monotonic()
-            logger.warning(
-                "a periodic job waits for PostgreSQL", extra={"job": found.name, "why": type(error).__name__}
-            )
-            close_old_connections()
-        except Exception:
-            found.seen_at = time.monotonic()  # tried: not again before its time
-            logger.exception("a periodic job failed", extra={"job": found.name})
-            close_old_connections()
+            taken, self._taken = self._taken, []
+            return [] if self._is_stopped else taken
 
     def stop(self) -> None:
         with self._turn:

@@ -160,12 +160,39 @@ def test_beat_knows_every_periodic_job() -> None:
     app.loader.import_default_modules()
     names = {found.name for found in periodic.all_jobs()}
     assert "projects.tasks.finish_and_clean" in names
-    schedule = app.conf.beat_schedule
-    assert names <= set(schedule)
-    for name in names:
-        assert schedule[name]["task"] == "platform.run_sweep"
-        expires = schedule[name]["options"]["expires"]
+    schedule = app.conf.beat_schedule.values()
+    for task in schedule:
+        assert task["task"] == "platform.run_sweep"
+        expires = task["options"]["expires"]
         assert 900 <= expires <= 3600, "stale notifications do not pile up, and a clock may be wrong by minutes"
+    every = {name: task["schedule"].run_every.total_seconds() for task in schedule for name in task["args"]}
+    assert {found.name: found.every for found in periodic.all_jobs()}.items() <= every.items()
+    assert sum(1 / task["schedule"].run_every.total_seconds() for task in schedule) < 4, "tasks per second when idle"
+
+
+@pytest.mark.usefixtures("empty")
+def test_frequent_jobs_of_a_database_share_a_task_and_one_that_fails_ends_no_other() -> None:
+    ran: list[str] = []
+
+    def fails() -> None:
+        ran.append("fails")
+        raise ValueError
+
+    def works() -> None:
+        ran.append("works")
+
+    def rare() -> None:
+        ran.append("rare")
+
+    def rare_too() -> None:
+        ran.append("rare")
+
+    for function, every in ((fails, 2), (works, 2), (rare, 60), (rare_too, 60)):
+        periodic.periodic_job(every=every)(function)
+    names = [task["args"] for task in periodic.beat_schedule().values()]
+    assert [len(each) for each in names] == [2, 1, 1]
+    periodic.run_jobs(*names[0])
+    assert ran == ["fails", "works"]
 
 
 BEAT = """
@@ -217,10 +244,10 @@ def test_a_task_runs_its_job_and_an_unknown_name_is_another_releases() -> None:
     calls: list[int] = []
     periodic.periodic_job(every=60)(lambda: calls.append(1))
     [found] = periodic.all_jobs()
-    periodic.run_job(found.name)
-    periodic.run_job("of.another.release")
+    periodic.run_jobs(found.name)
+    periodic.run_jobs("of.another.release")
     assert calls == [1]
-    periodic.run_job(found.name)
+    periodic.run_jobs(found.name)
     assert calls == [1], "of many notifications one is enough"
 
 
@@ -248,7 +275,7 @@ def test_notification_of_a_frequent_job_goes_to_its_clock(
     def nudge(function: Callable[[str], None]) -> int:
         name = f"{function.__module__}.{function.__qualname__}@{using}"
         monkeypatch.setattr(periodic._jobs[name], "ran_at", -1e9)
-        periodic.run_job(name)
+        periodic.run_jobs(name)
         return len(ran)
 
     here, clock = threading.current_thread().name, periodic.SchedulerThread(using, tick=3600)
