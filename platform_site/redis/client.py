@@ -108,12 +108,14 @@ class Store:
 
     def _try(self, packed: bytes, expected: int, *, ignore_breaker: bool = False) -> bool:
         """`ignore_breaker`: ignore the circuit breaker."""
-        ignore_breaker = ignore_breaker and time.monotonic() >= self._respect_breaker_until
+        began = time.monotonic()
+        ignore_breaker = ignore_breaker and began >= self._respect_breaker_until
         try:
             replies = (self._exchange if ignore_breaker else self.exchange)(packed, expected)
         except Unavailable:
-            if ignore_breaker:
-                self._respect_breaker_until = time.monotonic() + BREAKER_SECONDS
+            now = time.monotonic()
+            if ignore_breaker and now - began >= self._budget / 2:  # a refused connection keeps the next mark from nothing
+                self._respect_breaker_until = now + BREAKER_SECONDS
             return False
         return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
 

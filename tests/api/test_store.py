@@ -248,6 +248,15 @@ def test_marker_is_written_at_once_while_redis_is_bypassed(server: RedisServer) 
     assert server.client.get("who:1") == b"-"
 
 
+def test_a_mark_after_a_refused_one_is_written_at_once_when_redis_is_back(server: RedisServer) -> None:
+    """Others read the record: it must not wait for the circuit breaker of this process."""
+    server.kill()
+    assert not server.store.mark({"who:1": b"-"})
+    assert not run(server.store)[0]
+    server.start()
+    assert server.store.mark({"who:2": b"-"})
+
+
 def test_a_fork_shares_no_line_with_its_parent(server: RedisServer) -> None:
     server.client.set("parent", b"parent")
     server.client.set("child", b"child")
