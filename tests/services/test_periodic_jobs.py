@@ -171,7 +171,7 @@ def test_beat_knows_every_periodic_job() -> None:
 
 
 @pytest.mark.usefixtures("empty")
-def test_frequent_jobs_of_a_database_share_a_task_and_one_that_fails_ends_no_other() -> None:
+def test_frequent_jobs_share_a_task_and_a_failure_ends_no_other() -> None:
     ran: list[str] = []
 
     def fails() -> None:
