@@ -114,7 +114,8 @@ class Store:
             replies = (self._exchange if ignore_breaker else self.exchange)(packed, expected)
         except Unavailable:
             now = time.monotonic()
-            if ignore_breaker and now - began >= self._budget / 2:  # a refused connection keeps the next mark from nothing
+            was_slow = now - began >= self._budget / 2  # a refused connection need not delay the next mark
+            if ignore_breaker and was_slow:
                 self._respect_breaker_until = now + BREAKER_SECONDS
             return False
         return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
