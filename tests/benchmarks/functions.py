@@ -8,14 +8,13 @@ Figures: docs/explanation/performance.md.
 
 import logging
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 
 import httpx
 import psutil
 
-from tests.benchmarks.measured_service import HEAD, Figures, Stage, line, stage
+from tests.benchmarks.measured_service import HEAD, Figures, Stage, line, seconds_and_workers, stage
 from tests.benchmarks.rows import request
 
 SUM = "export default ({ a, b }: { a: number; b: number }) => ({ sum: a + b })"
@@ -108,4 +107,4 @@ def main(seconds: float = 3.0, workers: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    main(*(kind(word) for kind, word in zip((float, int), sys.argv[1:], strict=False)))
+    main(*seconds_and_workers(__doc__))

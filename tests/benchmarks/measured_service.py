@@ -4,6 +4,7 @@
 part of it (Django is set up on its databases). `on.measure(…)` is one run of load.
 """
 
+import argparse
 import contextlib
 import logging
 import os
@@ -162,6 +163,15 @@ def stage(workers: int = 2, more: Callable[[Path], dict[str, str]] = lambda dire
             up.stop()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def seconds_and_workers(description: str | None) -> tuple[float, int]:
+    """Of the command line: `[SECONDS] [WORKERS]`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seconds", nargs="?", type=float, default=3.0, help="of each workload (default 3)")
+    parser.add_argument("workers", nargs="?", type=int, default=2, help="web processes (default 2)")
+    options = parser.parse_args()
+    return options.seconds, options.workers
 
 
 # ── The table ───────────────────────────────────────────────────────────────────────────────────────────────────────

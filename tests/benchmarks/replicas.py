@@ -5,13 +5,12 @@ there is one, so that the primary answers, and beside a real streaming replica t
 is the primary's. docs/explanation/performance.md has the results.
 """
 
-import sys
 from pathlib import Path
 
 import httpx
 
 from platform_site.embedded.data_dir import Layout, region_variable
-from tests.benchmarks.measured_service import HEAD, Stage, line, stage
+from tests.benchmarks.measured_service import HEAD, Stage, line, seconds_and_workers, stage
 from tests.benchmarks.rows import questions
 from tests.support.service import wait_for
 from tests.support.standby import Standby, counted
@@ -71,4 +70,4 @@ def _asked_for(on: Stage) -> int:
 
 
 if __name__ == "__main__":
-    main(*(kind(word) for kind, word in zip((float, int), sys.argv[1:], strict=False)))
+    main(*seconds_and_workers(__doc__))

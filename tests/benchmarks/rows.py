@@ -8,7 +8,6 @@ on the same server, and `pgbench -M prepared` with the very statement that answe
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from platform_site.embedded import postgres as embedded_postgres
-from tests.benchmarks.measured_service import CLIENTS, HEAD, Figures, Stage, line, stage
+from tests.benchmarks.measured_service import CLIENTS, HEAD, Figures, Stage, line, seconds_and_workers, stage
 
 OWNERS, LISTS, TASKS, ASKING = 1_000, 1_000, 100_000, 64
 EACH = 50
@@ -325,4 +324,4 @@ def main(seconds: float = 3.0, workers: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    main(*(kind(word) for kind, word in zip((float, int), sys.argv[1:], strict=False)))
+    main(*seconds_and_workers(__doc__))
