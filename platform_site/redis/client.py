@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -51,6 +51,8 @@ class Store:
         """By key, commands of unwritten marks, with their expiry."""
         self._writer: threading.Thread | None = None
         self._respect_breaker_until = 0.0
+        self.lost_at = 0.0
+        """When a connection was last found lost (monotonic): Redis may have forgotten what was marked before."""
         self._loop_connection: LoopConnection | None = None
         self._loop_connecting: asyncio.Task[None] | None = None
 
@@ -120,11 +122,12 @@ class Store:
             return False
         return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
 
-    def exchange(self, packed: bytes, expected: int) -> list[Any]:
-        """Send packed commands and return the replies within the budget. Raises Unavailable."""
+    def exchange(self, packed: bytes, expected: int, fills: Sequence[bytes] = ()) -> list[Any]:
+        """Send packed commands and return the replies within the budget. `fills` are sent before, without replies, but
+        not over a new connection after a lost one. Raises Unavailable."""
         if self._open_until and not self._may_probe():
             raise Unavailable("the breaker is open")
-        return self._exchange(packed, expected)
+        return self._exchange(packed, expected, fills)
 
     def _may_probe(self) -> bool:
         """After the pause one thread tries, and others wait for its result."""
@@ -135,15 +138,17 @@ class Store:
             self._open_until = now + BREAKER_SECONDS
             return True
 
-    def _exchange(self, packed: bytes, expected: int) -> list[Any]:
+    def _exchange(self, packed: bytes, expected: int, fills: Sequence[bytes] = ()) -> list[Any]:
         request = loop_requests.current()
         if request is None:
-            return self._exchange_in_thread(packed, expected)
+            return self._exchange_in_thread(packed, expected, fills)
         request.may_be_counted = True
         shared = self._loop_connection
         if shared is not None and not shared.is_closed:
             try:
-                replies = shared.exchange(request, packed, expected, time.monotonic() + self._budget)
+                replies = shared.exchange(
+                    request, b"".join([*fills, packed]), len(fills) + expected, time.monotonic() + self._budget
+                )
             except (OSError, redis.RedisError, hiredis.HiredisError) as error:
                 was_cut = isinstance(error, OSError) and not isinstance(error, TimeoutError)
                 if shared.is_new or not was_cut:  # else Redis was restarted, as in a thread
@@ -152,9 +157,11 @@ class Store:
             else:
                 if self._open_until:
                     self._close_breaker()
-                return replies
+                return replies[len(fills) :] if fills else replies
+        if shared is not None:
+            self.lost_at, fills = time.monotonic(), ()
         self._start_loop_connection(request.loop)
-        return request.in_thread(lambda: self._exchange_in_thread(packed, expected))
+        return request.in_thread(lambda: self._exchange_in_thread(packed, expected, fills))
 
     def _start_loop_connection(self, loop: asyncio.AbstractEventLoop) -> None:
         """Connect for all loop requests. Until then, and always with TLS, they use threads."""
@@ -170,13 +177,14 @@ class Store:
         except (OSError, redis.RedisError):
             logger.debug("no connection to Redis for the event loop", exc_info=True)  # the circuit breaker logs it
 
-    def _exchange_in_thread(self, packed: bytes, expected: int) -> list[Any]:
+    def _exchange_in_thread(self, packed: bytes, expected: int, fills: Sequence[bytes] = ()) -> list[Any]:
         deadline = time.monotonic() + self._budget
         connection: Connection | None = None
         try:
             connection = self._take_connection(deadline)
             try:
-                replies = connection.exchange(packed, expected, deadline)
+                replies = connection.exchange(b"".join([*fills, packed]), len(fills) + expected, deadline)
+                replies = replies[len(fills) :] if fills else replies
             except TimeoutError:
                 raise
             except OSError:
@@ -246,6 +254,7 @@ class Store:
             self._connection_count -= 1
 
     def _drop_idle(self) -> None:
+        self.lost_at = time.monotonic()
         while True:
             try:
                 found = self._idle.get_nowait()

@@ -1,5 +1,5 @@
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -46,17 +46,18 @@ def _count(key: str, ttl: int, amount: int = 1) -> bytes:
 
 
 class Exchanger(Protocol):
-    def exchange(self, packed: bytes, expected: int) -> list[Any]:
+    def exchange(self, packed: bytes, expected: int, fills: Sequence[bytes] = ()) -> list[Any]:
         pass
 
 
 class RoundTrip:
     """For one thread; runs once."""
 
-    __slots__ = ("_packed", "_replies", "_store")
+    __slots__ = ("_fills", "_packed", "_replies", "_store")
 
     def __init__(self, store: Exchanger) -> None:
         self._store = store
+        self._fills: list[bytes] = []
         self._packed: list[bytes] = []
         self._replies: list[Fetched | Counted | None] = []
 
@@ -82,16 +83,16 @@ class RoundTrip:
         return counted
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
-        self._packed.append(pack(("SET", key, value, "EX", ttl, "NX")))
-        self._replies.append(None)
+        """Before the other commands; left out where Redis may have been restarted since `value` was read."""
+        self._fills.append(pack(("SET", key, value, "EX", ttl, "NX")))
 
     def run(self) -> bool:
         """False if Redis is unavailable; every value is None then. Never raises."""
         waiting = self._replies
-        if not waiting:
+        if not waiting and not self._fills:
             return True
         try:
-            replies = self._store.exchange(b"".join(self._packed), len(waiting))
+            replies = self._store.exchange(b"".join(self._packed), len(waiting), self._fills)
         except Unavailable:
             return False
         for reply, asked in zip(replies, waiting, strict=True):

@@ -2,6 +2,7 @@ import time
 from collections import deque
 from typing import Final
 
+from platform_site.redis import client as redis_client
 from platform_site.redis.round_trip import RoundTrip
 
 _FILL_WITHIN: Final = 5.0
@@ -21,5 +22,6 @@ def put_on(trip: RoundTrip) -> None:
             read_at, name, record = _waiting.popleft()
         except IndexError:  # another thread took the last one
             return
-        if time.monotonic() - read_at < _FILL_WITHIN:
+        # After a restart, Redis has forgotten what was revoked since a record was read.
+        if time.monotonic() - read_at < _FILL_WITHIN and read_at > redis_client.current().lost_at:
             trip.fill(name, record)

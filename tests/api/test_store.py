@@ -213,6 +213,26 @@ def test_a_restart_between_two_trips_is_not_noticed(server: RedisServer) -> None
     assert not server.store.is_unavailable
 
 
+def test_a_fill_of_before_a_restart_is_not_written_after_it(server: RedisServer) -> None:
+    """The mark that would have kept it out is gone. What else the trip asks for is answered."""
+    assert run(server.store)[0]
+    trip = server.store.trip()
+    trip.fill("who:1", b"read before it was revoked")
+    count = trip.count("c", 60)
+    assert server.store.mark({"who:1": b"!"})
+    server.kill()
+    server.start()
+    before = server.store.lost_at
+    assert trip.run()
+    assert count.value == 1
+    assert server.client.get("who:1") is None
+    assert server.store.lost_at > before
+    trip = server.store.trip()
+    trip.fill("who:1", b"read after it")
+    assert trip.run(), "a fill alone is sent, too"
+    assert server.client.get("who:1") == b"read after it"
+
+
 def test_what_redis_forgets_begins_anew(server: RedisServer) -> None:
     run(server.store)
     server.store.mark({"who:1": b"!"})

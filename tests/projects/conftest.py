@@ -5,7 +5,7 @@ they use `django_db(transaction=True, databases="__all__")` (the mark `real`), a
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -152,10 +152,12 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[RoundTrips]:
     counted = RoundTrips()
     exchange, mine = redis_client.Store.exchange, threading.get_ident()
 
-    def counting_exchange(self: redis_client.Store, packed: bytes, expected: int) -> list[object]:
+    def counting_exchange(
+        self: redis_client.Store, packed: bytes, expected: int, fills: Sequence[bytes] = ()
+    ) -> list[object]:
         if threading.get_ident() == mine:  # what others left running, such as a watch, asks now and then
             counted.redis += 1
-        return exchange(self, packed, expected)
+        return exchange(self, packed, expected, fills)
 
     def counting_execute(execute: Callable[..., object], statement: str, *rest: object) -> object:
         counted.statements.append(statement)

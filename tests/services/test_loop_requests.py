@@ -262,6 +262,22 @@ def test_redis_that_closes_the_connection_is_asked_again(loop: Loop) -> None:
     assert not store.is_unavailable
 
 
+def test_a_fill_does_not_follow_a_lost_connection_to_a_new_one(loop: Loop) -> None:
+    """Redis may have been restarted, and have forgotten what was revoked."""
+    store, key = redis_client.current(), f"loop-test:{time.monotonic()}"
+    shared_connection(loop, store)._transport.abort()
+
+    def fill_and_read() -> Any:
+        trip = store.trip()
+        trip.fill(key, b"filled")
+        kept = trip.get(key)
+        return trip.run(), kept.value
+
+    assert loop.run(fill_and_read) == [(True, None)]
+    shared_connection(loop, store)
+    assert loop.run(fill_and_read) == [(True, b"filled")]
+
+
 def test_redis_that_is_silent_opens_the_breaker_within_its_budget(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
