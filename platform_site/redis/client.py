@@ -64,7 +64,9 @@ class Store:
         return RoundTrip(self)
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
-        self._try(pack(("SET", key, value, "EX", ttl, "NX")), 1)
+        trip = self.trip()
+        trip.fill(key, value, ttl)
+        trip.run()
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
         return not values or self._try(_pack_sets(values, ttl), len(values))
@@ -157,7 +159,7 @@ class Store:
             else:
                 if self._open_until:
                     self._close_breaker()
-                return replies[len(fills) :] if fills else replies
+                return replies[len(fills) :]
         if shared is not None:
             self.lost_at, fills = time.monotonic(), ()
         self._start_loop_connection(request.loop)
@@ -183,8 +185,7 @@ class Store:
         try:
             connection = self._take_connection(deadline)
             try:
-                replies = connection.exchange(b"".join([*fills, packed]), len(fills) + expected, deadline)
-                replies = replies[len(fills) :] if fills else replies
+                replies = connection.exchange(b"".join([*fills, packed]), len(fills) + expected, deadline)[len(fills) :]
             except TimeoutError:
                 raise
             except OSError:

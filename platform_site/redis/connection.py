@@ -46,6 +46,8 @@ class Connection:
         """Read `expected` replies (or ReplyErrors). Raises OSError, or ReadOnlyError: close the connection then."""
         sock, reader = self._socket, self._reader
         replies: list[Any] = []
+        if not expected:
+            return replies
         try:
             self._wait_until(deadline)
             sock.sendall(packed)

@@ -227,6 +227,10 @@ def test_a_fill_of_before_a_restart_is_not_written_after_it(server: RedisServer)
     assert count.value == 1
     assert server.client.get("who:1") is None
     assert server.store.lost_at > before
+    server.kill()
+    server.start()
+    server.store.fill("who:2", b"read before it was revoked")
+    assert server.client.get("who:2") is None, "neither alone"
     trip = server.store.trip()
     trip.fill("who:1", b"read after it")
     assert trip.run(), "a fill alone is sent, too"
