@@ -154,8 +154,9 @@ def run_jobs(*names: str) -> None:
     if not due:
         return
     first = due[0]
-    clock = _schedulers.get(first.using) if first.every <= _FREQUENT and first.using != DEFAULT_DB_ALIAS else None
-    if clock is not None and clock.take(due):
+    is_regional = first.every <= _FREQUENT and first.using != DEFAULT_DB_ALIAS
+    scheduler = _schedulers.get(first.using) if is_regional else None
+    if scheduler is not None and scheduler.take(due):
         return
     for found in due:
         _run(found)
@@ -228,10 +229,10 @@ class SchedulerThread(threading.Thread):
 
 def stop_schedulers(seconds: float) -> None:
     stopped = list(_schedulers.values())
-    for clock in stopped:
-        clock.stop()
-    for clock in stopped:
-        clock.join(seconds)
+    for scheduler in stopped:
+        scheduler.stop()
+    for scheduler in stopped:
+        scheduler.join(seconds)
 
 
 _STALLED: Final = """

@@ -55,9 +55,8 @@ def test_f7_redis_frozen_holds_no_request_up(battered: Up, own_valkey: OwnValkey
     frozen = [one for one in load.of("patch", "list") if frozen_at <= one.at <= thawed_at]
     assert p99(frozen) < within(0.5), "a frozen Valkey slows no request"
     assert httpx.get(f"{battered.base_url}/healthz").elapsed.total_seconds() < within(0.1)
-    time.sleep(
-        2 * BREAKER_SECONDS
-    )  # until then a process that was late marks what it revokes later, and others accept it
+    # Until then a process that was late marks what it revokes later, and others accept it.
+    time.sleep(2 * BREAKER_SECONDS)
 
 
 def test_emptied_redis_ends_no_sessions(battered: Up, own_valkey: OwnValkey, token: str) -> None:

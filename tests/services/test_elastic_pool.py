@@ -182,7 +182,7 @@ def test_idle_threads_end_except_one() -> None:
     asyncio.run(main())
 
 
-def test_job_that_raises_baseexception_keeps_the_lane_thread() -> None:
+def test_a_job_that_raises_baseexception_ends_no_thread() -> None:
     async def main() -> None:
         async with a_pool() as jobs:
             answered = threading.Event()
@@ -254,7 +254,7 @@ def test_announced_wait_is_overtaken_at_once_up_to_a_limit(together: Together) -
     asyncio.run(main())
 
 
-def test_stepping_aside_outside_of_the_lane_does_nothing() -> None:
+def test_announcing_a_wait_outside_of_the_pool_does_nothing() -> None:
     async def main() -> None:
         async with a_pool(stuck_after=30.0) as jobs:
             holding, stuck = threading.Event(), threading.Event()
