@@ -248,4 +248,4 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     up = start_up(tmp_path_factory.mktemp("served") / "data", environment={"RATE_LIMIT_FACTOR": factor})
     yield up
     assert up.stop() == 0, up.output
-    assert "refused to gracefully stop" not in up.output
+    assert "did not stop in time" not in up.output

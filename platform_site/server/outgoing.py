@@ -28,7 +28,7 @@ def headers_of(response: HttpResponseBase) -> list[tuple[str, str]]:
         return lines
     kept = []
     for name, value in lines:
-        # Granian panics on control characters; beyond ASCII it would send UTF-8 where Latin-1 is meant.
+        # A control character could begin another header; what is beyond ASCII, clients read in different ways.
         if value.isascii() and value.replace("\t", " ").isprintable():
             kept.append((name, value))
         else:

@@ -1,8 +1,9 @@
-"""Granian with three changes. Sockets, one per worker (SO_REUSEPORT; with one, a single worker takes all), are held by
-the main process or `up`, so that clients wait for the next worker instead of being reset. Workers are restarted, unless
-five in a row die before they serve. A reload cuts nothing off: a worker is replaced once another serves, and ends its
-calls. Workers die with the main process."""
+"""The main process of the web. Each listening socket has a worker process: with one socket (no SO_REUSEPORT), a single
+worker takes all connections. The sockets are held here or by `manage.py up`, so that clients wait for the next worker
+instead of being reset. A worker that ends is started again, unless five in a row end before they serve. SIGHUP replaces
+one worker after the other, each once its successor serves; it ends its calls. Workers end with the main process."""
 
+import contextlib
 import gc
 import logging
 import multiprocessing
@@ -10,21 +11,15 @@ import os
 import resource
 import signal
 import socket
-import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any, Final
 
-from granian._granian import SocketHolder
-from granian.constants import Interfaces, Loops
-from granian.log import LogLevels
-from granian.server.mp import MPServer, WorkerProcess
-
-from platform_site.embedded.launch import die_with_parent
 from platform_site.embedded.sockets import BACKLOG
-from platform_site.server.worker import work
-
-# "more workers than cores": on purpose, and said at every start.
-logging.getLogger("_granian").addFilter(lambda record: "higher than the amount of CPU cores" not in record.getMessage())
+from platform_site.server import worker
+from platform_site.server.application import application
 
 logger = logging.getLogger(__name__)
 
@@ -36,166 +31,143 @@ MAX_CONNECTIONS: Final = 16_384
 """Of one worker; 16 KB each."""
 _OTHER_FILES: Final = 512
 _FALSE_START_SECONDS: Final = 0.3
-_FALSE_STARTS: Final = 5
-_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+_MAX_FALSE_STARTS: Final = 5
+_STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
-class Server(MPServer):
-    def __init__(self, listeners: list[socket.socket], load: "_Load", **options: Any) -> None:
-        address, port = listeners[0].getsockname()[:2]
-        super().__init__(
-            "platform_site.server.application:application",
-            address=address,
-            port=port,
-            workers=len(listeners),
-            **options,
-        )
+@dataclass(eq=False)
+class _Worker:
+    process: Any
+    ready: Any
+    """A pipe that is readable once the worker serves, or has ended."""
+    kill_at: float = 0.0
+    """Of one that was replaced, by `time.monotonic`."""
+    _served_at: float | None = None
+
+    @property
+    def served_at(self) -> float | None:
+        """Since when it serves, by `time.monotonic`; None before."""
+        if self._served_at is None and self.ready.poll():
+            with contextlib.suppress(EOFError):
+                self._served_at = self.ready.recv()
+        return self._served_at
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self.process.is_alive())
+
+    def was_false_start(self) -> bool:
+        return self.served_at is None or time.monotonic() - self.served_at < _FALSE_START_SECONDS
+
+
+class _MainProcess:
+    def __init__(self, listeners: list[socket.socket], *, start_method: str) -> None:
         self._listeners = listeners
-        self._load = load
-        self._served_at, self._false_starts = 0.0, 0
-        self._replaced: list[Any] = []
-        self.respawned_wrks = _NoEventLoop()
+        self._context: Any = multiprocessing.get_context(start_method)
+        self._max_connections = _allow_connections()
+        self._workers: list[_Worker] = []
+        self._replaced: list[_Worker] = []
+        self._false_starts = 0
+        self._received: set[int] = set()
+        self._signals, self._signals_writer = socket.socketpair()
+        self._signals_writer.setblocking(False)
 
-    def _init_shared_socket(self) -> None:
-        self._sso = None
-        for listener in self._listeners:
-            listener.set_inheritable(True)
-            # Accepted connections inherit it; an answer in two pieces must not wait for an acknowledgement.
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT. Raises SystemExit(1) if workers end before they serve."""
+        # Signals are blocked except in `_wait`: Python loses those that arrive while it forks.
+        signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)
+        for number in worker.SIGNALS:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self._signals_writer.fileno())
+        self._workers = [self._start(listener) for listener in self._listeners]
+        try:
+            while not self._must_stop:
+                self._wait([each.process.sentinel for each in self._workers], 1.0)
+                self._restart_ended()
+                self._kill_late()
+                if signal.SIGHUP in self._received:
+                    self._received.discard(signal.SIGHUP)
+                    self._replace_all()
+        finally:
+            self._stop()
 
-    def _spawn_worker(self, idx: int, target: Any, callback_loader: Any) -> WorkerProcess:  # type: ignore[override]
-        # Granian's own attribute.
-        if multiprocessing.get_start_method() == "fork":
-            self._shd: Any = _held(self._listeners[idx].fileno())
-        else:
-            self._shd = _Lockable(self._listeners[idx])
-        return super()._spawn_worker(idx, target, callback_loader)
+    @property
+    def _must_stop(self) -> bool:
+        return bool(self._received & _STOP_SIGNALS)
 
-    def _respawn_workers(self, workers: list[int], spawn_target: Any, target_loader: Any, delay: float = 0) -> None:
-        if any(not self.wrks[index].inner.is_alive() for index in workers):
-            served_at = self._load.served_at.value
-            false_start = served_at == self._served_at or time.monotonic() - served_at < _FALSE_START_SECONDS
-            self._false_starts = self._false_starts + 1 if false_start else 0
-            self._served_at = served_at
-            if self._false_starts >= _FALSE_STARTS:
-                logger.error("workers end before they serve; giving up")
-                self.interrupt_children = workers  # makes the exit code 1
-                self.interrupt_signal = True
-                self.main_loop_interrupt.set()
-                return
-            if self._false_starts:
-                time.sleep(0.25 * 2**self._false_starts)
-        if delay:
-            self._replace_workers(workers, spawn_target, target_loader)
-        else:
-            super()._respawn_workers(workers, spawn_target, target_loader, delay)
+    def _start(self, listener: socket.socket) -> _Worker:
+        ready, writer = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=worker.work, args=(listener, self._max_connections, writer, os.getpid()))
+        process.start()
+        writer.close()
+        return _Worker(process, ready)
 
-    def _replace_workers(self, workers: list[int], spawn_target: Any, target_loader: Any) -> None:
-        for index in workers:
-            new: Any = self._spawn_worker(index, spawn_target, target_loader)
-            if not self._begins_to_serve(new):
-                if not self.interrupt_signal:
-                    logger.error("a new worker ended before it served; those that serve stay, with the code they have")
-                new.kill()
-                return
-            old: Any = self.wrks[index]
-            self.wrks[index] = new
-            old.terminate()
-            deadline = time.monotonic() + STOP_SECONDS
-            while old.is_alive() and time.monotonic() < deadline and not self.interrupt_signal:
-                old.join(0.1)
-            if old.is_alive():
-                logger.info("a worker that was replaced ends what it has in hand", extra={"pid": old.inner.pid})
-                self._replaced = [*(worker for worker in self._replaced if worker.is_alive()), old]
-                last_word = threading.Timer(REPLACED_SECONDS, old.kill)
-                last_word.daemon = True
-                last_word.start()
+    def _wait(self, others: list[Any], seconds: float) -> None:
+        """Until a signal arrives, or one of `others` is ready."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, worker.SIGNALS)
+        ready = wait([self._signals, *others], seconds)
+        signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)
+        if self._signals in ready:
+            self._received.update(self._signals.recv(64))
 
-    def _begins_to_serve(self, new: Any) -> bool:
-        served_at = self._load.served_at.value
-        new.interrupt_by_parent = True  # that it ended is no news to Granian before it took another's place
-        new.start()
-        deadline = time.monotonic() + START_SECONDS
-        while self._load.served_at.value == served_at:
-            if self.interrupt_signal or time.monotonic() > deadline or not new.is_alive():
+    def _wait_until(self, is_done: Callable[[], bool], changed: Any, seconds: float) -> bool:
+        """False if it is not done in time, or this process must stop. `changed` is ready when it may be done."""
+        deadline = time.monotonic() + seconds
+        while not is_done():
+            left = deadline - time.monotonic()
+            if left <= 0 or self._must_stop:
                 return False
-            new.join(0.02)
-        new.interrupt_by_parent = False
-        return bool(new.is_alive())
+            self._wait([changed], left)
+        return True
 
-    def _stop_workers(self) -> None:
-        self.wrks.extend(worker for worker in self._replaced if worker.is_alive())
-        # Granian looks twice, a millisecond apart, whether one has ended. One that has may look alive for longer than
-        # that, while another thread is about to note how it ended, and "refused to gracefully stop" would be untrue.
-        workers: list[Any] = self.wrks
+    def _restart_ended(self) -> None:
+        ended = [index for index, each in enumerate(self._workers) if not each.is_alive]
+        if not ended or self._must_stop:
+            return
+        is_false_start = all(self._workers[index].was_false_start() for index in ended)
+        self._false_starts = self._false_starts + 1 if is_false_start else 0
+        if self._false_starts >= _MAX_FALSE_STARTS:
+            logger.error("workers end before they serve; giving up")
+            raise SystemExit(1)
+        if self._false_starts:
+            self._wait([], 0.25 * 2**self._false_starts)
+        for index in ended:
+            process = self._workers[index].process
+            logger.error("a worker ended and is started again", extra={"pid": process.pid, "code": process.exitcode})
+            self._workers[index] = self._start(self._listeners[index])
+
+    def _replace_all(self) -> None:
+        for index, listener in enumerate(self._listeners):
+            old, new = self._workers[index], self._start(listener)
+            if not self._wait_until(new.ready.poll, new.ready, START_SECONDS) or new.served_at is None:
+                if not self._must_stop:
+                    logger.error("a new worker ended before it served; those that serve stay, with the code they have")
+                new.process.kill()
+                return
+            self._workers[index] = new
+            old.process.terminate()
+            if not self._wait_until(lambda: not old.is_alive, old.process.sentinel, STOP_SECONDS):  # noqa: B023
+                logger.info("a worker that was replaced ends what it has in hand", extra={"pid": old.process.pid})
+                old.kill_at = time.monotonic() + REPLACED_SECONDS
+                self._replaced.append(old)
+
+    def _kill_late(self) -> None:
+        self._replaced = [each for each in self._replaced if each.is_alive]
+        for each in self._replaced:
+            if time.monotonic() >= each.kill_at:
+                each.process.kill()
+
+    def _stop(self) -> None:
+        workers = [*self._workers, *self._replaced]
+        for each in workers:
+            each.process.terminate()
         until = time.monotonic() + STOP_SECONDS
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            while worker.is_alive() and time.monotonic() < until:
-                time.sleep(0.01)
-        self.workers_kill_timeout = 1  # those that are left have had their time
-        super()._stop_workers()  # type: ignore[no-untyped-call]
-
-
-def _held(descriptor: int) -> SocketHolder:
-    return SocketHolder(descriptor, False, BACKLOG)  # type: ignore[call-arg]  # its stub does not know this constructor
-
-
-class _Lockable:
-    """A socket for a spawned process, in Granian's form."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _replaced, (self._listener,)
-
-
-def _replaced(listener: socket.socket) -> SocketHolder:
-    return _held(listener.detach())
-
-
-class _NoEventLoop(dict[int, float]):
-    """In place of Granian's respawn times: _respawn_workers detects crash loops."""
-
-    def __setitem__(self, index: int, at: float) -> None:
-        pass
-
-
-class _Load:
-    def __init__(self) -> None:
-        self._main = os.getpid()
-        self._collect_after = gc.get_threshold()
-        # Shared by all, and without a lock: a worker that was killed would hold it for ever.
-        self.served_at = multiprocessing.RawValue("d", 0.0)
-
-    def __call__(self, *_: Any) -> Any:
-        die_with_parent(self._main, signal.SIGTERM)
-        gc.set_threshold(*self._collect_after)
-        from platform_site.server.application import application
-
-        application.load()
-        gc.collect()
-        gc.freeze()  # what was made while loading lives for ever: spare the collector, and the pages shared by fork
-        self.served_at.value = time.monotonic()
-        return application
-
-
-def _let_workers_end_from_the_first() -> None:
-    """A worker signalled before it serves must end: the main process's signal handler would only note it, and Python
-    drops signals while forking."""
-
-    def begin() -> None:
-        for number in _ENDS:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
-
-    os.register_at_fork(
-        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS),
-        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS),
-        after_in_child=begin,
-    )
+        for each in workers:
+            each.process.join(max(0.0, until - time.monotonic()))
+            if each.is_alive:
+                logger.error("a worker was killed: it did not stop in time", extra={"pid": each.process.pid})
+                each.process.kill()
+                each.process.join()
 
 
 def _allow_connections() -> int:
@@ -209,31 +181,12 @@ def _allow_connections() -> int:
     return MAX_CONNECTIONS
 
 
-def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] | None = None) -> None:
+def serve(listeners: list[socket.socket], *, preload: bool) -> None:
     """Serve by one worker per socket until SIGTERM or SIGINT; SIGHUP replaces workers one by one. Raises SystemExit(1).
-    `preload`: import the application here, for fast starts and shared memory; a reload then keeps the code. `log` is a
-    logging dictConfig."""
-    load = _Load()
-    # Spawned without preloading: a fork has every module that this process has, and so the code it was started with.
-    multiprocessing.set_start_method("fork" if preload else "spawn", force=True)
+    `preload`: import the application here, for fast starts and shared memory; a reload then keeps the code."""
     if preload:
-        _let_workers_end_from_the_first()
-        from platform_site.server.application import application
-
         application.load()
         gc.collect()
-        gc.freeze()
-    server = Server(
-        listeners,
-        load,
-        interface=Interfaces.RSGI,
-        loop=Loops.uvloop,
-        backlog=BACKLOG,
-        backpressure=_allow_connections(),
-        respawn_failed_workers=True,
-        respawn_interval=1,  # only tells a reload from the death of a worker; see _respawn_workers
-        workers_kill_timeout=STOP_SECONDS,
-        log_level=LogLevels.warning,
-        log_dictconfig=log,
-    )
-    server.serve(spawn_target=work, target_loader=load, wrap_loader=False)
+        gc.freeze()  # what was made while loading lives for ever: spare the collector, and the pages shared by fork
+    # Spawned without preloading: a fork has every module that this process has, and so the code it was started with.
+    _MainProcess(listeners, start_method="fork" if preload else "spawn").run()

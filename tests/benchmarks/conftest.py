@@ -1,4 +1,4 @@
-"""The service as production serves it (`manage.py serve`: Granian, the event loop), on this run's databases."""
+"""The service as production serves it (`manage.py serve`), on this run's databases."""
 
 import os
 import socket

@@ -40,7 +40,7 @@ def test_f1_killing_web_workers_costs_only_what_they_had_in_hand(battered: Up, t
 def test_f1_the_same_worker_may_die_again_and_again(battered: Up, token: str) -> None:
     main = battered.part("platform-web")
     with Load(battered, token, only=frozenset({"list"}), clients=2) as load:
-        for _ in range(3):  # Granian by itself would give up at the second
+        for _ in range(3):
             youngest = max(battered.web_workers(), key=lambda worker: worker.create_time())
             wait_for("it serves: its threads are there", lambda: youngest.num_threads() > 2)  # noqa: B023
             youngest.kill()
@@ -133,4 +133,15 @@ def test_code_that_does_not_start_replaces_no_worker(battered: Up, tmp_path: Pat
             main.send_signal(signal.SIGHUP)
             wait_for("the next release serves", lambda: not before & workers() and len(workers()) == 2, 120)
         assert set(load.counts()) <= {"200", "201", "204"}, load.counts()
-    assert "panicked" not in log.read_text()
+
+
+@pytest.mark.timeout(300)
+def test_workers_that_never_serve_end_the_main_process(battered: Up, tmp_path: Path) -> None:
+    log, release = tmp_path / "log", tmp_path / "release"
+    release.mkdir()
+    with inject.another_web(battered, {"PYTHONPATH": str(release)}, log=str(log)) as there:
+        (release / "rest_framework_simplejwt.py").write_text("raise ImportError('a bad release')")
+        for worker in there.named("spawn_main"):
+            worker.kill()
+        assert there.process.wait(120) == 1
+    assert "workers end before they serve; giving up" in log.read_text()

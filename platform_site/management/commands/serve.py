@@ -1,13 +1,12 @@
 """`manage.py serve`: the web server alone; `manage.py up` starts it with the last options."""
 
-import gc
 import logging
 import multiprocessing
 import os
 import signal
 import socket
 from argparse import ArgumentParser
-from typing import Any, Final
+from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
@@ -22,9 +21,6 @@ from platform_site.observability import metrics
 from platform_site.server.serve import serve
 
 logger = logging.getLogger("platform.start")
-
-FULL_COLLECTIONS: Final = 100
-"""Young collections per full one (20 ms with 200 environments). Python's 10: every hundredth request."""
 
 
 class Command(BaseCommand):
@@ -56,9 +52,7 @@ class Command(BaseCommand):
         if options["prepare"]:
             self._prepare(with_demo=options["demo"])
         self._look_at_versions()
-        gc.enable()  # `manage.py` has switched it off
-        gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)  # the workers are forked from here
-        serve(listeners, preload=options["preload"] or options["prepare"], log=settings.LOGGING)
+        serve(listeners, preload=options["preload"] or options["prepare"])
 
     def _look_at_versions(self) -> None:
         """Refuse vulnerable servers in production; elsewhere log them."""
