@@ -11,7 +11,7 @@ tries one call every RETRY seconds, or when a call of its own ends."""
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,10 +74,11 @@ class Admission:
     is_refused: bool = False
     held_since: float = 0.0
     on_decision: Callable[[], None] | None = None
+    kind: tuple[str, bool] = field(init=False)
+    """Environment, and whether the caller is anonymous."""
 
-    @property
-    def kind(self) -> tuple[str, bool]:
-        return self.environment_id, self.anonymous is not None
+    def __post_init__(self) -> None:
+        self.kind = self.environment_id, self.anonymous is not None
 
 
 class ConcurrencyLimiter:
@@ -85,14 +86,16 @@ class ConcurrencyLimiter:
     and no more than the pool has processes. Thread-safe."""
 
     def __init__(self, slots: int | None = None, slots_each: int | None = None) -> None:
-        self._slots, self._slots_each = slots, slots_each
+        threads, processes = settings.WEB_THREADS, settings.FUNCTION_POOL_SIZE
+        self._slots = max(1, min(threads * 7 // 8, processes)) if slots is None else slots
+        self._slots_each = max(1, min(threads * 3 // 4, processes)) if slots_each is None else slots_each
         self._lock = threading.Lock()
         self._all = 0
-        self._taken: Counter[str] = Counter()
-        self._callers: Counter[tuple[str, str]] = Counter()
-        self._calls: Counter[tuple[str, bool]] = Counter()
-        self._anonymous: Counter[str] = Counter()
-        self._networks: Counter[int] = Counter()
+        self._taken: dict[str, int] = {}
+        self._callers: dict[tuple[str, str], int] = {}
+        self._calls: dict[tuple[str, bool], int] = {}
+        self._anonymous: dict[str, int] = {}
+        self._networks: dict[int, int] = {}
         self._queues: dict[str, dict[str, deque[Admission]]] = {}
         """Waiting calls by environment and caller; the ones served least recently come first."""
         self._weight = 0
@@ -172,24 +175,21 @@ class ConcurrencyLimiter:
         admission.is_refused = True
         self._decide(admission, State.OVER)
 
-    def _limits(self) -> tuple[int, int]:
-        threads, processes = settings.WEB_THREADS, settings.FUNCTION_POOL_SIZE
-        slots = max(1, min(threads * 7 // 8, processes)) if self._slots is None else self._slots
-        return slots, max(1, min(threads * 3 // 4, processes)) if self._slots_each is None else self._slots_each
-
     def _has_free_slot(self, admission: Admission, now: float) -> bool:
-        slots, each = self._limits()
+        each = self._slots_each
         environment_id, anonymous = admission.environment_id, admission.anonymous
-        if self._all >= slots or self._taken[environment_id] >= each:
+        if self._all >= self._slots or self._taken.get(environment_id, 0) >= each:
             return False
         if admission.limit is not None:
-            others = 0 if anonymous is not None else self._calls[environment_id, True]
-            if self._calls[admission.kind] + others >= admission.limit or now < self._paused.get(admission.kind, 0.0):
+            others = 0 if anonymous is not None else self._calls.get((environment_id, True), 0)
+            if self._calls.get(admission.kind, 0) + others >= admission.limit:
+                return False
+            if now < self._paused.get(admission.kind, 0.0):
                 return False
         if anonymous is None:
             return True
         most = max(1, each // 2)
-        taken, own = self._anonymous[environment_id], self._networks[anonymous.network]
+        taken, own = self._anonymous.get(environment_id, 0), self._networks.get(anonymous.network, 0)
         return has_share(slots_for_all_networks(most) if anonymous.is_heavy else most, taken, own)
 
     def _take_slot(self, admission: Admission) -> None:
@@ -217,7 +217,7 @@ class ConcurrencyLimiter:
         processes."""
         self._paused.pop(admission.kind, None)
         pause = min(_MAX_PAUSE, (now - admission.held_since) * PAUSE_PART)
-        if admission.limit is not None and admission.limit <= self._limits()[1] and pause >= _MIN_PAUSE:
+        if admission.limit is not None and admission.limit <= self._slots_each and pause >= _MIN_PAUSE:
             if admission.environment_id in self._queues:
                 self._paused[admission.kind] = now + pause
 
@@ -274,9 +274,9 @@ class ConcurrencyLimiter:
 
     def _next(self, now: float) -> Admission | None:
         """The next call for which a slot is free: of the environment, and of the caller, with the fewest executing."""
-        if self._all >= self._limits()[0]:
+        if self._all >= self._slots:
             return None
-        for environment_id in sorted(self._queues, key=self._taken.__getitem__):
+        for environment_id in sorted(self._queues, key=lambda each: self._taken.get(each, 0)):
             queues = self._queues[environment_id]
             for caller in sorted(queues, key=partial(self._executing_of, environment_id)):
                 if self._has_free_slot(queues[caller][0], now):
@@ -284,7 +284,7 @@ class ConcurrencyLimiter:
         return None
 
     def _executing_of(self, environment_id: str, caller: str) -> int:
-        return self._callers[environment_id, caller]
+        return self._callers.get((environment_id, caller), 0)
 
     def _watch(self) -> None:
         """Runs in its own thread while calls wait: ends those that waited too long, and tries the plan's slots."""
@@ -302,8 +302,8 @@ class ConcurrencyLimiter:
                     return
 
 
-def _add(counts: "Counter[_Key]", key: _Key, by: int) -> None:
-    counts[key] += by
+def _add(counts: dict[_Key, int], key: _Key, by: int) -> None:
+    counts[key] = counts.get(key, 0) + by
     if not counts[key]:
         del counts[key]
 

@@ -7,14 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
-from django.db.backends.postgresql import base
+from django.db.backends.postgresql import base, schema
 
 from platform_site.concurrency import loop_requests
 from platform_site.postgres.availability import watch
 from platform_site.postgres.commit_counter import note_commit
 
 
+class SchemaEditor(schema.DatabaseSchemaEditor):
+    def _create_like_index_sql(self, model: Any, field: Any) -> None:
+        """Not made: it would cost every insert, and nothing searches such a column by a prefix."""
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
+    SchemaEditorClass = SchemaEditor
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.execute_wrappers.append(bounded)

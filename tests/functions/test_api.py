@@ -768,7 +768,14 @@ def test_run_event_is_recorded_only_with_a_subscriber(tracker: Tracker) -> None:
     invoke(tracker, "sum", {"a": 1, "b": 1})
     assert not OutboxEvent.objects.using(using).exists()
     hook = {"url": "https://example.com/hook", "events": ["function.run.succeeded"]}
-    assert tracker.post("owner", "/webhooks", hook).status == 201
-    run_id = invoke(tracker, "sum", {"a": 1, "b": 1}).json["run_id"]
-    event = OutboxEvent.objects.using(using).get()
-    assert (event.type, orjson.loads(event.data)["run_id"]) == ("function.run.succeeded", run_id)
+    webhook = tracker.post("owner", "/webhooks", hook)
+    assert webhook.status == 201
+    run_ids = {invoke(tracker, "sum", {"a": 1, "b": 1}).json["run_id"] for _ in range(2)}
+    events = OutboxEvent.objects.using(using).all()
+    assert {event.type for event in events} == {"function.run.succeeded"}
+    assert {orjson.loads(event.data)["run_id"] for event in events} == run_ids
+    assert tracker.delete("owner", f"/webhooks/{webhook.json['id']}").status == 204
+    invoke(tracker, "sum", {"a": 1, "b": 1})
+    invoke(tracker, "sum", {"a": 1, "b": 1})
+    assert OutboxEvent.objects.using(using).count() == 2
+    assert not Run.objects.using(using).exclude(phase="ended").exists()
