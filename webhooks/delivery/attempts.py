@@ -29,7 +29,7 @@ class PreviousSecret:
 
 
 def unsealed(sealed: bytes | memoryview) -> str:
-    return keyring.unseal(bytes(sealed), purpose=SECRET_PURPOSE).decode()
+    return keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode()
 
 
 def sealed_previous(secrets: Sequence[PreviousSecret]) -> bytes:
