@@ -125,6 +125,8 @@ class InboundEndpoint(models.Model):
     runs_as_kind = models.CharField(max_length=10)
     runs_as_id = models.CharField(max_length=30)
     """The `account` or `key` that made it or deployed since: its runs have these rights."""
+    stopped: str | None = None
+    """Not stored: why it returns 404 (`functions.inbound.service.all_of`)."""
     uses = models.BigIntegerField(db_default=0)
     last_used_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
