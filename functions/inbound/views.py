@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from functions import directory
-from functions.api.views import NamedViewSet
+from functions.api.views import FunctionScopedViewSet
 from functions.errors import CallLoopError, EndpointsQuotaReached, ForUsersOnly, NoSuchEndpoint, NoSuchFunction
 from functions.execution import calls, custom_response, request_concurrency
 from functions.execution.executor import CallResult
@@ -47,7 +47,7 @@ _OUTPUTS = {
 }
 
 
-class InboundEndpointViewSet(ListModelMixin, NamedViewSet, ResourceViewSet):
+class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
     """`/v1/functions/{name}/inbound` and `/v1/functions/{name}/inbound/{address_id}`."""
 
     required_scopes = {"list": "functions:read", "create": "functions:deploy", "destroy": "functions:deploy"}

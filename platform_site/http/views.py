@@ -5,12 +5,12 @@ A request is processed as method → caller → scope → query parameters → a
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
 from http.cookies import SimpleCookie
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import orjson
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.functional import cached_property
 from rest_framework.permissions import BasePermission
@@ -30,8 +30,6 @@ from platform_site.postgres.replicas import Freshness
 
 LIST_PARAMETERS = frozenset({"limit", "cursor"})
 MAX_RUNS = 3
-
-View = TypeVar("View", bound="ApiViewSet")
 
 
 def encode(data: Any) -> bytes:
@@ -77,9 +75,7 @@ def no_content() -> HttpResponse:
 
 
 def not_modified(headers: Mapping[str, str]) -> HttpResponse:
-    response = HttpResponse(status=304, headers=headers)
-    del response.headers["Content-Type"]
-    return response
+    return HttpResponseNotModified(headers=headers)
 
 
 def is_translated(error: ApiError | type[ApiError]) -> bool:
