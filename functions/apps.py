@@ -10,7 +10,6 @@ class FunctionsConfig(AppConfig):
         # Importing checks registers them.
         from functions import checks, directory, signal_handlers  # noqa: F401
         from functions.deploy.backup import Functions
-        from functions.deploy.existing_functions import existing_functions
         from functions.execution.executor import SECRET_PURPOSE
         from functions.models import Function, PendingEvent
         from functions.quotas import anonymous_queue, queue_quotas
@@ -34,5 +33,5 @@ class FunctionsConfig(AppConfig):
         orphaned_rows.register(Function, PendingEvent)
         outbox_subscriptions.register(event_subscriptions.patterns_of)
         outbox_subscriptions.register_consumer(event_triggers.PendingEventWriter)
-        names.register("function", existing_functions)
+        names.register("function", directory.existing_functions)
         signal_handlers.connect()

@@ -1,6 +1,7 @@
 """Finds functions and runs by name and ID, in one query each."""
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from functions.errors import NoSuchFunction, NoSuchRun
@@ -42,3 +43,12 @@ def public_functions(place: EnvironmentRef) -> list[str]:
     """Functions that callers with a publishable key may invoke. One query."""
     found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, invoke="public")
     return [*found.values_list("name", flat=True)]
+
+
+def existing_functions(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The existing functions among pairs of environment id and name, for the request log. One query."""
+    functions = Function.objects.using(using).filter(
+        environment_id__in={environment_id for environment_id, _ in pairs}, name__in={name for _, name in pairs}
+    )
+    found = set(functions.values_list("environment_id", "name"))
+    return {pair for pair in pairs if pair in found}

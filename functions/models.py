@@ -57,13 +57,13 @@ class Function(models.Model):
             models.CheckConstraint(
                 condition=models.Q(next_run_at=None)
                 | models.Q(schedule__isnull=False, scheduled_kind__isnull=False, scheduled_id__isnull=False),
-                name="function_due_as_somebody",
+                name="function_schedule_has_run_as",
             ),
             models.CheckConstraint(
                 condition=models.Q(events=None)
                 | models.Q(events_stopped__isnull=False)
                 | models.Q(events_kind__isnull=False, events_id__isnull=False),
-                name="function_hears_as_somebody",
+                name="function_events_have_run_as",
             ),
         ]
         indexes: ClassVar = [
@@ -71,7 +71,7 @@ class Function(models.Model):
             models.Index(
                 fields=["environment_id"],
                 condition=models.Q(events__isnull=False, events_stopped=None),
-                name="function_hears",
+                name="function_with_events",
             ),
         ]
 
@@ -116,7 +116,7 @@ class Secret(models.Model):
 class InboundEndpoint(models.Model):
     id = public_id("inb")
     function = models.ForeignKey(
-        Function, on_delete=models.CASCADE, related_name="inbound_addresses", db_constraint=False
+        Function, on_delete=models.CASCADE, related_name="inbound_endpoints", db_constraint=False
     )
     """A migration adds ON DELETE CASCADE: raw SQL deletes functions too."""
     token_hash = models.BinaryField(unique=True)
@@ -125,6 +125,8 @@ class InboundEndpoint(models.Model):
     runs_as_kind = models.CharField(max_length=10)
     runs_as_id = models.CharField(max_length=30)
     """The `account` or `key` that made it or deployed since: its runs have these rights."""
+    stopped: str | None = None
+    """Not stored: why it returns 404 (`functions.inbound.service.all_of`)."""
     uses = models.BigIntegerField(db_default=0)
     last_used_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -176,7 +178,7 @@ class Run(models.Model):
     weight = models.IntegerField(null=True)
     """For an ended run in the sample, the bytes of history that it represents (`functions.runs.sampled_sizes`)."""
     network = models.BigIntegerField(null=True)
-    turn_at = models.DateTimeField(null=True)
+    queue_order_at = models.DateTimeField(null=True)
     """Its time in the queue instead of `created_at`: behind other runs of its network."""
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
@@ -197,7 +199,7 @@ class Run(models.Model):
             # The runs that are searched for most are rare in a long history: without this index a search would scan
             # 500,000 runs. It covers all runs, since each function has other rare ones. `functions.runs.history`
             # searches by status or trigger alone.
-            models.Index(fields=["function", "trigger", "status", "-created_at", "-id"], name="run_by_how"),
+            models.Index(fields=["function", "trigger", "status", "-created_at", "-id"], name="run_by_trigger"),
             # App users only see their own runs: without this index each page would scan those of all others.
             models.Index(
                 fields=["function", "caller_id", "-created_at", "-id"],
@@ -212,21 +214,21 @@ class Run(models.Model):
                 models.ExpressionWrapper(
                     models.Q(caller_kind="anonymous") | models.Q(trigger="event"), output_field=models.BooleanField()
                 ),
-                Coalesce("turn_at", "created_at"),
+                Coalesce("queue_order_at", "created_at"),
                 condition=models.Q(phase="queued"),
-                name="run_turn_of_crowd",
+                name="run_queue_order",
             ),
             models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),
             # Anonymous callers' runs only: the oldest are removed early (`functions.runs.retention`).
             models.Index(
-                fields=["environment_id", "id"], condition=models.Q(caller_kind="anonymous"), name="run_visit"
+                fields=["environment_id", "id"], condition=models.Q(caller_kind="anonymous"), name="run_of_anonymous"
             ),
             # The sample by which histories that exceed the plan are found.
             models.Index(
                 fields=["environment_id", "function", "id"],
                 include=["weight"],
                 condition=models.Q(weight__isnull=False),
-                name="run_weighed",
+                name="run_size_sample",
             ),
             # For the console: runs that ended in the last minutes, and the runs of a request.
             models.Index(fields=["ended_at"], condition=models.Q(ended_at__isnull=False), name="run_ended"),
@@ -268,8 +270,8 @@ class PendingEvent(models.Model):
     """The event's: runs are made in this order, not by `id`, whose index spans all environments."""
 
     class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["event_id", "function_id"], name="heard_once")]
-        indexes: ClassVar = [models.Index(fields=["environment_id", "sequence"], name="heard_in_order")]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["event_id", "function_id"], name="pending_event_once")]
+        indexes: ClassVar = [models.Index(fields=["environment_id", "sequence"], name="pending_event_order")]
 
     def __str__(self) -> str:
         return f"{self.event_id} for {self.function_id}"

@@ -1,7 +1,7 @@
 from django.conf import settings
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
-from django.views.generic import RedirectView
+from django.views.generic import RedirectView, TemplateView
 
 from platform_site import demo_receiver, guides
 from platform_site.config.views import ConfigViewSet
@@ -15,9 +15,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("readyz", health.readyz),
     path("metrics", metrics.metrics),
     *client_script.urlpatterns(),
-    path("", pages.home),
+    path("", RedirectView.as_view(pattern_name="docs")),
     path("favicon.ico", pages.favicon),
-    path("docs", pages.docs, name="docs"),
+    path("docs", TemplateView.as_view(template_name="docs.html"), name="docs"),
     path("docs/guides", guides.index, name="guides"),
     path("docs/guides/search.json", guides.search_index, name="guides-search"),
     path("docs/guides/<path:name>", guides.guide, name="guide"),
@@ -26,7 +26,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("v1/config/apply", ConfigViewSet.as_view({"post": "apply"}), name="config_apply"),
     path("console", RedirectView.as_view(pattern_name="developer_console:start")),
     path("console/", include("platform_site.developer_console.urls")),
-    path("admin", pages.console),
+    path("admin", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", include("accounts.staff.urls")),
     path("admin/", include("platform_site.console.urls")),
     path("admin/", admin.site.urls),

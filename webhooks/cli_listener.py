@@ -16,9 +16,8 @@ from platform_site.outbound.ssrf import networks
 from rows.outbox import audit as audit_outbox
 from rows.outbox import subscriptions
 from webhooks import notify as webhook_notify
-from webhooks.delivery import failing_webhooks
 from webhooks.delivery.attempts import attempt
-from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery, claim, record
+from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery, claim, disable, record
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhook_service
@@ -78,7 +77,7 @@ class Listener:
             [claimed] = made
             result = attempt(claimed, self._client)
             for found in record(using, [result], disable_after=settings.WEBHOOK_DISABLE_AFTER):
-                failing_webhooks.disable(using, found.webhook_id, found.reason, depth=found.depth)
+                disable(using, found)
             yield claimed, result
 
 

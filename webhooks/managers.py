@@ -21,12 +21,6 @@ coalesce((
 """
 
 
-_WAS_TRIED = """
-EXISTS (SELECT FROM platform.webhooks_delivery d
-         WHERE d.webhook_id = webhooks_webhook.id AND d.last_attempt_at IS NOT NULL)
-"""
-
-
 class WebhookQuerySet(models.QuerySet["Webhook"]):
     def live(self, environment_id: str) -> "WebhookQuerySet":
         return self.filter(environment_id=environment_id, deleted_at__isnull=True)
@@ -36,6 +30,3 @@ class WebhookQuerySet(models.QuerySet["Webhook"]):
         Reads a hundred index entries per webhook. Contract section 2."""
         rate = RawSQL(_SUCCESS_RATE, [HEALTH_WINDOW], models.FloatField())  # noqa: S611 - a constant
         return self.annotate(success_rate=rate)
-
-    def with_tries(self) -> "WebhookQuerySet":
-        return self.annotate(was_tried=RawSQL(_WAS_TRIED, [], models.BooleanField()))  # noqa: S611 - a constant

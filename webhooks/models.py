@@ -69,7 +69,7 @@ class Webhook(models.Model):
             models.Index(
                 fields=["id"],
                 condition=models.Q(drop_before__isnull=False) | models.Q(recover_from__isnull=False),
-                name="webhook_with_an_order",
+                name="webhook_to_reconcile",
             ),
         ]
 
@@ -133,7 +133,7 @@ class Delivery(models.Model):
             models.Index(
                 fields=["webhook", "-created_at", "-id"],
                 condition=models.Q(status__in=["exhausted", "dropped"]),
-                name="delivery_lost",
+                name="delivery_failed",
             ),
             # The health of a webhook reads its last 100 attempted deliveries from this index alone.
             models.Index(
@@ -146,7 +146,7 @@ class Delivery(models.Model):
                 fields=["webhook", "subject", "sequence"],
                 # Not usable for queries that `delivery_waiting` serves, or the planner would use it for them.
                 condition=models.Q(status__in=["pending", "held"], subject__isnull=False),
-                name="delivery_turn",
+                name="delivery_subject_order",
             ),
             models.Index(fields=["environment_id", "event_id"], name="delivery_of_event"),
             # In the order in which they are released (`webhooks.delivery.reconciler`), and in which they expire.

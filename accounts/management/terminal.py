@@ -2,11 +2,12 @@
 
 import getpass
 import json
+import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -17,6 +18,7 @@ from platform_site.http.errors import ApiError
 from platform_site.http.fields import Serializer, failed
 from platform_site.identity.callers import EnvironmentRef
 
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 ENVIRONMENT = "the environment: its id (env_…), or the project's id and its name (prj_…/production)"
 
 
@@ -34,12 +36,21 @@ class Command(BaseCommand):
             self.stdout.write(secret)
 
 
+def plain(text: str) -> str:
+    """A style without colours."""
+    return text
+
+
+def escaped(text: str) -> str:
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 @contextmanager
 def sentences() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        details = "".join(f"\n  {field.field}: {field.message}" for field in error.fields)
+        details = "".join(f"\n  {field.field}: {escaped(field.message)}" for field in error.fields)
         raise CommandError(f"{error.text}{details}") from None
 
 

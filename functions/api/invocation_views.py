@@ -16,7 +16,7 @@ from rest_framework.exceptions import ValidationError as InvalidField
 
 from functions.api import serializers
 from functions.api.serializers import error_text
-from functions.api.views import NamedViewSet
+from functions.api.views import FunctionScopedViewSet
 from functions.errors import NoSuchFunction, NoSuchRun
 from functions.execution import calls, request_concurrency
 from functions.execution.executor import CallResult
@@ -36,7 +36,7 @@ _INPUT = fields.ObjectField()
 _WAIT = re.compile(r"wait=(\d{1,4})", re.ASCII)
 
 
-class InvocationViewSet(NamedViewSet):
+class InvocationViewSet(FunctionScopedViewSet):
     required_scopes = {"invoke": "functions:invoke"}
     also_raises = {"invoke": (FunctionTimeout, RateLimited, Unavailable)}
     optional_bodies = frozenset({"invoke"})

@@ -30,19 +30,19 @@ from platform_site.http.views import ApiViewSet, created, no_content, respond
 from rows.schema.identifiers import did_you_mean
 
 
-class NamedViewSet(ApiViewSet):
+class FunctionScopedViewSet(ApiViewSet):
     def _run(self, request: HttpRequest, action: Callable[..., Any]) -> HttpResponseBase:
         try:
             return super()._run(request, action)
         except NoSuchFunction as error:
-            raise NoSuchFunction(self._missed(self.kwargs["name"])) from error
+            raise NoSuchFunction(self._not_found_message(self.kwargs["name"])) from error
 
     def _require_developer(self) -> None:
         """App users may not read functions."""
         if self.caller.kind == "user":
             raise Forbidden("Users of an application may only invoke functions and read their own runs.")
 
-    def _missed(self, name: str) -> str:
+    def _not_found_message(self, name: str) -> str:
         """The same error for a missing function and an invisible one. It names the environment, because a missing
         function is usually in another one, and suggests names only to callers that may list functions."""
         shown = f'no function "{name}"' if directory.NAME.fullmatch(name) else "no such function"
@@ -55,7 +55,7 @@ class NamedViewSet(ApiViewSet):
         return f"There is {shown} in {self.place.environment_id}{did_you_mean(name, known) or '.'}"
 
 
-class FunctionViewSet(ListModelMixin, RetrieveModelMixin, NamedViewSet, ResourceViewSet):
+class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, ResourceViewSet):
     required_scopes = {
         "list": "functions:read",
         "put": "functions:deploy",
@@ -128,7 +128,7 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, NamedViewSet, Resource
         return respond(self.get_serializer(function).data)
 
 
-class VersionViewSet(ListModelMixin, NamedViewSet, ResourceViewSet):
+class VersionViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
     required_scopes = {"list": "functions:read"}
     serializer_class = serializers.VersionDetail
     cursor_kind, ordering, heavy_field = "versions", ("-number",), "source"
@@ -158,7 +158,7 @@ class NewestRuns(UnpagedList):
         return list(history.newest_of(queryset, filtered_by, read_limit(view.query.get("limit"))))
 
 
-class RunViewSet(ListModelMixin, RetrieveModelMixin, NamedViewSet, ResourceViewSet):
+class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, ResourceViewSet):
     required_scopes = {"list": "functions:read", "retrieve": "functions:read", "cancel": "functions:invoke"}
     also_raises = {"cancel": (RunEnded,)}
     filterset_class = RunFilter

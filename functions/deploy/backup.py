@@ -4,6 +4,7 @@ events."""
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from functions.deploy import secrets
 from functions.deploy import service as deploy_service
 from functions.models import Function, Secret, Version
 from functions.triggers import cron, event_subscriptions, schedules
@@ -11,10 +12,8 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from rows.outbox import event_types
 
-_FIELDS: Final = (
-    "name", "active_version", "last_version", "timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts",
-)  # fmt: skip
-_VERSION_FIELDS: Final = ("number", "source_hash", "author_kind", "author_id", "source")
+FIELDS: Final = ("name", "active_version", "last_version", *deploy_service.SETTINGS)
+VERSION_FIELDS: Final = ("number", "source_hash", "author_kind", "author_id", "source")
 
 
 class Functions:
@@ -29,7 +28,7 @@ class Functions:
             deploy_service.check_function_quota(place)
             made[record["name"]] = self._make(place, record)
         for version in records("function_versions"):
-            values = {field: version[field] for field in _VERSION_FIELDS}
+            values = {field: version[field] for field in VERSION_FIELDS}
             Version.objects.using(using).create(function=made[version["function"]], **values)
         for name, function in made.items():
             if not function.versions.using(using).filter(number=function.active_version).exists():
@@ -41,12 +40,12 @@ class Functions:
 
     def _functions(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
         for function in self._all(place).order_by("name"):
-            secrets = Secret.objects.using(place.cluster).filter(function=function).order_by("name")
+            names = Secret.objects.using(place.cluster).filter(function=function).order_by("name")
             yield {
-                **{field: getattr(function, field) for field in _FIELDS},
+                **{field: getattr(function, field) for field in FIELDS},
                 "schedule": function.schedule,
                 "on": function.events,
-                "secrets": list(secrets.values_list("name", flat=True)),
+                "secrets": list(names.values_list("name", flat=True)),
             }
 
     def _versions(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
@@ -55,20 +54,18 @@ class Functions:
             # One by one: behind a pooler, where server-side cursors are unavailable, a query would load all of them.
             for number in versions.order_by("number").values_list("number", flat=True):
                 version = versions.get(number=number)
-                yield {"function": function.name, **{field: getattr(version, field) for field in _VERSION_FIELDS}}
+                yield {"function": function.name, **{field: getattr(version, field) for field in VERSION_FIELDS}}
 
     def _make(self, place: EnvironmentRef, record: Mapping[str, Any]) -> Function:
         using, plan = place.cluster, plan_limits(place.plan)
-        values = {field: record[field] for field in _FIELDS}
+        values = {field: record[field] for field in FIELDS}
         values["timeout_ms"] = min(values["timeout_ms"], plan.function_timeout_ms)
         values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)
         schedule = record["schedule"]
         values |= schedules.copied(None if schedule is None else cron.normal(schedule))
         values |= event_subscriptions.copied(_patterns(record["on"]))
         function = Function.objects.using(using).create(environment_id=place.environment_id, **values)
-        Secret.objects.using(using).bulk_create(
-            Secret(function=function, name=name, sealed_value=None) for name in record["secrets"]
-        )
+        secrets.set_names(function, record["secrets"], using)
         return function
 
     def _all(self, place: EnvironmentRef) -> Any:

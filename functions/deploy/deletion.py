@@ -2,11 +2,11 @@
 the newest runs, and detaches the function from its environment, so that nothing of it starts. A worker and a periodic
 job delete the rest page by page. Environments' functions are deleted in the same way."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
 from django.db import connections, transaction
+from django.db.models import QuerySet
 
 from functions.models import Function
 from functions.triggers import inbound_endpoints
@@ -55,10 +55,9 @@ def start_all(using: str, environment_id: str) -> None:
                 start(using, function_id)
 
 
-def unfinished(using: str) -> Iterator[str]:
+def unfinished(using: str) -> "QuerySet[Function, str]":
     """Ids of deleted functions with remaining rows."""
-    deleted = Function.objects.using(using).filter(environment_id=None).order_by("pk")
-    yield from deleted.values_list("pk", flat=True)
+    return Function.objects.using(using).filter(environment_id=None).order_by("pk").values_list("pk", flat=True)
 
 
 def finish(using: str, function_id: str) -> None:

@@ -191,33 +191,18 @@ def activate(place: EnvironmentRef, name: str, version: int, *, actor: Caller | 
 
 def stop_schedule(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
     """Stop the schedule until it is set again. Raises NoSuchFunction."""
-    using = place.cluster
-    with transaction.atomic(using=using):
+    with transaction.atomic(using=place.cluster):
         function = function_of(place, name, lock=True)
-        if function.next_run_at is None:
-            return
-        function.next_run_at, function.schedule_stopped = None, Function.Stopped.OPERATOR
-        function.save(using=using, update_fields=["next_run_at", "schedule_stopped"])
-        audit_outbox.record(
-            place, "function.schedule_stopped", actor=actor, target_id=function.pk, name=name,
-            reason=Function.Stopped.OPERATOR.value, scheduled_as=function.scheduled_id,
-        )  # fmt: skip
+        if function.next_run_at is not None:
+            schedules.set_stopped(function, place, Function.Stopped.OPERATOR, actor=actor)
 
 
 def stop_events(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
     """Stop the event triggers until they are set again. Raises NoSuchFunction."""
-    using = place.cluster
-    with transaction.atomic(using=using):
+    with transaction.atomic(using=place.cluster):
         function = function_of(place, name, lock=True)
-        if not event_subscriptions.has_triggers(function):
-            return
-        function.events_stopped = Function.Stopped.OPERATOR
-        function.save(using=using, update_fields=["events_stopped"])
-        event_subscriptions.refresh(place.environment_id, using)
-        audit_outbox.record(
-            place, "function.events_stopped", actor=actor, target_id=function.pk, name=name,
-            reason=Function.Stopped.OPERATOR.value, runs_as=function.events_id,
-        )  # fmt: skip
+        if event_subscriptions.has_triggers(function):
+            event_subscriptions.set_stopped(function, place, Function.Stopped.OPERATOR, actor=actor)
 
 
 def delete_function(place: EnvironmentRef, name: str, *, actor: Caller | Actor) -> None:

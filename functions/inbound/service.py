@@ -2,7 +2,6 @@
 the scope."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from django.conf import settings
@@ -24,18 +23,9 @@ MAX_ENDPOINTS: Final = 10
 """Maximum endpoints of one function, on every plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointWithToken:
-    """An endpoint as its owner sees it."""
-
-    endpoint: InboundEndpoint
-    is_stopped: bool
-    """The run-as identity may no longer invoke the function, so the endpoint returns 404."""
-
-
 def create(
     place: EnvironmentRef, name: str, values: Mapping[str, Any], *, runs_as: Caller, actor: Caller | Actor
-) -> tuple[EndpointWithToken, str]:
+) -> tuple[InboundEndpoint, str]:
     """Create an endpoint that runs the function as `runs_as`, a key or an account. Returns it and its URL, which is not
     stored. `values`: `async`, and optionally `label`. Raises NoSuchFunction, Forbidden, ForUsersOnly,
     EndpointsQuotaReached."""
@@ -59,14 +49,17 @@ def create(
         endpoint.refresh_from_db(using=place.cluster)
         _record("function.inbound_made", place, function, endpoint, actor)
     inbound_endpoints.verify(inbound_tokens.digest(token))
-    return EndpointWithToken(endpoint, is_stopped=False), f"{settings.BASE_URL}/v1/inbound/{token}"
+    return endpoint, f"{settings.BASE_URL}/v1/inbound/{token}"
 
 
-def all_of(place: EnvironmentRef, function: Function) -> list[EndpointWithToken]:
-    """The function's endpoints, oldest first. One query, and at most three for each run-as identity."""
+def all_of(place: EnvironmentRef, function: Function) -> list[InboundEndpoint]:
+    """The function's endpoints with `stopped`, oldest first. One query, and at most three for each run-as identity."""
     found = list(InboundEndpoint.objects.using(place.cluster).filter(function=function).order_by("created_at", "id"))
     may_invoke = {who: _may_invoke(*who, place) for who in {(each.runs_as_kind, each.runs_as_id) for each in found}}
-    return [EndpointWithToken(each, is_stopped=not may_invoke[each.runs_as_kind, each.runs_as_id]) for each in found]
+    for each in found:
+        if not may_invoke[each.runs_as_kind, each.runs_as_id]:
+            each.stopped = Function.Stopped.CALLER_GONE.value
+    return found
 
 
 def revoke(place: EnvironmentRef, name: str, address_id: str, *, actor: Caller | Actor) -> None:

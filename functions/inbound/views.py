@@ -1,6 +1,7 @@
 """REST endpoints that manage inbound endpoints, and the inbound endpoints themselves."""
 
 import logging
+from typing import Any
 
 import orjson
 from django.db import Error
@@ -8,12 +9,14 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.mixins import ListModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from functions import directory
-from functions.api.views import NamedViewSet
+from functions.api.views import FunctionScopedViewSet
 from functions.errors import CallLoopError, EndpointsQuotaReached, ForUsersOnly, NoSuchEndpoint, NoSuchFunction
-from functions.execution import calls, request_concurrency
-from functions.execution.custom_response import CONTENT_POLICY, Response
+from functions.execution import calls, custom_response, request_concurrency
 from functions.execution.executor import CallResult
 from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
@@ -24,6 +27,7 @@ from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
 from platform_site.http import client_ip
 from platform_site.http.errors import FunctionFailed, FunctionTimeout, PayloadTooLarge, ProjectSuspended, Unavailable
+from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
 from platform_site.identity import call_depth
@@ -43,20 +47,23 @@ _OUTPUTS = {
 }
 
 
-class InboundEndpointViewSet(NamedViewSet):
+class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceViewSet):
     """`/v1/functions/{name}/inbound` and `/v1/functions/{name}/inbound/{address_id}`."""
 
     required_scopes = {"list": "functions:read", "create": "functions:deploy", "destroy": "functions:deploy"}
-    query_parameters = {"list": frozenset()}
     also_raises = {"create": (ForUsersOnly, EndpointsQuotaReached)}
     optional_bodies = frozenset({"create"})
+    serializer_class = serializers.Endpoint
+    pagination_class = UnpagedList
+
+    def get_queryset(self) -> Any:
+        self._require_developer()
+        return inbound_service.all_of(self.place, directory.function_of(self.place, self.kwargs["name"]))
 
     @extend_schema(operation_id="listInboundEndpoints", responses=serializers.EndpointList)
-    def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The function's inbound endpoints, oldest first, without their URLs."""
-        self._require_developer()
-        found = inbound_service.all_of(self.place, directory.function_of(self.place, name))
-        return respond({"data": [serializers.endpoint_detail(each) for each in found]})
+        return super().list(request, *args, **kwargs)
 
     @idempotent(using=in_region)
     @extend_schema(request=serializers.NewEndpoint, responses={201: serializers.CreatedEndpoint})
@@ -64,8 +71,8 @@ class InboundEndpointViewSet(NamedViewSet):
         """Create a URL by which a provider's webhooks reach the function. `url` is shown once."""
         values = self.read(serializers.NewEndpoint)
         made, url = inbound_service.create(self.place, name, values, runs_as=self.caller, actor=self.caller)
-        shown = serializers.endpoint_detail(made) | {"url": url}
-        return never_stored(created(f"/v1/functions/{name}/inbound/{made.endpoint.pk}", shown))
+        shown = self.get_serializer(made).data | {"url": url}
+        return never_stored(created(f"/v1/functions/{name}/inbound/{made.pk}", shown))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str, address_id: str) -> HttpResponseBase:
@@ -138,7 +145,7 @@ class InboundViewSet(ApiViewSet):
             raise NoSuchEndpoint from None
         _note_use(arrival)
         answered = never_stored(_answer(started, ended))
-        answered.headers["Content-Security-Policy"] = CONTENT_POLICY
+        answered.headers["Content-Security-Policy"] = custom_response.CONTENT_POLICY
         return answered
 
     def _input(self, arrival: InboundRequest, token: str) -> str:
@@ -166,7 +173,7 @@ def _answer(started: Started, ended: CallResult) -> HttpResponse:
     return respond(output.encode())
 
 
-def _worded(response: Response) -> HttpResponse:
+def _worded(response: custom_response.Response) -> HttpResponse:
     made = HttpResponse(response.body, status=response.status, headers={**response.headers})
     if "content-type" not in response.headers:
         del made.headers["Content-Type"]

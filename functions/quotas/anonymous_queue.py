@@ -14,14 +14,14 @@ SPACING: Final = timedelta(seconds=10)
 """The spacing between queued runs of one network, about the duration of one at the longest timeout. So a new network
 waits behind one or two runs of each other network."""
 
-# Reads as many entries of the index `run_turn_of_crowd` as the limit, and the few of queued runs of events. The size of
+# Reads as many entries of the index `run_queue_order` as the limit, and the few of queued runs of events. The size of
 # an input is known without reading it.
 _WAITING: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
   FROM (SELECT input, network FROM platform.functions_run
          WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous' OR trigger = 'event')
            AND caller_kind = 'anonymous'
-         ORDER BY coalesce(turn_at, created_at) LIMIT %s) few
+         ORDER BY coalesce(queue_order_at, created_at) LIMIT %s) few
 """
 
 

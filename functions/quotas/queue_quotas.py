@@ -58,7 +58,7 @@ _SHARE_MESSAGES: Final = {
     Kind.USERS: "You have some waiting, and more only while half of that is free and less than an eighth is yours.",
 }
 """The message for a caller that has used up its share."""
-# In the order of the index `run_turn_of_crowd`, so that runs of anonymous callers and events are not scanned. `IS
+# In the order of the index `run_queue_order`, so that runs of anonymous callers and events are not scanned. `IS
 # FALSE`, because Django would render NOT in a form that the index does not support. At most the budget is counted, and
 # no input is read for its size.
 _QUEUED: Final = {
@@ -66,7 +66,7 @@ _QUEUED: Final = {
 SELECT {_OWNER_COLUMNS[kind]} AS owner, octet_length(input) AS size FROM platform.functions_run
  WHERE phase = 'queued' AND environment_id = %(environment_id)s
    AND (caller_kind = 'anonymous' OR trigger = 'event') IS FALSE AND {condition}
- ORDER BY coalesce(turn_at, created_at) LIMIT %(most)s
+ ORDER BY coalesce(queue_order_at, created_at) LIMIT %(most)s
 """  # noqa: S608 - constants
     for kind, condition in _CONDITIONS.items()
 }

@@ -30,8 +30,8 @@ DELETE FROM platform.functions_run
                      WHERE id < %(oldest)s AND phase = 'ended' AND ended_at < now() - %(age)s
                      ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED))
 """
-# A skip scan over the environments in the index `run_visit`. BETWEEN on the environment makes the planner use this
-# index: no other has that order.
+# A skip scan over the environments in the index `run_of_anonymous`. BETWEEN on the environment makes the planner use
+# this index: no other has that order.
 _OVER_LIMIT = """
 WITH RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE caller_kind = 'anonymous' ORDER BY environment_id LIMIT 1)
@@ -74,7 +74,7 @@ def purge_anonymous_runs(using: str, *, but: int = MAX_ANONYMOUS_RUNS) -> int:
     )
 
 
-# A skip scan over the environments in the index `run_weighed`, which has one entry per UNIT of history.
+# A skip scan over the environments in the index `run_size_sample`, which has one entry per UNIT of history.
 _WEIGHED = """
 WITH RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE weight IS NOT NULL

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from accounts.audit import SYSTEM
+from accounts.audit import SYSTEM, Actor
 from functions.errors import SubscriptionsQuotaReached
 from functions.models import Function
 from functions.runs.start import Started
@@ -131,21 +131,19 @@ def stop(started: Started) -> None:
     if place is None:
         return
     with transaction.atomic(using=using):
-        stopped = (
-            Function.objects.using(using)
-            .filter(
-                pk=started.function_id,
-                environment_id=started.environment_id,
-                events_kind=started.caller_kind,
-                events_id=started.caller_id,
-                events__isnull=False,
-                events_stopped=None,
-            )
-            .update(events_stopped=Function.Stopped.CALLER_GONE)
-        )
-        if stopped:
-            refresh(started.environment_id, using)
-            audit_outbox.record(
-                place, "function.events_stopped", actor=SYSTEM, target_id=started.function_id,
-                name=started.function_name, reason=Function.Stopped.CALLER_GONE.value, runs_as=started.caller_id,
-            )  # fmt: skip
+        found = Function.objects.using(using).filter(pk=started.function_id, environment_id=started.environment_id)
+        same = found.filter(events_kind=started.caller_kind, events_id=started.caller_id)
+        function = same.select_for_update().first()
+        if function is not None and has_triggers(function):
+            set_stopped(function, place, Function.Stopped.CALLER_GONE, actor=SYSTEM)
+
+
+def set_stopped(function: Function, place: EnvironmentRef, reason: Function.Stopped, *, actor: Caller | Actor) -> None:
+    """Stop the event triggers until they are set again. The caller holds the function's lock."""
+    function.events_stopped = reason
+    function.save(using=place.cluster, update_fields=["events_stopped"])
+    refresh(place.environment_id, place.cluster)
+    audit_outbox.record(
+        place, "function.events_stopped", actor=actor, target_id=function.pk, name=function.name, reason=reason.value,
+        runs_as=function.events_id,
+    )  # fmt: skip

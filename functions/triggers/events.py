@@ -65,7 +65,7 @@ _expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvir
 
 # ── Pending events ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Reads the index `run_turn_of_crowd`: at most MAX_QUEUED entries and the anonymous callers' runs. The size of an input
+# Reads the index `run_queue_order`: at most MAX_QUEUED entries and the anonymous callers' runs. The size of an input
 # is known without reading it.
 _QUEUED_OF_ENVIRONMENT: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0)

@@ -220,21 +220,20 @@ def stop(started: Started) -> None:
     if place is None:
         return
     with transaction.atomic(using=using):
-        stopped = (
-            Function.objects.using(using)
-            .filter(
-                pk=started.function_id,
-                scheduled_kind=started.caller_kind,
-                scheduled_id=started.caller_id,
-                next_run_at__isnull=False,
-            )
-            .update(next_run_at=None, schedule_stopped=Function.Stopped.CALLER_GONE)
-        )
-        if stopped:
-            audit_outbox.record(
-                place, "function.schedule_stopped", actor=SYSTEM, target_id=started.function_id,
-                name=started.function_name, reason=Function.Stopped.CALLER_GONE.value, scheduled_as=started.caller_id,
-            )  # fmt: skip
+        active = Function.objects.using(using).filter(pk=started.function_id, next_run_at__isnull=False)
+        same = active.filter(scheduled_kind=started.caller_kind, scheduled_id=started.caller_id)
+        if (function := same.select_for_update().first()) is not None:
+            set_stopped(function, place, Function.Stopped.CALLER_GONE, actor=SYSTEM)
+
+
+def set_stopped(function: Function, place: EnvironmentRef, reason: Function.Stopped, *, actor: Caller | Actor) -> None:
+    """Stop the schedule until it is set again. The caller holds the function's lock."""
+    function.next_run_at, function.schedule_stopped = None, reason
+    function.save(using=place.cluster, update_fields=["next_run_at", "schedule_stopped"])
+    audit_outbox.record(
+        place, "function.schedule_stopped", actor=actor, target_id=function.pk, name=function.name,
+        reason=reason.value, scheduled_as=function.scheduled_id,
+    )  # fmt: skip
 
 
 def repair_future_times(using: str) -> int:

@@ -3,9 +3,8 @@ PostgreSQL. An unresponsive Redis costs the first sender 0.2 s; then this proces
 
 import logging
 import os
-import threading
 import time
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from celery import current_app
@@ -19,18 +18,7 @@ logger = logging.getLogger(__name__)
 BREAKER_SECONDS: Final = 1.0
 _MAX_AT_ONCE: Final = 16
 
-_lock = threading.Lock()
-_pool: ProducerPool | None = None
 _silent_until = 0.0
-
-
-def _after_fork() -> None:
-    """Kombu closes inherited connections in a child, which needs a new pool."""
-    global _lock, _pool, _silent_until
-    _lock, _pool, _silent_until = threading.Lock(), None, 0.0
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def send(task: str, *ids: str, using: str = DEFAULT_DB_ALIAS) -> None:
@@ -52,22 +40,28 @@ def send_now(task: str, *ids: str) -> bool:
     return True
 
 
+@cache
 def _producers() -> ProducerPool:
     """Own connections: those of workers wait for seconds."""
-    global _pool
-    if _pool is None:
-        with _lock:
-            if _pool is None:
-                options = {
-                    **settings.CELERY_BROKER_TRANSPORT_OPTIONS,
-                    "socket_timeout": settings.REDIS_TIMEOUT,
-                    "socket_connect_timeout": settings.REDIS_TIMEOUT,
-                    "retry_on_timeout": False,
-                    # Without these Kombu retries a lost connection for ever, inside of the request.
-                    "max_retries": 0,
-                    "interval_start": 0,
-                    "interval_step": 0,
-                }
-                connection = Connection(settings.CELERY_BROKER_URL, transport_options=options)
-                _pool = ProducerPool(connection.Pool(limit=_MAX_AT_ONCE), limit=_MAX_AT_ONCE)
-    return _pool
+    options = {
+        **settings.CELERY_BROKER_TRANSPORT_OPTIONS,
+        "socket_timeout": settings.REDIS_TIMEOUT,
+        "socket_connect_timeout": settings.REDIS_TIMEOUT,
+        "retry_on_timeout": False,
+        # Without these Kombu retries a lost connection for ever, inside of the request.
+        "max_retries": 0,
+        "interval_start": 0,
+        "interval_step": 0,
+    }
+    connection = Connection(settings.CELERY_BROKER_URL, transport_options=options)
+    return ProducerPool(connection.Pool(limit=_MAX_AT_ONCE), limit=_MAX_AT_ONCE)
+
+
+def _after_fork() -> None:
+    """Kombu closes inherited connections in a child, which needs a new pool."""
+    global _silent_until
+    _silent_until = 0.0
+    _producers.cache_clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

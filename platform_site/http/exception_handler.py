@@ -37,12 +37,6 @@ log = logging.getLogger("platform.errors")
 ANSWERED: Final = "api_error"
 """The response's attribute with its ApiError, for logs."""
 
-_registered: Final[dict[type[Exception], Callable[[Any], ApiError]]] = {}
-
-
-def register(error: type[Exception], meaning: Callable[[Any], ApiError]) -> None:
-    _registered[error] = meaning
-
 
 def _django_validation(error: django_exceptions.ValidationError) -> ApiError:
     found = []
@@ -54,26 +48,30 @@ def _django_validation(error: django_exceptions.ValidationError) -> ApiError:
     return ValidationFailed(fields=found)
 
 
-_FOREIGN: Final[tuple[tuple[type[Exception], Callable[[Any], ApiError]], ...]] = (
-    (drf.ValidationError, lambda error: fields.failed(error.detail)),
-    (drf.ParseError, lambda error: InvalidRequest()),
-    (drf.NotAuthenticated, lambda error: Unauthorized()),
-    (drf.AuthenticationFailed, lambda error: Unauthorized()),
-    (drf.PermissionDenied, lambda error: Forbidden()),
-    (drf.NotFound, lambda error: NotFound()),
-    (drf.MethodNotAllowed, lambda error: MethodNotAllowed()),
-    (drf.UnsupportedMediaType, lambda error: UnsupportedMediaType()),
-    (drf.Throttled, lambda error: RateLimited(int(error.wait or 1))),
-    (Http404, lambda error: NotFound()),
-    (django_exceptions.PermissionDenied, lambda error: Forbidden()),
-    (django_exceptions.RequestDataTooBig, lambda error: PayloadTooLarge()),
-    (django_exceptions.DisallowedHost, lambda error: InvalidRequest("Unknown host.")),
-    (django_exceptions.SuspiciousOperation, lambda error: InvalidRequest()),
-    (django_exceptions.BadRequest, lambda error: InvalidRequest()),
-    (django_exceptions.ValidationError, _django_validation),
-    (MultiPartParserError, lambda error: InvalidRequest()),
-    (UnreadablePostError, lambda error: InvalidRequest("The body ended before its announced length.")),
-)
+_meanings: Final[dict[type, Callable[[Any], ApiError]]] = {
+    drf.ValidationError: lambda error: fields.failed(error.detail),
+    drf.ParseError: lambda error: InvalidRequest(),
+    drf.NotAuthenticated: lambda error: Unauthorized(),
+    drf.AuthenticationFailed: lambda error: Unauthorized(),
+    drf.PermissionDenied: lambda error: Forbidden(),
+    drf.NotFound: lambda error: NotFound(),
+    drf.MethodNotAllowed: lambda error: MethodNotAllowed(),
+    drf.UnsupportedMediaType: lambda error: UnsupportedMediaType(),
+    drf.Throttled: lambda error: RateLimited(int(error.wait or 1)),
+    Http404: lambda error: NotFound(),
+    django_exceptions.PermissionDenied: lambda error: Forbidden(),
+    django_exceptions.RequestDataTooBig: lambda error: PayloadTooLarge(),
+    django_exceptions.DisallowedHost: lambda error: InvalidRequest("Unknown host."),
+    django_exceptions.SuspiciousOperation: lambda error: InvalidRequest(),
+    django_exceptions.BadRequest: lambda error: InvalidRequest(),
+    django_exceptions.ValidationError: _django_validation,
+    MultiPartParserError: lambda error: InvalidRequest(),
+    UnreadablePostError: lambda error: InvalidRequest("The body ended before its announced length."),
+}
+
+
+def register(error: type[Exception], meaning: Callable[[Any], ApiError]) -> None:
+    _meanings[error] = meaning
 
 
 def to_api_error(error: Exception) -> ApiError:
@@ -81,11 +79,8 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     for kind in type(error).__mro__:
-        if kind in _registered:
-            return _registered[kind](error)
-    for foreign, meaning in _FOREIGN:
-        if isinstance(error, foreign):
-            return meaning(error)
+        if kind in _meanings:
+            return _meanings[kind](error)
     if sqlstates.is_database_error(error):
         return sqlstates.error_for(error)
     return Internal()

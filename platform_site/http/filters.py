@@ -64,10 +64,10 @@ class Filter(filters.Filter):  # type: ignore[misc]  # the library is not typed
 
 class TimeFilter(Filter):
     def __init__(self, name: str, lookup: str) -> None:
-        super().__init__(_TimeField(), name, lookup)
+        super().__init__(TimeField(), name, lookup)
 
 
-class _TimeField(fields.DateTimeField):
+class TimeField(fields.DateTimeField):
     def to_internal_value(self, value: Any) -> datetime:
         """A plus sign arrives as a space."""
         return super().to_internal_value(value.replace(" ", "+"))

@@ -1,5 +1,5 @@
-"""`ResourceViewSet`: DRF's generic viewset for the endpoints of a resource, with its mixins, serializers, permissions,
-filters and pagination as DRF documents them. Endpoints of rows, which are called most, are plain `ApiViewSet`s.
+"""`ResourceViewSet`: DRF's generic viewset for the endpoints of a resource, with its mixins, serializers, filters
+and pagination as DRF documents them. Endpoints of rows, which are called most, are plain `ApiViewSet`s.
 
     class DeliveryViewSet(ListModelMixin, ResourceViewSet):
         required_scopes = {"list": "webhooks:read"}
@@ -17,7 +17,6 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django_filters import FilterSet
 from rest_framework.pagination import BasePagination
-from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
@@ -28,16 +27,6 @@ from platform_site.http.filters import FilterBackend
 from platform_site.http.pagination import Page, paginate, read_limit
 from platform_site.http.views import ApiViewSet, no_content, respond
 from platform_site.identity import ids
-
-
-class HasScope(BasePermission):
-    """The view's `required_scopes` of the action. Raises Forbidden, which names the scope."""
-
-    def has_permission(self, request: Request, view: Any) -> bool:
-        scope = view.required_scopes[view.action]
-        if scope is not None:
-            view.caller.need(scope)
-        return True
 
 
 class UnpagedList(BasePagination):
@@ -78,7 +67,6 @@ class CursorPagination(BasePagination):
 
 
 class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
-    permission_classes = (HasScope,)
     filter_backends = (FilterBackend,)
     filterset_class: ClassVar[type[FilterSet] | None] = None
     filterset: FilterSet
@@ -91,8 +79,6 @@ class ResourceViewSet(ApiViewSet, GenericViewSet[Any]):
     """`get_object` finds nothing by another id."""
     not_found: ClassVar[type[ApiError]] = NotFound
     format_kwarg = None
-
-    check_permissions = GenericViewSet.check_permissions
 
     def _run(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
         """Renders the responses of DRF's mixins."""

@@ -59,14 +59,6 @@ class Ticket:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
-    """The sealed response, or the id of what answers instead."""
-
-    sealed_answer: bytes | None
-    reference: str | None
-
-
 def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
     """The request's ticket; None without the header. Raises ValidationFailed, PayloadTooLarge. On public endpoints the
     body, and for publishable keys the client's IP, are part of the identity, because unrelated clients may use the same
@@ -102,7 +94,7 @@ def _canonical(body: bytes) -> bytes:
         return body
 
 
-def claim(ticket: Ticket, *, using: str) -> StoredResponse | None:
+def claim(ticket: Ticket, *, using: str) -> IdempotencyRecord | None:
     """Claim the ticket as the transaction's first statement; None for a new request. Waits for a concurrent one up to
     `lock_timeout`, then raises Conflict. Raises ValidationFailed for another body."""
     with connections[using].cursor() as cursor:
@@ -119,7 +111,7 @@ def claim(ticket: Ticket, *, using: str) -> StoredResponse | None:
         raise _in_flight()
     if bytes(record.fingerprint) != ticket.fingerprint:
         raise ValidationFailed.of(HEADER, "reused", f"This {HEADER} was used for a request with another body.")
-    return StoredResponse(None if record.sealed_answer is None else bytes(record.sealed_answer), record.reference)
+    return record
 
 
 def _in_flight() -> Conflict:
@@ -147,7 +139,7 @@ def discard(ticket: Ticket, *, using: str) -> None:
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).delete()
 
 
-def replay(ticket: Ticket, kept: StoredResponse) -> HttpResponse:
+def replay(ticket: Ticket, kept: IdempotencyRecord) -> HttpResponse:
     """The stored response, with `Idempotency-Replayed`. Raises Conflict if it cannot be opened or was not stored."""
     try:
         if kept.sealed_answer is None:

@@ -5,17 +5,14 @@ A request is processed as method → caller → scope → query parameters → a
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
 from http.cookies import SimpleCookie
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import orjson
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils.functional import cached_property
-from django.utils.module_loading import import_string
-from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Empty, Request
@@ -33,8 +30,6 @@ from platform_site.postgres.replicas import Freshness
 
 LIST_PARAMETERS = frozenset({"limit", "cursor"})
 MAX_RUNS = 3
-
-View = TypeVar("View", bound="ApiViewSet")
 
 
 def encode(data: Any) -> bytes:
@@ -80,9 +75,7 @@ def no_content() -> HttpResponse:
 
 
 def not_modified(headers: Mapping[str, str]) -> HttpResponse:
-    response = HttpResponse(status=304, headers=headers)
-    del response.headers["Content-Type"]
-    return response
+    return HttpResponseNotModified(headers=headers)
 
 
 def is_translated(error: ApiError | type[ApiError]) -> bool:
@@ -124,13 +117,6 @@ class ApiRequest(Request):
         self._files = {}
 
 
-def _checked(serializer: type[BaseSerializer[Any]], given: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    checked = serializer(data=given, **options)
-    if not checked.is_valid():
-        raise fields.failed(checked.errors)
-    return dict(checked.validated_data)
-
-
 class ApiViewSet(ViewSet):
     required_scopes: ClassVar[Mapping[str, str | None]] = {}
     """By action, the required scope; None: any authenticated caller. An action without an entry does not start."""
@@ -164,7 +150,6 @@ class ApiViewSet(ViewSet):
     request: ApiRequest
     query: dict[str, str]
     _caller: Caller | None = None
-    _authenticators: ClassVar[tuple[BaseAuthentication, ...]]
 
     @property
     def caller(self) -> Caller:
@@ -189,16 +174,10 @@ class ApiViewSet(ViewSet):
 
     def read(self, serializer: type[BaseSerializer[Any]], **options: Any) -> dict[str, Any]:
         """The body, validated by `serializer` with `options` (`partial=True`, `context=…`). Raises InvalidRequest,
-        UnsupportedMediaType, PayloadTooLarge, and ValidationFailed naming all invalid fields."""
-        return _checked(serializer, self.read_object(), **options)
-
-    def read_filters(self, serializer: type[BaseSerializer[Any]]) -> dict[str, Any]:
-        """A list's query parameters without `limit` and `cursor`. A plus sign in `since` and `until` arrives as a
-        space. Raises ValidationFailed."""
-        given = {name: value for name, value in self.query.items() if name not in LIST_PARAMETERS}
-        for name in given.keys() & {"since", "until"}:
-            given[name] = given[name].replace(" ", "+")
-        return _checked(serializer, given)
+        UnsupportedMediaType, PayloadTooLarge, and DRF's ValidationError naming all invalid fields."""
+        checked = serializer(data=self.read_object(), **options)
+        checked.is_valid(raise_exception=True)
+        return dict(checked.validated_data)
 
     def read_object(self) -> dict[str, Any]:
         """The body, which must be an object."""
@@ -285,16 +264,9 @@ class ApiViewSet(ViewSet):
         if scope is not None:
             self._caller.need(scope)  # type: ignore[union-attr]  # set before
 
-    def get_authenticators(self) -> list[BaseAuthentication]:
-        """By the settings' path: the class is in a higher layer."""
-        return [] if self.public else [import_string(settings.CALLER_AUTHENTICATION)()]
-
     def _authenticate(self) -> Caller:
-        cls = type(self)
-        if "_authenticators" not in cls.__dict__:  # one instance serves all requests: authenticators keep no state
-            cls._authenticators = tuple(self.get_authenticators())
-        for authenticator in cls._authenticators:
-            found = authenticator.authenticate(self.request)
+        for authentication in self.authentication_classes:
+            found = authentication().authenticate(self.request)
             if found is not None:
                 return self.request.known_as(*found)
         raise Unauthorized

@@ -303,23 +303,14 @@ def _public_trust() -> ssl.SSLContext:
 
 
 _clients: Final[dict[tuple[str, ...], Client]] = {}
-_making = threading.Lock()
 
 
 def client() -> Client:
     opened = tuple(settings.OUTBOUND_ALLOWED_NETWORKS)
-    found = _clients.get(opened)
-    if found is None:
-        with _making:
-            found = _clients.get(opened)
-            if found is None:
-                found = _clients[opened] = Client(opened=networks(opened))
-    return found
+    return _clients.get(opened) or _clients.setdefault(opened, Client(opened=networks(opened)))
 
 
 def _after_fork() -> None:
-    global _making
-    _making = threading.Lock()
     for one in _clients.values():
         one._forget()
 

@@ -16,7 +16,6 @@ from typing import Any, Final
 import hiredis
 import redis
 from django.conf import settings
-from django.core.signals import setting_changed
 
 from platform_site.concurrency import loop_requests
 from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
@@ -60,7 +59,7 @@ class Store:
     def is_unavailable(self) -> bool:
         return self._open_until != 0.0
 
-    def trip(self) -> "RoundTrip":
+    def trip(self) -> RoundTrip:
         return RoundTrip(self)
 
     def fill(self, key: str, value: bytes, ttl: int = RECORD_TTL) -> None:
@@ -289,34 +288,14 @@ def _pack_sets(values: Mapping[str, bytes], ttl: int) -> bytes:
 
 
 _stores: Final[dict[tuple[str, float], Store]] = {}
-_current: Store | None = None
-_lock = threading.Lock()
 
 
 def current() -> Store:
-    return _current or _find_current()
-
-
-def _find_current() -> Store:
-    global _current
     key = (settings.REDIS_URL, settings.REDIS_TIMEOUT)
-    with _lock:
-        _current = _stores.get(key) or _stores.setdefault(key, Store(*key))
-    return _current
-
-
-def _setting_changed(*, setting: str, **_: Any) -> None:
-    global _current
-    if setting in ("REDIS_URL", "REDIS_TIMEOUT"):
-        _current = None
-
-
-setting_changed.connect(_setting_changed)
+    return _stores.get(key) or _stores.setdefault(key, Store(*key))
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
     for store in _stores.values():
         store._reset()
 
@@ -325,7 +304,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def round_trip() -> RoundTrip:
-    return RoundTrip(current())
+    return current().trip()
 
 
 def fill(key: str, value: bytes, ttl: int = RECORD_TTL) -> None:

@@ -80,7 +80,7 @@ def seal(plaintext: bytes, *, purpose: str) -> bytes:
     return header + nonce + ring.ciphers[ring.sealing_id].encrypt(nonce, plaintext, header + purpose.encode())
 
 
-def unseal(sealed: bytes, *, purpose: str) -> bytes:
+def unseal(sealed: bytes | memoryview, *, purpose: str) -> bytes:
     """Decrypt with any platform key. Raises UnknownKey or Tampered."""
     sealed = bytes(sealed)  # a database driver may hand over a memoryview
     if len(sealed) < OVERHEAD or sealed[:1] != _SEALED:

@@ -1,7 +1,5 @@
-CALLER_AUTHENTICATION = "projects.api.authentication.CallerAuthentication"
-"""Turns a request into a `Caller`; `platform_site.http.views` imports it by this name when the first request comes."""
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_AUTHENTICATION_CLASSES": ["projects.api.authentication.CallerAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": [],
     "DEFAULT_PARSER_CLASSES": ["platform_site.http.bodies.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],

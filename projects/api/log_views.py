@@ -7,14 +7,17 @@ from drf_spectacular.utils import extend_schema
 
 from platform_site.http import fields
 from platform_site.http.fields import Serializer, timestamp
+from platform_site.http.filters import TimeField
 from platform_site.http.pagination import read_limit
 from platform_site.http.views import LIST_PARAMETERS, ApiViewSet, respond
 from platform_site.request_log import reader
 
 
 class LogQuery(Serializer):
-    since = fields.DateTimeField(required=False)
-    until = fields.DateTimeField(required=False)
+    ignore_unknown = True  # `limit` and `cursor`
+
+    since = TimeField(required=False)
+    until = TimeField(required=False)
     request_id = fields.CharField(max_length=64, required=False)
     status = fields.CharField(
         max_length=3,
@@ -62,7 +65,9 @@ class LogViewSet(ApiViewSet):
         """The requests of an environment, the newest first.
 
         A page may have fewer entries than `limit`, or none, and a cursor: few of the entries that it read match."""
-        wanted = self.read_filters(LogQuery)
+        query = LogQuery(data=self.query)
+        query.is_valid(raise_exception=True)
+        wanted = query.validated_data
         status = wanted.pop("status", None)
         if status is not None and status.endswith("xx"):
             wanted["status_class"] = int(status[0])

@@ -37,8 +37,7 @@ class Effects(ApiViewSet):
         "invoke": None,
     }
 
-    def get_authenticators(self) -> list[Any]:
-        return [ByTable()]
+    authentication_classes = (ByTable,)
 
     @idempotent()
     def create(self, request: Any) -> Any:

@@ -44,8 +44,7 @@ class Things(ApiViewSet):
     query_parameters = {"list": frozenset({"limit", "cursor", "status"})}
     optional_bodies = frozenset({"run"})
 
-    def get_authenticators(self) -> list[Any]:
-        return [ByTable()]
+    authentication_classes = (ByTable,)
 
     def list(self, request: Any) -> HttpResponse:
         return respond({"query": self.query, "caller": self.caller.id})

@@ -1,7 +1,7 @@
 """The demo's seed: done once, completed by a later release, and never against its owner's will."""
 
 import json
-import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -169,15 +169,17 @@ def test_its_webhook_tells_the_service_itself_wherever_it_listens(
     assert url() == "http://127.0.0.1:9000/demo/receiver"
     assert moved["webhook"] == facts["webhook"]
 
-    def deliver(secret: str, at: float) -> int:
-        body = b'{"type": "tasks.insert"}'
-        sent = signing.headers([signing.decode_secret(secret)], "evt_1", int(at), body)
+    def deliver(secret: str, at: datetime, **headers: str) -> int:
+        body = '{"type": "tasks.insert"}'
+        sent = signing.headers([secret], "evt_1", at, body) | headers
         return client.post("/demo/receiver", body, content_type="application/json", headers=sent).status_code
 
-    assert deliver(facts["webhook"]["secret"], time.time()) == 204
-    assert deliver(facts["webhook"]["secret"], time.time() - 400) == 401
-    assert deliver(facts["webhook"]["secret"], 10**400) == 401
-    assert deliver(signing.new_secret(), time.time()) == 401
+    now = datetime.now(UTC)
+    assert deliver(facts["webhook"]["secret"], now) == 204
+    assert deliver(facts["webhook"]["secret"], now - timedelta(seconds=400)) == 401
+    assert deliver(facts["webhook"]["secret"], now, **{"webhook-timestamp": str(10**400)}) == 401
+    assert deliver(facts["webhook"]["secret"], now, **{"webhook-signature": "v1"}) == 401
+    assert deliver(signing.new_secret(), now) == 401
     assert client.post("/demo/receiver", b"{}", content_type="application/json").status_code == 401
     assert client.get("/demo/receiver").status_code == 405
 

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,7 +35,7 @@ def broker(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) 
     """A Valkey that the test may hurt, as the broker of this process; and no memory of earlier failures."""
     own = OwnValkey(tmp_path / "valkey")
     settings.CELERY_BROKER_URL = own.layout.redis_url().replace("unix://", "redis+socket://", 1)
-    monkeypatch.setattr(dispatch, "_pool", None)
+    monkeypatch.setattr(dispatch, "_producers", cache(dispatch._producers.__wrapped__))
     monkeypatch.setattr(dispatch, "_silent_until", 0.0)
     yield own
     own.signal(signal.SIGCONT)

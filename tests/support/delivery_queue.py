@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connections, transaction
 
 from tests.rows.conftest import Tracker
-from webhooks.delivery.queue import CLAIM, MAX_CLAIM_BYTES
+from webhooks.delivery.queue import MAX_CLAIM_BYTES, SQL
 from webhooks.models import Delivery
 
 PILE = """
@@ -58,7 +58,7 @@ def blocks_of_a_claim(using: str, **more: Any) -> int:
         "bytes": MAX_CLAIM_BYTES, "window": 2000, "hosts": [], "host_limits": [], "initial_concurrency": 2, "limit": 20, "lease": timedelta(seconds=30),
         "only": None, "suspended": [], **more,
     }  # fmt: skip
-    return blocks_of(using, CLAIM, parameters)
+    return blocks_of(using, SQL["claim"], parameters)
 
 
 def blocks_of(using: str, statement: str, parameters: dict[str, Any]) -> int:

@@ -17,9 +17,9 @@ from tests.support.delivery_queue import blocks_of_a_claim, counted, gather_stat
 from tests.support.receiver import Receiver, answer
 from tests.support.row_statistics import count_touched_rows
 from tests.webhooks.conftest import Post, bodies
-from webhooks.delivery import failing_webhooks, reconciler
+from webhooks.delivery import reconciler
 from webhooks.delivery import retention as delivery_retention
-from webhooks.delivery.queue import claim, longest_wait
+from webhooks.delivery.queue import Failing, claim, disable, longest_wait
 from webhooks.delivery.reconciler import BATCH, MAX_ATTEMPTS, REQUEST_BATCH, settle, settle_one
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
@@ -55,7 +55,7 @@ SWITCHES: dict[str, tuple[str, bool, Callable[[Tracker, dict[str, Any]], object]
     "disable": ("pending", True, lambda t, w: patch(t, w, enabled=False), "held"),
     "enable": ("held", False, lambda t, w: patch(t, w, enabled=True), "pending"),
     "drop": ("held", False, lambda t, w: patch(t, w, enabled=True, held="drop"), "dropped"),
-    "by itself": ("pending", True, lambda t, w: failing_webhooks.disable(t.project.cluster, w["id"], "gone"), "held"),
+    "by itself": ("pending", True, lambda t, w: disable(t.project.cluster, Failing(w["id"], "gone", 1)), "held"),
     "recover": (
         "exhausted", True, lambda t, w: t.post("owner", f"/webhooks/{w['id']}/recover", {"since": EARLIER}), "pending",
     ),
@@ -170,7 +170,7 @@ def test_kill_between_batches_leaves_a_resumable_state(tracker: Tracker, receive
 
     def die_in_the_fourth(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         nonlocal batches
-        if sql == reconciler.RELEASE:
+        if sql == reconciler.SQL["release"]:
             batches += 1
             if batches == 4:
                 execute(sql, params, many, context)
@@ -213,7 +213,7 @@ def test_a_sweep_stops_after_its_time_and_serves_webhooks_in_turn(
 
     def time_is_over_in_the_third(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         nonlocal turns
-        turns += sql == reconciler.RELEASE
+        turns += sql == reconciler.SQL["release"]
         if turns == 3:
             raise Killed
         return execute(sql, params, many, context)

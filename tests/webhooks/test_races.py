@@ -205,9 +205,11 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
     relay_batch(using)
     parameters = connections[using].get_connection_params()
     where = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
-    slow = delivery_queue.CLAIM.replace(
-        "standing AS (", "held_up AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(42)), standing AS ("
-    ).replace("(SELECT webhook_id FROM chosen)", "(SELECT webhook_id FROM chosen, held_up)")
+    slow = (
+        delivery_queue.SQL["claim"]
+        .replace("standing AS (", "held_up AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(42)), standing AS (")
+        .replace("(SELECT webhook_id FROM chosen)", "(SELECT webhook_id FROM chosen, held_up)")
+    )
     taken: list[list[ClaimedDelivery]] = []
 
     def work() -> None:
@@ -225,7 +227,7 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
 
         holding.execute("SELECT pg_advisory_lock(42)")
         with monkeypatch.context() as patched:
-            patched.setattr(delivery_queue, "CLAIM", slow)
+            patched.setitem(delivery_queue.SQL, "claim", slow)
             claiming = threading.Thread(target=work)
             claiming.start()
             wait("the claim has begun", waits)

@@ -55,15 +55,9 @@ class NewWebhook(Serializer):
     enabled = fields.BooleanField(required=False)
 
 
-class WebhookChanges(Serializer):
-    name = NameField()
+class WebhookChanges(NewWebhook):
     url = UrlField(required=False)
     events = EventsField(required=False)
-    filter = fields.ObjectField(required=False, allow_null=True)
-    columns = fields.ObjectField(required=False, allow_null=True)
-    ordering = fields.ChoiceField(choices=Webhook.Ordering.values, required=False)
-    description = fields.CharField(max_length=500, allow_blank=True, required=False)
-    enabled = fields.BooleanField(required=False)
     held = fields.ChoiceField(
         choices=["release", "drop"],
         required=False,

@@ -29,7 +29,7 @@ class PreviousSecret:
 
 
 def unsealed(sealed: bytes | memoryview) -> str:
-    return keyring.unseal(bytes(sealed), purpose=SECRET_PURPOSE).decode()
+    return keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode()
 
 
 def sealed_previous(secrets: Sequence[PreviousSecret]) -> bytes:
@@ -110,8 +110,7 @@ def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
     now = claimed.now()
     previous = previous_secrets(claimed.sealed_previous_secret, claimed.previous_secret_until, now)
     secrets = [unsealed(claimed.sealed_secret), *(secret.text for secret in previous)]
-    keys = [signing.decode_secret(secret) for secret in secrets]
-    signed = signing.headers(keys, claimed.event_id, int(now.timestamp()), claimed.body.encode())
+    signed = signing.headers(secrets, claimed.event_id, now, claimed.body)
     return {
         "content-type": "application/json",
         "user-agent": USER_AGENT,

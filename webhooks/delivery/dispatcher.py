@@ -16,10 +16,9 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from platform_site.background.periodic import log_failures
-from webhooks.delivery import failing_webhooks
 from webhooks.delivery.attempts import attempt
 from webhooks.delivery.circuit_breaker import Receivers
-from webhooks.delivery.queue import START_WITHIN, AttemptOutcome, ClaimedDelivery, claim, record, release
+from webhooks.delivery.queue import START_WITHIN, AttemptOutcome, ClaimedDelivery, claim, disable, record, release
 from webhooks.delivery.relay import relay_batch
 
 logger = logging.getLogger(__name__)
@@ -251,7 +250,7 @@ class Dispatcher:
         for found in record(self.using, results, disable_after=disable_after):
             # If its lock is held for too long, the next failure disables it.
             with log_failures(f"disabling {found.webhook_id}"):
-                failing_webhooks.disable(self.using, found.webhook_id, found.reason, depth=found.depth)
+                disable(self.using, found)
 
     def _finish(self, senders: SenderThreads) -> None:
         self._release(senders.unstarted())

@@ -10,12 +10,16 @@ from typing import Any, Final
 
 import orjson
 import psycopg
-from django.db import Error, connections
+from django.db import Error, connections, transaction
+from django.db.models.functions import Now
 
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.concurrency import server_hints
 from platform_site.postgres import sql_files
 from projects.provisioning.suspension import suspended_in
+from rows.outbox import audit as audit_outbox
+from rows.outbox.models import record as record_event
+from webhooks.models import Webhook
 
 LEASE: Final = timedelta(seconds=30)
 """Twice the longest attempt."""
@@ -76,17 +80,15 @@ class AttemptOutcome:
     is_gone: bool = False
 
 
-_SQL: Final = sql_files.load(
+SQL: Final = sql_files.load(
     __file__, unclaimed=UNCLAIMED, of_each_webhook=first_of_each("of_each_webhook", "pending", "next_attempt_at")
 )
-CLAIM: Final = _SQL["claim"]
-LONGEST_WAIT: Final = _SQL["longest_wait"]
 
 
 def longest_wait(using: str) -> timedelta | None:
     suspended = suspended_in(using)
     with connections[using].cursor() as cursor:
-        cursor.execute(LONGEST_WAIT, {"suspended": suspended})
+        cursor.execute(SQL["longest_wait"], {"suspended": suspended})
         found: timedelta | None = cursor.fetchone()[0]
         return found
 
@@ -116,12 +118,9 @@ def claim(
         "suspended": suspended_in(using),
     }
     with connections[using].cursor() as cursor:
-        cursor.execute(CLAIM, parameters)
+        cursor.execute(SQL["claim"], parameters)
         stopwatch = time.monotonic()
         return [_claimed(row, stopwatch) for row in cursor.fetchall()]
-
-
-_CLAIMS_OF_THE_FIRST: Final = _SQL["claims_of_the_first"]
 
 
 def wait_for_claims(using: str, *webhook_ids: str) -> None:
@@ -134,7 +133,7 @@ def wait_for_claims(using: str, *webhook_ids: str) -> None:
         for webhook_id in webhook_ids:
             while (left := end - time.monotonic()) > 0:
                 with connections[using].cursor() as cursor:
-                    cursor.execute(_CLAIMS_OF_THE_FIRST, {"webhook": webhook_id, "most": CANDIDATE_LIMIT})
+                    cursor.execute(SQL["claims_of_the_first"], {"webhook": webhook_id, "most": CANDIDATE_LIMIT})
                     has_claims, is_all = cursor.fetchone()
                 if is_all and not has_claims:
                     break
@@ -148,10 +147,6 @@ def _claimed(row: tuple[Any, ...], stopwatch: float) -> ClaimedDelivery:
     *facts, secret, previous, until, at = row
     values: list[Any] = [*facts, bytes(secret), None if previous is None else bytes(previous), until, at, stopwatch]
     return ClaimedDelivery(*values)
-
-
-RECORD: Final = _SQL["record"]
-HEALTH: Final = _SQL["health"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +181,7 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
     ]
     with connections[using].cursor() as cursor:
         ids = [result.claimed.delivery_id for result in results]
-        cursor.execute(RECORD, {"results": orjson.dumps(rows).decode(), "ids": ids})
+        cursor.execute(SQL["record"], {"results": orjson.dumps(rows).decode(), "ids": ids})
     # A separate transaction: a change of a webhook locks the webhook before its deliveries, and the reverse order could
     # deadlock. After a crash in between, one attempt is missing from the webhook's health.
     webhooks = sorted({result.claimed.webhook_id for result in results})
@@ -199,19 +194,36 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
         "disable_after": disable_after,
     }
     with connections[using].cursor() as cursor:
-        cursor.execute(HEALTH, parameters)
+        cursor.execute(SQL["health"], parameters)
         return [Failing(webhook_id, reason, _depth_of(webhook_id, results)) for webhook_id, reason in cursor.fetchall()]
+
+
+def disable(using: str, failing: Failing) -> bool:
+    """Disable the webhook and record a `webhook.disabled` event. A periodic job updates its deliveries, because the
+    caller serves a whole region. False if it was disabled or deleted before."""
+    with transaction.atomic(using=using):
+        webhook = Webhook.objects.using(using).select_for_update().filter(pk=failing.webhook_id).first()
+        if webhook is None or not webhook.enabled or webhook.deleted_at is not None:
+            return False
+        webhook.enabled, webhook.disabled_reason, webhook.updated_at = False, failing.reason, Now()
+        webhook.save(using=using, update_fields=["enabled", "disabled_reason", "updated_at"])
+        record_event(
+            "webhook.disabled", {"webhook_id": webhook.pk, "url": webhook.url, "reason": failing.reason}, using=using,
+            environment_id=webhook.environment_id, depth=failing.depth,
+        )  # fmt: skip
+        audit_outbox.record_system(
+            using, "webhook.disabled", target_id=webhook.pk, environment_id=webhook.environment_id,
+            reason=failing.reason,
+        )  # fmt: skip
+    return True
 
 
 def _depth_of(webhook_id: str, results: Sequence[AttemptOutcome]) -> int:
     return 1 + min(result.claimed.depth for result in results if result.claimed.webhook_id == webhook_id)
 
 
-RELEASE: Final = _SQL["release"]
-
-
 def release(using: str, claims: Sequence[ClaimedDelivery]) -> None:
     if claims:
         with connections[using].cursor() as cursor:
             ids, attempts = [c.delivery_id for c in claims], [c.attempt for c in claims]
-            cursor.execute(RELEASE, {"ids": ids, "attempts": attempts})
+            cursor.execute(SQL["release"], {"ids": ids, "attempts": attempts})

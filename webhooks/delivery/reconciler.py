@@ -22,22 +22,12 @@ SECONDS: Final = 5.0
 MAX_ATTEMPTS: Final = 1000
 """Of one delivery, over all schedules. The number is a smallint: an overflow would fail all claims of the region."""
 
-_SQL: Final = sql_files.load(
+SQL: Final = sql_files.load(
     __file__,
     unclaimed=UNCLAIMED,
     holding=first_of_each("holding", "held", "sequence"),
     waiting=first_of_each("waiting", "pending", "next_attempt_at"),
 )
-NOT_QUEUED: Final = _SQL["not_queued"]
-_STATE: Final = _SQL["state"]
-
-HOLD: Final = _SQL["hold"]
-RELEASE: Final = _SQL["release"]
-DROP: Final = _SQL["drop"]
-_END_DROPPING: Final = _SQL["end_dropping"]
-RECOVER: Final = _SQL["recover"]
-_ADVANCE_RECOVERY: Final = _SQL["advance_recovery"]
-_END_RECOVERING: Final = _SQL["end_recovering"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ class Step:
 def settle(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
     """Update deliveries of changed webhooks in batches, until done or out of time. Returns how many."""
     with connections[using].cursor() as cursor:
-        cursor.execute(NOT_QUEUED)
+        cursor.execute(SQL["not_queued"])
         waiting = deque(webhook_id for (webhook_id,) in cursor.fetchall())
     changed, end = 0, time.monotonic() + seconds
     while waiting and time.monotonic() < end:
@@ -65,7 +55,7 @@ def settle_one(using: str, webhook_id: str, *, batch: int) -> Step:
     """One batch of one webhook, in a transaction. Does nothing if the webhook is locked or deleted."""
     facts: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(_STATE, facts)
+        cursor.execute(SQL["state"], facts)
         state = cursor.fetchone()
         if state is None:
             return Step(0, is_last=True)
@@ -76,28 +66,28 @@ def settle_one(using: str, webhook_id: str, *, batch: int) -> Step:
         if facts["recover_from"] is not None:
             return _recover(cursor, facts)
         if enabled:
-            cursor.execute(RELEASE, facts)
+            cursor.execute(SQL["release"], facts)
             (changed,) = cursor.fetchone()
         else:
-            cursor.execute(HOLD, facts)
+            cursor.execute(SQL["hold"], facts)
             changed = cursor.rowcount
         return Step(changed, is_last=changed < batch)
 
 
 def _drop(cursor: CursorWrapper, facts: dict[str, Any]) -> Step:
-    cursor.execute(DROP, facts)
+    cursor.execute(SQL["drop"], facts)
     changed = cursor.rowcount
     if changed == facts["batch"]:
         return Step(changed, is_last=False)
-    cursor.execute(_END_DROPPING, facts)
+    cursor.execute(SQL["end_dropping"], facts)
     return Step(changed, is_last=cursor.rowcount == 0)
 
 
 def _recover(cursor: CursorWrapper, facts: dict[str, Any]) -> Step:
-    cursor.execute(RECOVER, facts)
+    cursor.execute(SQL["recover"], facts)
     examined, reached, changed = cursor.fetchone()
     if examined >= facts["batch"]:
-        cursor.execute(_ADVANCE_RECOVERY, facts | {"reached": reached})
+        cursor.execute(SQL["advance_recovery"], facts | {"reached": reached})
     else:
-        cursor.execute(_END_RECOVERING, facts)
+        cursor.execute(SQL["end_recovering"], facts)
     return Step(changed, is_last=False)

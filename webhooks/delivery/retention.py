@@ -14,16 +14,11 @@ from projects.provisioning.suspension import not_suspended
 BATCH: Final = 1000
 
 _SQL: Final = sql_files.load(__file__, unclaimed=UNCLAIMED, holding=first_of_each("holding", "held", "sequence"))
-_EXPIRE: Final = _SQL["expire"]
-_PURGE_DELIVERIES: Final = _SQL["purge_deliveries"]
-_PURGE_EVENTS: Final = _SQL["purge_events"]
-_EMPTY_DELETED: Final = _SQL["empty_deleted"]
-_REMOVE_DELETED: Final = _SQL["remove_deleted"]
 
 
 def expire_held(using: str, *, older_than: timedelta) -> int:
     """Drop deliveries that a disabled webhook has held for too long. Returns how many."""
-    return _repeat(using, _EXPIRE, {"age": older_than, "spared": not_suspended(using, older_than)})
+    return _repeat(using, _SQL["expire"], {"age": older_than, "spared": not_suspended(using, older_than)})
 
 
 def purge(using: str, *, older_than: timedelta) -> int:
@@ -31,23 +26,23 @@ def purge(using: str, *, older_than: timedelta) -> int:
     # they are old, since the clocks of processes may be wrong.
     oldest = ids.earliest("dlv", datetime.now(UTC) - older_than)
     gone = _purge_deliveries(using, {"oldest": oldest, "age": older_than, "batch": BATCH})
-    return gone + _repeat(using, _PURGE_EVENTS, {"age": older_than})
+    return gone + _repeat(using, _SQL["purge_events"], {"age": older_than})
 
 
 def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
     total, after, is_more = 0, "", True
     while is_more:
         with by_index(using) as cursor:
-            cursor.execute(_PURGE_DELIVERIES, facts | {"after": after})
+            cursor.execute(_SQL["purge_deliveries"], facts | {"after": after})
             after, is_more, gone = cursor.fetchone()
         total += int(gone)
     return total
 
 
 def remove_deleted(using: str) -> int:
-    _repeat(using, _EMPTY_DELETED, {})
+    _repeat(using, _SQL["empty_deleted"], {})
     with connections[using].cursor() as cursor:
-        cursor.execute(_REMOVE_DELETED)
+        cursor.execute(_SQL["remove_deleted"])
         return int(cursor.rowcount)
 
 

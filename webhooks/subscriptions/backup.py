@@ -1,15 +1,12 @@
 """The webhooks' part of a backup, without secrets. Restored ones are disabled and get a new secret."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import subscriptions
-from webhooks.delivery.circuit_breaker import host_of
 from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhook_service
-
-_FIELDS: Final = ("url", "events", "filter", "columns", "ordering", "description")
 
 
 class Subscriptions:
@@ -17,18 +14,7 @@ class Subscriptions:
         return {"webhooks": self._records(place)}
 
     def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
-        made = [
-            Webhook(
-                environment_id=place.environment_id,
-                host=host_of(record["url"]),
-                enabled=False,
-                disabled_reason="restored",
-                sealed_secret=webhook_service.new_sealed_secret(),
-                name=record.get("name"),
-                **{field: record[field] for field in _FIELDS},
-            )
-            for record in records("webhooks")
-        ]
+        made = [webhook_service.new_copy(place, record, disabled_reason="restored") for record in records("webhooks")]
         webhook_service.check_webhook_quota(place, len(made))
         Webhook.objects.using(place.cluster).bulk_create(made)
         subscriptions.refresh(place.environment_id, place.cluster)
@@ -39,7 +25,7 @@ class Subscriptions:
 
     def _records(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
         for webhook in self._live(place).order_by("created_at", "id"):
-            yield {field: getattr(webhook, field) for field in ("name", *_FIELDS)}
+            yield {field: getattr(webhook, field) for field in webhook_service.COPIED_FIELDS}
 
     def _live(self, place: EnvironmentRef) -> Any:
         return Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)

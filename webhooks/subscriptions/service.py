@@ -38,6 +38,7 @@ from webhooks.errors import (
 )
 from webhooks.models import Delivery, Webhook
 
+COPIED_FIELDS: Final = ("name", "url", "events", "filter", "columns", "ordering", "description")
 SECRET_OVERLAP: Final = timedelta(hours=24)
 MAX_PREVIOUS_SECRETS: Final = 4
 """Each signs until its own overlap ends."""
@@ -248,33 +249,23 @@ def webhook_of(place: EnvironmentRef, webhook_id: str, *, lock: bool = False) ->
 
 
 def copy_webhooks(source: EnvironmentRef, target: EnvironmentRef) -> None:
-    using = target.cluster
-    copies = []
     live = Webhook.objects.using(source.cluster).live(source.environment_id).filter(listens_until=None)
-    for webhook in live.order_by("created_at", "id"):
-        copies.append(
-            Webhook(
-                environment_id=target.environment_id,
-                name=webhook.name,
-                url=webhook.url,
-                host=webhook.host,
-                events=webhook.events,
-                filter=webhook.filter,
-                columns=webhook.columns,
-                ordering=webhook.ordering,
-                description=webhook.description,
-                enabled=False,
-                disabled_reason="branched",
-                sealed_secret=new_sealed_secret(),
-            )
-        )
-    Webhook.objects.using(using).bulk_create(copies)
-    subscriptions.refresh(target.environment_id, using)
+    Webhook.objects.using(target.cluster).bulk_create(
+        new_copy(target, vars(webhook), disabled_reason="branched") for webhook in live.order_by("created_at", "id")
+    )
+    subscriptions.refresh(target.environment_id, target.cluster)
 
 
-def new_sealed_secret() -> bytes:
-    """A new sealed secret, unknown to everyone until it is rotated."""
-    return _sealed(signing.new_secret())
+def new_copy(place: EnvironmentRef, values: Mapping[str, Any], *, disabled_reason: str) -> Webhook:
+    """Unsaved, with COPIED_FIELDS of `values`: disabled, with a secret that nobody knows until it is rotated."""
+    return Webhook(
+        environment_id=place.environment_id,
+        host=host_of(values["url"]),
+        enabled=False,
+        disabled_reason=disabled_reason,
+        sealed_secret=_sealed(signing.new_secret()),
+        **{field: values[field] for field in COPIED_FIELDS},
+    )
 
 
 def _sealed(secret: str) -> bytes:

@@ -11,13 +11,12 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named, validated
+from accounts.management.terminal import ENVIRONMENT, place_named, plain, sentences, validated
 from functions import directory
 from functions.api import serializers
 from functions.deploy import service as deploy_service
 from functions.deploy import trial
 from functions.management.callers import caller_named
-from functions.management.terminal import plain, sentences
 from functions.triggers import event_subscriptions
 from platform_site.cli.base import CommandWithExamples
 from platform_site.identity.callers import Caller, EnvironmentRef

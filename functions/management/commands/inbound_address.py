@@ -8,12 +8,11 @@ import orjson
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named, validated
+from accounts.management.terminal import ENVIRONMENT, place_named, plain, sentences, validated
 from functions import directory
 from functions.inbound import serializers
 from functions.inbound import service as inbound_service
 from functions.management.callers import caller_named
-from functions.management.terminal import plain, sentences
 from platform_site.cli.base import CommandWithExamples
 from platform_site.identity.callers import EnvironmentRef
 
@@ -55,7 +54,7 @@ class Command(CommandWithExamples):
             else:
                 addresses = inbound_service.all_of(place, directory.function_of(place, name))
                 for each in addresses:
-                    self.stdout.write(orjson.dumps(serializers.endpoint_detail(each)).decode())
+                    self.stdout.write(orjson.dumps(serializers.Endpoint(each).data).decode())
                 if not addresses:
                     self.stderr.write(f"{name} has no inbound endpoint; --as creates one.", plain)
 
@@ -66,7 +65,5 @@ class Command(CommandWithExamples):
         body = {"async": not options["wait"]} | ({"label": options["label"]} if options["label"] is not None else {})
         values = validated(serializers.NewEndpoint, body)
         made, url = inbound_service.create(place, name, values, runs_as=runs_as, actor=audit.SYSTEM)
-        self.stderr.write(
-            f"{made.endpoint.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS
-        )
+        self.stderr.write(f"{made.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS)
         self.stdout.write(url)

@@ -11,11 +11,10 @@ from typing import Any, Final
 import orjson
 from django.core.management.base import CommandError
 
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, escaped, place_named, plain, sentences
 from functions.api import serializers
 from functions.execution import calls, executor
 from functions.management.callers import caller_named
-from functions.management.terminal import escaped, plain, sentences
 from functions.models import Run
 from platform_site.cli.base import CommandWithExamples
 from platform_site.http import bodies, exact_json

@@ -37,9 +37,6 @@ def is_api_path(path: str) -> bool:
 
 
 class ApiMiddleware:
-    sync_capable = True
-    async_capable = False
-
     def __init__(self, get_response: Answer) -> None:
         self.for_people = get_response
         self.headers = _security_headers()

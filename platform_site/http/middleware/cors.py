@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from platform_site.http.requests import environment_of_host, named_environment
+from platform_site.http.views import no_content
 from platform_site.identity.callers import Caller
 
 log = logging.getLogger("platform.cors")
@@ -83,8 +84,7 @@ _middleware = CorsMiddleware(lambda request: HttpResponse())
 
 
 def preflight(request: HttpRequest) -> HttpResponseBase:
-    response = HttpResponse(status=204)
-    del response.headers["Content-Type"]
+    response = no_content()
     permit(request, response)
     response.headers["Vary"] = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers"
     return response

@@ -30,7 +30,7 @@ from rest_framework.serializers import BaseSerializer
 from platform_site.http import errors, fields
 from platform_site.http.errors import ApiError
 from platform_site.http.generics import ResourceViewSet
-from platform_site.http.views import ApiViewSet, is_translated
+from platform_site.http.views import ApiViewSet, is_translated, not_modified
 from platform_site.observability.metrics import reads_only
 
 
@@ -170,13 +170,9 @@ class ApiSchema(AutoSchema):
         found = [_KNOWN.get(name) or OpenApiParameter(name, {"type": "string"}) for name in names]
         if not view.public and view.environment != "unused":
             found.append(ENVIRONMENT)
-        if is_idempotent(getattr(view, view.action)):
+        if getattr(getattr(view, view.action), "is_idempotent", False):
             found.append(IDEMPOTENCY_KEY)
         return found
-
-
-def is_idempotent(action: Any) -> bool:
-    return bool(getattr(action, "is_idempotent", False))
 
 
 def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiError]]:
@@ -359,7 +355,5 @@ def openapi(request: HttpRequest) -> HttpResponse:
     text, tag = _document(settings.ROOT_URLCONF)
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     if tag in request.META.get("HTTP_IF_NONE_MATCH", ""):
-        response = HttpResponse(status=304, headers=headers)
-        del response.headers["Content-Type"]
-        return response
+        return not_modified(headers)
     return HttpResponse(text, content_type="application/json", headers=headers)

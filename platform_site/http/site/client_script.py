@@ -11,6 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_safe
 
+from platform_site.http.views import not_modified
+
 DIST: Final = Path(settings.BASE_DIR) / "platform_site" / "client" / "dist"
 _MEDIA_TYPES: Final = {"client.js": "text/javascript; charset=utf-8", "client.d.ts": "application/typescript"}
 _CURRENT: Final = "public, no-cache"
@@ -32,9 +34,7 @@ def serve(request: HttpRequest, name: str, cache_control: str) -> HttpResponse:
     text, tag = _read(name)
     headers = {"ETag": tag, "Cache-Control": cache_control, "Access-Control-Allow-Origin": "*"}
     if tag in request.META.get("HTTP_IF_NONE_MATCH", ""):
-        response = HttpResponse(status=304, headers=headers)
-        del response.headers["Content-Type"]
-        return response
+        return not_modified(headers)
     return HttpResponse(text, content_type=_MEDIA_TYPES[name], headers=headers)
 
 

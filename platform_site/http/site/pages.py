@@ -9,7 +9,6 @@ from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.views.decorators.http import require_safe
 
@@ -81,11 +80,6 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 @require_safe
-def home(request: HttpRequest) -> HttpResponse:
-    return redirect("docs")
-
-
-@require_safe
 def favicon(request: HttpRequest) -> HttpResponse:
     """For pages without an icon. Others link the SVG (`templates/icon.html`)."""
     return HttpResponse(_icon(), content_type="image/x-icon", headers={"Cache-Control": "public, max-age=86400"})
@@ -94,13 +88,3 @@ def favicon(request: HttpRequest) -> HttpResponse:
 @cache
 def _icon() -> bytes:
     return (Path(settings.BASE_DIR) / "platform_site/static/platform_site/favicon.ico").read_bytes()
-
-
-@require_safe
-def console(request: HttpRequest) -> HttpResponse:
-    return redirect("admin:index")
-
-
-@require_safe
-def docs(request: HttpRequest) -> HttpResponse:
-    return render(request, "docs.html")

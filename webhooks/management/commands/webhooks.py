@@ -9,17 +9,17 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 from django.db import Error, connections
+from django.db.models import Exists, OuterRef
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, place_named, plain, sentences
 from platform_site import outbound
 from platform_site.cli.base import CommandWithExamples
-from platform_site.http.errors import ApiError
 from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import event_types
 from webhooks.cli_listener import Listener, ListenerEnded
 from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery
-from webhooks.models import Webhook
+from webhooks.models import Delivery, Webhook
 from webhooks.subscriptions import service as webhook_service
 
 _EXAMPLES: Final = """
@@ -71,7 +71,7 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         place = place_named(options["environment"])
-        try:
+        with sentences():
             if options["verb"] == "list":
                 self._list(place)
             elif options["verb"] == "listen":
@@ -84,14 +84,13 @@ class Command(CommandWithExamples):
                 verb = "delivery is" if recovery.count == 1 else "deliveries are"
                 more = "" if recovery.is_all else ", and more follow"
                 self.stdout.write(f"{recovery.count} {verb} sent again{more}.")
-        except ApiError as error:
-            raise CommandError(error.message) from None
 
     def _list(self, place: EnvironmentRef) -> None:
-        live = Webhook.objects.using(place.cluster).live(place.environment_id).with_health().with_tries()
-        found = list(live.order_by("-created_at", "-id"))
+        live = Webhook.objects.using(place.cluster).live(place.environment_id).with_health()
+        tried = Delivery.objects.filter(webhook=OuterRef("pk"), last_attempt_at__isnull=False)
+        found = list(live.annotate(was_tried=Exists(tried)).order_by("-created_at", "-id"))
         if not found:
-            self.stderr.write("Nobody subscribed yet.", lambda text: text)
+            self.stderr.write("Nobody subscribed yet.", plain)
         for webhook in found:
             state = "enabled" if webhook.enabled else f"disabled ({webhook.disabled_reason})"
             # A success rate is 100 % until something was tried: that would look healthy.

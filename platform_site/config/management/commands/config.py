@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, escaped, place_named, plain
 from functions.execution.run_as import restore_caller
-from functions.management.terminal import escaped, plain
 from platform_site.cli.base import CommandWithExamples
 from platform_site.config import current, service
 from platform_site.config.views import plan_response
