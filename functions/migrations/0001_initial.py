@@ -44,8 +44,8 @@ class Migration(migrations.Migration):
                 ('updated_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
             options={
-                'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='function_due'), models.Index(condition=models.Q(('events__isnull', False), ('events_stopped', None)), fields=['environment_id'], name='function_with_events')],
-                'constraints': [models.UniqueConstraint(fields=('environment_id', 'name'), name='function_name_unique_in_environment'), models.CheckConstraint(condition=models.Q(('next_run_at', None), models.Q(('schedule__isnull', False), ('scheduled_id__isnull', False), ('scheduled_kind__isnull', False)), _connector='OR'), name='function_schedule_has_run_as'), models.CheckConstraint(condition=models.Q(('events', None), ('events_stopped__isnull', False), models.Q(('events_id__isnull', False), ('events_kind__isnull', False)), _connector='OR'), name='function_events_have_run_as')],
+                'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['next_run_at'], name='function_due'), models.Index(condition=models.Q(('events__isnull', False), ('events_stopped', None)), fields=['environment_id'], name='function_hears')],
+                'constraints': [models.UniqueConstraint(fields=('environment_id', 'name'), name='function_name_unique_in_environment'), models.CheckConstraint(condition=models.Q(('next_run_at', None), models.Q(('schedule__isnull', False), ('scheduled_id__isnull', False), ('scheduled_kind__isnull', False)), _connector='OR'), name='function_due_as_somebody'), models.CheckConstraint(condition=models.Q(('events', None), ('events_stopped__isnull', False), models.Q(('events_id__isnull', False), ('events_kind__isnull', False)), _connector='OR'), name='function_hears_as_somebody')],
             },
         ),
         migrations.CreateModel(
@@ -60,7 +60,7 @@ class Migration(migrations.Migration):
                 ('uses', models.BigIntegerField(db_default=0)),
                 ('last_used_at', models.DateTimeField(null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('function', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='inbound_endpoints', to='functions.function')),
+                ('function', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='inbound_addresses', to='functions.function')),
             ],
         ),
         migrations.CreateModel(
@@ -73,8 +73,8 @@ class Migration(migrations.Migration):
                 ('sequence', models.BigIntegerField()),
             ],
             options={
-                'indexes': [models.Index(fields=['environment_id', 'sequence'], name='pending_event_order')],
-                'constraints': [models.UniqueConstraint(fields=('event_id', 'function_id'), name='pending_event_once')],
+                'indexes': [models.Index(fields=['environment_id', 'sequence'], name='heard_in_order')],
+                'constraints': [models.UniqueConstraint(fields=('event_id', 'function_id'), name='heard_once')],
             },
         ),
         migrations.CreateModel(
@@ -99,7 +99,7 @@ class Migration(migrations.Migration):
                 ('caller_id', models.CharField(max_length=30)),
                 ('weight', models.IntegerField(null=True)),
                 ('network', models.BigIntegerField(null=True)),
-                ('queue_order_at', models.DateTimeField(null=True)),
+                ('turn_at', models.DateTimeField(null=True)),
                 ('request_id', models.CharField(max_length=64, null=True)),
                 ('depth', models.SmallIntegerField(default=0)),
                 ('attempts', models.PositiveSmallIntegerField(default=0)),
@@ -114,7 +114,7 @@ class Migration(migrations.Migration):
                 ('function', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='runs', to='functions.function')),
             ],
             options={
-                'indexes': [models.Index(fields=['function', '-created_at', '-id'], name='run_of_function'), models.Index(fields=['function', 'trigger', 'status', '-created_at', '-id'], name='run_by_trigger'), models.Index(condition=models.Q(('caller_kind', 'user')), fields=['function', 'caller_id', '-created_at', '-id'], name='run_of_user'), models.Index(models.F('environment_id'), models.ExpressionWrapper(models.Q(('caller_kind', 'anonymous'), ('trigger', 'event'), _connector='OR'), output_field=models.BooleanField()), django.db.models.functions.comparison.Coalesce('queue_order_at', 'created_at'), condition=models.Q(('phase', 'queued')), name='run_queue_order'), models.Index(condition=models.Q(('phase', 'executing')), fields=['claimed_until'], name='run_lease'), models.Index(condition=models.Q(('caller_kind', 'anonymous')), fields=['environment_id', 'id'], name='run_of_anonymous'), models.Index(condition=models.Q(('weight__isnull', False)), fields=['environment_id', 'function', 'id'], include=('weight',), name='run_size_sample'), models.Index(condition=models.Q(('ended_at__isnull', False)), fields=['ended_at'], name='run_ended'), models.Index(condition=models.Q(('request_id__isnull', False)), fields=['request_id'], name='run_of_request')],
+                'indexes': [models.Index(fields=['function', '-created_at', '-id'], name='run_of_function'), models.Index(fields=['function', 'trigger', 'status', '-created_at', '-id'], name='run_by_how'), models.Index(condition=models.Q(('caller_kind', 'user')), fields=['function', 'caller_id', '-created_at', '-id'], name='run_of_user'), models.Index(models.F('environment_id'), models.ExpressionWrapper(models.Q(('caller_kind', 'anonymous'), ('trigger', 'event'), _connector='OR'), output_field=models.BooleanField()), django.db.models.functions.comparison.Coalesce('turn_at', 'created_at'), condition=models.Q(('phase', 'queued')), name='run_turn_of_crowd'), models.Index(condition=models.Q(('phase', 'executing')), fields=['claimed_until'], name='run_lease'), models.Index(condition=models.Q(('caller_kind', 'anonymous')), fields=['environment_id', 'id'], name='run_visit'), models.Index(condition=models.Q(('weight__isnull', False)), fields=['environment_id', 'function', 'id'], include=('weight',), name='run_weighed'), models.Index(condition=models.Q(('ended_at__isnull', False)), fields=['ended_at'], name='run_ended'), models.Index(condition=models.Q(('request_id__isnull', False)), fields=['request_id'], name='run_of_request')],
                 'constraints': [models.UniqueConstraint(condition=models.Q(('slot__isnull', False)), fields=('environment_id', 'slot'), name='run_slot_once'), models.UniqueConstraint(condition=models.Q(('event_id__isnull', False)), fields=('event_id', 'function'), name='run_once_per_event')],
             },
         ),

@@ -21,7 +21,7 @@ SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE n
   FROM (SELECT input, network FROM platform.functions_run
          WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous' OR trigger = 'event')
            AND caller_kind = 'anonymous'
-         ORDER BY coalesce(queue_order_at, created_at) LIMIT %s) few
+         ORDER BY coalesce(turn_at, created_at) LIMIT %s) few
 """
 
 

@@ -66,7 +66,7 @@ _QUEUED: Final = {
 SELECT {_OWNER_COLUMNS[kind]} AS owner, octet_length(input) AS size FROM platform.functions_run
  WHERE phase = 'queued' AND environment_id = %(environment_id)s
    AND (caller_kind = 'anonymous' OR trigger = 'event') IS FALSE AND {condition}
- ORDER BY coalesce(queue_order_at, created_at) LIMIT %(most)s
+ ORDER BY coalesce(turn_at, created_at) LIMIT %(most)s
 """  # noqa: S608 - constants
     for kind, condition in _CONDITIONS.items()
 }

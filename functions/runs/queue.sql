@@ -10,7 +10,7 @@ WITH {waiting_of_claim}, turns AS (
               AND (r.claimed_until IS NULL OR r.claimed_until < now())
               AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = r.function_id
                              AND f.environment_id IS NOT NULL)
-            ORDER BY (r.caller_kind = 'anonymous' OR r.trigger = 'event'), coalesce(r.queue_order_at, r.created_at)
+            ORDER BY (r.caller_kind = 'anonymous' OR r.trigger = 'event'), coalesce(r.turn_at, r.created_at)
             LIMIT 1) due
      CROSS JOIN LATERAL (
            SELECT count(*) AS runs, count(*) FILTER (WHERE b.slot >= -due.concurrency) AS taken
@@ -33,7 +33,7 @@ WITH {waiting_of_claim}, turns AS (
               AND (q.claimed_until IS NULL OR q.claimed_until < now())
               AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = q.function_id
                              AND f.environment_id IS NOT NULL)
-            ORDER BY (q.caller_kind = 'anonymous' OR q.trigger = 'event'), coalesce(q.queue_order_at, q.created_at) LIMIT 1
+            ORDER BY (q.caller_kind = 'anonymous' OR q.trigger = 'event'), coalesce(q.turn_at, q.created_at) LIMIT 1
               FOR UPDATE OF q SKIP LOCKED) r
      WHERE r.free IS NOT NULL
      ORDER BY turns.runs, turns.created_at
@@ -54,7 +54,7 @@ RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_
                        WHERE other.phase = 'queued' AND other.environment_id = waiting.environment_id
                          AND other.id <> r.id AND (other.claimed_until IS NULL OR other.claimed_until < now())
                        ORDER BY (other.caller_kind = 'anonymous' OR other.trigger = 'event'),
-                                coalesce(other.queue_order_at, other.created_at)
+                                coalesce(other.turn_at, other.created_at)
                        LIMIT 1) first)
 
 -- name: is_due
@@ -63,7 +63,7 @@ SELECT EXISTS (SELECT FROM waiting CROSS JOIN LATERAL (
                SELECT FROM platform.functions_run r
                 WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
                   AND (r.claimed_until IS NULL OR r.claimed_until < now())
-                ORDER BY (r.caller_kind = 'anonymous' OR r.trigger = 'event'), coalesce(r.queue_order_at, r.created_at)
+                ORDER BY (r.caller_kind = 'anonymous' OR r.trigger = 'event'), coalesce(r.turn_at, r.created_at)
                 LIMIT 1) first)
 
 -- name: retry

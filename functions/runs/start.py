@@ -108,7 +108,7 @@ WITH chosen AS (
 ), made AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, trigger, address_id, input, not_stored,
-            logs, sandbox_layers, caller_kind, caller_id, network, queue_order_at, request_id, depth, concurrency, slot,
+            logs, sandbox_layers, caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot,
             attempts, created_at, started_at, claimed_until)
     SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $18::text, $19::text,
            $7::text, $15::text[], '[]'::jsonb, '{}', $8::text, $9::text, $16::bigint,

@@ -42,7 +42,7 @@ SELECT now(),
                LATERAL (SELECT r.created_at FROM platform.functions_run r
                          WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
                            AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') = those.are_crowd
-                         ORDER BY coalesce(r.queue_order_at, r.created_at) LIMIT 1) AS next),
+                         ORDER BY coalesce(r.turn_at, r.created_at) LIMIT 1) AS next),
        (SELECT count(*) FROM (SELECT 1 FROM platform.functions_run
                                WHERE phase = 'executing' LIMIT %(most)s) AS executing)
 

@@ -40,7 +40,7 @@ class OutboxEvent(models.Model):
     data = models.TextField()
     """The payload's `data` as JSON: for a row `{"table", "id", "record", "old_record", "changed"}` with whole records,
     which the relay trims; `record` null on delete, `old_record` on insert."""
-    schema_version = models.PositiveIntegerField(null=True)
+    schema_version = models.IntegerField(null=True)
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
     created_at = models.DateTimeField(db_default=Now(), editable=False)

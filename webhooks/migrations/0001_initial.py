@@ -43,7 +43,7 @@ class Migration(migrations.Migration):
                 ('updated_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
             options={
-                'indexes': [models.Index(condition=models.Q(('deleted_at__isnull', True)), fields=['environment_id', '-created_at', '-id'], name='webhook_of_environment'), models.Index(condition=models.Q(('drop_before__isnull', False), ('recover_from__isnull', False), _connector='OR'), fields=['id'], name='webhook_to_reconcile')],
+                'indexes': [models.Index(condition=models.Q(('deleted_at__isnull', True)), fields=['environment_id', '-created_at', '-id'], name='webhook_of_environment'), models.Index(condition=models.Q(('drop_before__isnull', False), ('recover_from__isnull', False), _connector='OR'), fields=['id'], name='webhook_with_an_order')],
             },
         ),
         migrations.CreateModel(
@@ -105,7 +105,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='delivery',
-            index=models.Index(condition=models.Q(('status__in', ['exhausted', 'dropped'])), fields=['webhook', '-created_at', '-id'], name='delivery_failed'),
+            index=models.Index(condition=models.Q(('status__in', ['exhausted', 'dropped'])), fields=['webhook', '-created_at', '-id'], name='delivery_lost'),
         ),
         migrations.AddIndex(
             model_name='delivery',
@@ -113,7 +113,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='delivery',
-            index=models.Index(condition=models.Q(('status__in', ['pending', 'held']), ('subject__isnull', False)), fields=['webhook', 'subject', 'sequence'], name='delivery_subject_order'),
+            index=models.Index(condition=models.Q(('status__in', ['pending', 'held']), ('subject__isnull', False)), fields=['webhook', 'subject', 'sequence'], name='delivery_turn'),
         ),
         migrations.AddIndex(
             model_name='delivery',
