@@ -1,18 +1,17 @@
-"""Rate limits, in headers (draft-ietf-httpapi-ratelimit-headers-10) and by 429: fixed windows, counted by Redis in the
-request's round trip, per caller (`CallerLimit`), per client IP (`count_refused`, `count_anonymous`), at the token
-endpoint, and for emails. Without Redis only sign-in and emails are limited, per process. `RATE_LIMIT_FACTOR` multiplies
-all. Contract section 8."""
+"""Rate limits, in headers (draft-ietf-httpapi-ratelimit-headers-10) and by 429. django-ratelimit names a counter and
+its window of a minute; Redis counts in the request's round trip (`ratelimit_cache`); this module judges: per caller
+(`begin`, `begin_anonymous`), per client IP (`count_refused`, `count_anonymous`), at the token endpoint, and for emails.
+Without Redis only sign-in and emails are limited, per process. `RATE_LIMIT_FACTOR` multiplies all. Contract section
+8."""
 
 import threading
 import time
 from collections.abc import Mapping
-from functools import lru_cache
-from hashlib import sha256
-from typing import Final
-from zlib import crc32
+from typing import Any, Final
 
 from django.conf import settings
 from django.http import HttpRequest
+from django_ratelimit.core import get_usage
 
 from platform_site.concurrency import server_hints
 from platform_site.http import client_ip
@@ -22,50 +21,78 @@ from platform_site.identity.email_addresses import normalize
 from platform_site.identity.plans import IP_ADDRESS_LIMITS, plan_limits
 from platform_site.redis import client as redis_client
 from platform_site.redis import round_trip
+from platform_site.redis.ratelimit_cache import Counter, CounterKey, Lookup, round_trip_of
 
 PERIOD: Final = 60
 HOUR: Final = 3600
-_TTL_MARGIN: Final = 5
-"""Seconds that a counter is kept after its window."""
+_PLACEHOLDER_LIMIT: Final = 1_000_000
+"""Placeholder threshold: the plan is only known after the round trip."""
 
 
-@lru_cache(maxsize=10_000)
-def _key(name: str, identity: str, ends: int) -> str:
-    """Of the counter in Redis, without emails and IPs."""
-    counter = f"{name}\0{identity}\0{ends}"
-    return f"rl:{sha256(counter.encode()).hexdigest()}"
+_windows: Final[dict[tuple[str, str, int, bool], tuple[int, CounterKey]]] = {}
+"""By counter, the end of its window and its key: computing them costs 15 µs."""
+_MAX_WINDOWS: Final = 10_000
 
 
 class Counting:
-    """One policy for one request: counted in a round trip, compared with its limit after it. The windows of different
-    identities end at different times."""
+    """One policy for one request: counted in a round trip, compared with its limit after it."""
 
-    __slots__ = ("_count", "_identity", "_key", "_name", "_period", "_time_left")
+    __slots__ = ("_identity", "_name", "_period", "_request", "_count", "_time_left")
 
     def __init__(
-        self, trip: round_trip.RoundTrip, name: str, identity: str, *, read_only: bool = False, period: int = PERIOD
+        self,
+        request: HttpRequest | None,
+        trip: round_trip.RoundTrip,
+        name: str,
+        identity: str,
+        *,
+        read_only: bool = False,
+        period: int = PERIOD,
     ) -> None:
-        self._name, self._identity, self._period = name, identity, period
+        self._request = request
+        self._name = name
+        self._identity = identity
+        self._period = period
+        self._count: Counter | Lookup
         now = int(time.time())
-        self._time_left = period - (now - crc32(identity.encode())) % period
-        self._key = _key(name, identity, now + self._time_left)
-        self._count: round_trip.Counted | round_trip.Fetched = (
-            trip.get(self._key) if read_only else trip.count(self._key, period + _TTL_MARGIN)
-        )
+        counter = (name, identity, period, read_only)
+        window = _windows.get(counter)
+        # Not from before a clock was set back: such a window would last too long.
+        if window is not None and window[0] - period <= now <= window[0]:
+            ends, counter_key = window
+            self._count = counter_key.add_to(trip)
+        else:
+            with round_trip_of(trip) as cache:
+                usage: dict[str, Any] = get_usage(
+                    request,
+                    group=name,
+                    key=lambda group, request: identity,
+                    rate=(_PLACEHOLDER_LIMIT, period),
+                    increment=not read_only,
+                )
+            self._count = usage["count"]
+            ends = now + usage["time_left"]
+            if cache.counter_key is not None:
+                if len(_windows) >= _MAX_WINDOWS:
+                    _windows.clear()  # clients choose the names of counters, too: their IPs
+                _windows[counter] = (ends, cache.counter_key)
+        # The window named by second w still holds during that second: django-ratelimit's time_left is one too short.
+        self._time_left = ends - now + 1
 
     def add(self, amount: int) -> None:
-        trip = redis_client.round_trip()
-        self._count = trip.count(self._key, self._period + _TTL_MARGIN, amount)
-        trip.run()
+        counter = _windows.get((self._name, self._identity, self._period, False))
+        if counter is not None and counter[1].ttl is not None:
+            trip = redis_client.round_trip()
+            self._count = count = Counter()
+            trip.count(counter[1].key, counter[1].ttl, count, amount)
+            trip.run()
 
     def settle(self, quota: int, *, fall_back: bool = False) -> tuple[str, str, int | None]:
         """Compare with `quota`: returns both headers, and the seconds to wait if exceeded. `fall_back`: count in this
         process while Redis is unavailable."""
         quota = max(1, int(quota * settings.RATE_LIMIT_FACTOR))
         count, time_left = self._count.value, self._time_left
-        if isinstance(count, bytes):
-            count = int(count)
-        elif count is None:
+        if count is None:
             if not fall_back:
                 return self._headers(quota, quota, time_left, None)
             limiter = _hourly_limiter if self._period == HOUR else _process_limiter
@@ -87,46 +114,53 @@ def _apply(request: HttpRequest, *outcomes: tuple[str, str, int | None], message
 
 
 class CallerLimit:
-    """The limit of one request by its caller. `is_anonymous`: per client IP, for a public identity (a publishable key,
-    or an inbound endpoint)."""
-
-    __slots__ = ("_is_anonymous", "_request", "counting")
+    __slots__ = ("_counting", "_is_anonymous", "_request")
 
     def __init__(
-        self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, *, is_anonymous: bool = False
+        self, request: HttpRequest, trip: round_trip.RoundTrip, identity: str, is_anonymous: bool = False
     ) -> None:
         self._request = request
         self._is_anonymous = is_anonymous
-        if is_anonymous:
-            identity = _network(request, identity)
-        self.counting = Counting(trip, "caller", identity, read_only=server_hints.is_repeated(request))
+        self._counting = Counting(request, trip, "caller", identity, read_only=server_hints.is_repeated(request))
         request.__dict__["rate_limit"] = self
 
+    def count_more(self, amount: int, plan: str, caller_id: str | None = None) -> None:
+        """Count a request as `amount` more. Raises RateLimited."""
+        if amount > 0 and not server_hints.is_repeated(self._request):
+            self._counting.add(amount)
+            self.settle(plan, caller_id)
+
     def settle(self, plan: str, caller_id: str | None = None) -> None:
-        """Raises RateLimited."""
         allowed = plan_limits(plan)
         quota = allowed.visitor_requests_per_minute if self._is_anonymous else allowed.requests_per_minute
         try:
-            _apply(self._request, self.counting.settle(quota))
+            _apply(self._request, self._counting.settle(quota))
         except RateLimited:
             if caller_id is not None:
                 record_limited({caller_id: 1})
             raise
 
 
+def begin(request: HttpRequest, trip: round_trip.RoundTrip, identity: str) -> CallerLimit:
+    return CallerLimit(request, trip, identity)
+
+
+def begin_anonymous(request: HttpRequest, trip: round_trip.RoundTrip, key: str) -> CallerLimit:
+    """As `begin`, for a public `key` (publishable, or an inbound endpoint): limited per client IP."""
+    return CallerLimit(request, trip, f"{key}\0{client_ip.network_of(request)}", is_anonymous=True)
+
+
 def count_operations(request: HttpRequest, operations: int, plan: str, caller_id: str | None) -> None:
     """Count a request as `operations`. One round trip. Raises RateLimited."""
     limit: CallerLimit | None = request.__dict__.get("rate_limit")
-    if limit is not None and operations > 1 and not server_hints.is_repeated(request):
-        limit.counting.add(operations - 1)
-        limit.settle(plan, caller_id)
+    if limit is not None:
+        limit.count_more(operations - 1, plan, caller_id)
 
 
 def count_refused(request: HttpRequest, about: str = "") -> None:
     """Count a refused token for the client's IP, or with `about` (such as its environment) only there, since a
     provider's IP serves many customers. One round trip. Raises RateLimited."""
-    quota = IP_ADDRESS_LIMITS.refused_requests_per_minute
-    _count_one(request, "refused", _network(request, about), quota, fall_back=False)
+    _count_ip_address(request, "refused", IP_ADDRESS_LIMITS.refused_requests_per_minute, about)
 
 
 class Refusals:
@@ -136,7 +170,7 @@ class Refusals:
 
     def __init__(self, request: HttpRequest, trip: round_trip.RoundTrip, about: str = "") -> None:
         self._request = request
-        self._counting = Counting(trip, "refused", _network(request, about), read_only=True)
+        self._counting = Counting(request, trip, "refused", _network(request, about), read_only=True)
 
     def check(self) -> None:
         outcomes = self._counting.settle(IP_ADDRESS_LIMITS.refused_requests_per_minute)
@@ -145,24 +179,23 @@ class Refusals:
 
 
 def count_anonymous(request: HttpRequest) -> None:
-    quota = IP_ADDRESS_LIMITS.anonymous_requests_per_minute
-    _count_one(request, "address", client_ip.network_of(request), quota, fall_back=False)
+    _count_ip_address(request, "address", IP_ADDRESS_LIMITS.anonymous_requests_per_minute)
+
+
+def _count_ip_address(request: HttpRequest, name: str, quota: int, about: str = "") -> None:
+    trip = redis_client.round_trip()
+    counting = Counting(request, trip, name, _network(request, about))
+    trip.run()
+    _apply(request, counting.settle(quota))
 
 
 def _count_one(
-    request: HttpRequest,
-    name: str,
-    identity: str,
-    quota: int,
-    *,
-    period: int = PERIOD,
-    message: str | None = None,
-    fall_back: bool = True,
+    request: HttpRequest, name: str, identity: str, quota: int, *, period: int = PERIOD, message: str | None = None
 ) -> None:
     trip = redis_client.round_trip()
-    counting = Counting(trip, name, identity, period=period)
+    counting = Counting(request, trip, name, identity, period=period)
     trip.run()
-    _apply(request, counting.settle(quota, fall_back=fall_back), message=message)
+    _apply(request, counting.settle(quota, fall_back=True), message=message)
 
 
 def _network(request: HttpRequest, about: str) -> str:
@@ -177,8 +210,8 @@ def count_token_request(request: HttpRequest, *, pool_id: str | None = None, ema
         _count_one(request, "refresh", network, IP_ADDRESS_LIMITS.refreshes_per_minute)
         return
     trip = redis_client.round_trip()
-    by_network = Counting(trip, "sign-in-address", network)
-    by_email = Counting(trip, "sign-in", f"{pool_id or ''}\0{normalize(email)}")
+    by_network = Counting(request, trip, "sign-in-address", network)
+    by_email = Counting(request, trip, "sign-in", f"{pool_id or ''}\0{normalize(email)}")
     trip.run()
     _apply(
         request,
@@ -195,9 +228,9 @@ def count_email_request(
     is unavailable. Raises RateLimited."""
     trip = redis_client.round_trip()
     network = client_ip.network_of(request)
-    by_network = Counting(trip, "sign-in-address", network)
-    by_hour = Counting(trip, "emails-address", network, period=HOUR)
-    by_email = Counting(trip, "emails", f"{pool_id or ''}\0{kind}\0{normalize(email)}", period=HOUR)
+    by_network = Counting(request, trip, "sign-in-address", network)
+    by_hour = Counting(request, trip, "emails-address", network, period=HOUR)
+    by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{kind}\0{normalize(email)}", period=HOUR)
     trip.run()
     _apply(
         request,
@@ -218,8 +251,8 @@ def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -
     """Count an email to an account, by hour for pool and recipient; returns seconds to wait, or None. By the worker,
     since requests for unknown emails do not count. In this process if Redis is unavailable."""
     trip = redis_client.round_trip()
-    by_pool = Counting(trip, "emails-to-users", pool_id or "", period=HOUR)
-    by_email = Counting(trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalize(recipient)}", period=HOUR)
+    by_pool = Counting(None, trip, "emails-to-users", pool_id or "", period=HOUR)
+    by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalize(recipient)}", period=HOUR)
     trip.run()
     limit = plan_limits(plan)
     waits = [

@@ -1,6 +1,7 @@
 """Redis: rate limits and Celery's messages."""
 
 import socket
+from hashlib import sha256
 from typing import Any
 
 from platform_site import env
@@ -9,8 +10,18 @@ from platform_site.settings.base import LAYOUT
 REDIS_URL = env.text("REDIS_URL") or LAYOUT.redis_url()
 REDIS_TIMEOUT = 0.2
 """Seconds that one request waits for Redis in all (reliability: no request hangs on it)."""
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},  # not used by our own code
+    "ratelimit": {"BACKEND": "platform_site.redis.ratelimit_cache.RateLimitCache"},
+}
 RATE_LIMIT_FACTOR = env.number("RATE_LIMIT_FACTOR", 1, minimum=0, maximum=1_000_000)
 """Multiplies every threshold of `platform_site.identity.plans`, for load tests: the limiter stays in the path."""
+# django-ratelimit's own settings, all named: it asks for each of them on each request, and a default costs more.
+RATELIMIT_ENABLE = True
+RATELIMIT_USE_CACHE = "ratelimit"
+RATELIMIT_CACHE_PREFIX = "rl:"
+RATELIMIT_HASH_ALGORITHM = sha256
+RATELIMIT_FAIL_OPEN = True
 
 # Kombu's words for a Unix socket and for the number of its database.
 CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)

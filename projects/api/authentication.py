@@ -115,7 +115,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     pending_records.put_on(trip)
     who = trip.get(question.who)
     where = trip.get(question.where) if question.where is not None else None
-    begun = rate_limits.CallerLimit(request, trip, question.payer, is_anonymous=question.is_anonymous)
+    begun = (rate_limits.begin_anonymous if question.is_anonymous else rate_limits.begin)(request, trip, question.payer)
     guesses = rate_limits.Refusals(request, trip) if _may_be_forged(question) else None
     mark_name = _mark_names.get(question.where) if settings.REPLICAS and question.where else None
     mark = trip.highest(mark_name) if mark_name is not None else None

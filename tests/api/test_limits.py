@@ -60,7 +60,7 @@ def fresh_email(pool: str = "") -> str:
 def call(identity: str, plan: str = "free") -> HttpRequest:
     one = request()
     trip = redis_client.round_trip()
-    begun = rate_limits.CallerLimit(one, trip, identity)
+    begun = rate_limits.begin(one, trip, identity)
     assert trip.run()
     begun.settle(plan)
     return one
@@ -97,7 +97,7 @@ def test_the_plan_decides_how_many_and_one_more_is_429() -> None:
     assert all(passes(lambda: call(identity)) for _ in range(FREE))
     one = request()
     trip = redis_client.round_trip()
-    begun = rate_limits.CallerLimit(one, trip, identity)
+    begun = rate_limits.begin(one, trip, identity)
     trip.run()
     with pytest.raises(RateLimited) as told:
         begun.settle("free")
@@ -233,7 +233,7 @@ def test_two_processes_share_a_count() -> None:
     counts = []
     for n in range(6):
         trip = [redis_client.current(), redis_client.Store(*_address())][n % 2].trip()
-        counting = rate_limits.Counting(trip, "caller", identity)
+        counting = rate_limits.Counting(request(), trip, "caller", identity)
         assert trip.run()
         counts.append(counting.settle(100)[1])
     assert [re.findall(r"r=(\d+)", one) for one in counts] == [[str(100 - n)] for n in range(1, 7)]
@@ -253,7 +253,7 @@ def test_without_redis_callers_pass_and_sign_ins_are_still_limited(settings: Laz
     identity, email = fresh_identity(), fresh_email()
     for _ in range(FREE + 10):
         one, trip = request(), redis_client.round_trip()
-        begun = rate_limits.CallerLimit(one, trip, identity)
+        begun = rate_limits.begin(one, trip, identity)
         assert not trip.run()
         begun.settle("free")
     assert state(headers_of(one))["caller"][0] == FREE
@@ -297,12 +297,19 @@ def test_the_process_limiter_is_bounded_in_memory() -> None:
 
 
 def test_a_counter_keeps_its_name_for_a_window_and_gets_another_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """django-ratelimit names the counter once; what it would say a second later is the same until the window ends."""
     now = 1_800_000_000
+    named: list[str] = []
+    real = rate_limits.get_usage
+    monkeypatch.setattr(
+        rate_limits, "get_usage", lambda *args, **more: (named.append(more["group"]), real(*args, **more))[1]
+    )
     monkeypatch.setattr(time, "time", lambda: now)
+    request = RequestFactory().get("/v1/projects")
 
-    def counted() -> tuple[int | bytes | None, str]:
+    def counted() -> tuple[int | None, str]:
         trip = redis_client.round_trip()
-        counting = rate_limits.Counting(trip, "caller", "usr_of_a_window")
+        counting = rate_limits.Counting(request, trip, "caller", "usr_of_a_window")
         trip.run()
         return counting._count.value, counting.settle(100)[1]
 
@@ -312,8 +319,10 @@ def test_a_counter_keeps_its_name_for_a_window_and_gets_another_after_it(monkeyp
     assert 1 <= left <= rate_limits.PERIOD
     now += left - 1
     assert counted() == (2, '"caller";r=98;t=1')
+    assert named == ["caller"]
     now += 1
     assert counted() == (1, f'"caller";r=99;t={rate_limits.PERIOD}')
+    assert named == ["caller", "caller"]
 
 
 @pytest.mark.parametrize("seconds", [600, 2 * 86400])
