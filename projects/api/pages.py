@@ -7,10 +7,8 @@ from django import forms
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration.pages import AcceptForm, ConfirmForm, LinkPage
-from platform_site.http import exception_handler
 from projects import services
 from projects.directory import invitations
-from projects.errors import ProjectsError
 from projects.models import Project
 
 
@@ -42,10 +40,7 @@ class JoinProject(LinkPage):
         }
 
     def act(self, token: str, values: dict[str, Any]) -> object:
-        try:
-            return services.accept_invitation(token, password=values.get("password"), name=values.get("name", ""))
-        except ProjectsError as error:
-            raise exception_handler.to_api_error(error) from error
+        return services.accept_invitation(token, password=values.get("password"), name=values.get("name", ""))
 
 
 join_project = JoinProject.as_view()

@@ -18,12 +18,11 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from accounts.console.base import AsOpened, ConsoleAdmin, list_link, staff, url_of
 from accounts.models import User
 from accounts.staff.roles import OPERATE
-from platform_site.http.errors import ValidationFailed
+from platform_site.http.errors import ApiError, NotFound, ValidationFailed
 from platform_site.postgres import sqlstates
 from projects import services
 from projects.console.base import console_url
 from projects.directory import environments
-from projects.errors import LastOwner, ProjectsError, QuotaReached
 from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Plan, Project, Region
 
 PLAN_COLOURS = {Plan.FREE: "info", Plan.PRO: "success", Plan.TEAM: "warning"}
@@ -36,18 +35,15 @@ STATUS_COLOURS = {
 }
 
 
-def _explanation(error: Exception) -> str:
-    if isinstance(error, QuotaReached):
-        return f"The plan allows {error.limit}."
-    if isinstance(error, LastOwner):
-        return "A project must have at least one owner."
-    if isinstance(error, ProjectsError):
+def _explanation(error: ApiError | Error) -> str:
+    if isinstance(error, NotFound):
         return "It no longer exists: it was changed by someone else a moment ago."
     if sqlstates.is_unavailable(error):
         return (
             "A database is unavailable or busy: the region's, or the control database. Nothing was changed; try again."
         )
-    if (answer := sqlstates.error_for(error)).status < 500:
+    answer = error if isinstance(error, ApiError) else sqlstates.error_for(error)
+    if answer.status < 500:
         return " ".join(field.message for field in answer.fields) or answer.text
     raise error
 
@@ -67,7 +63,7 @@ class ThroughServices(ConsoleAdmin):
         try:
             response: HttpResponse = view(request, *args, **kwargs)
             return response
-        except (ProjectsError, Error) as error:
+        except (ApiError, Error) as error:
             if request.method != "POST":
                 raise
             self.message_user(request, _explanation(error), messages.ERROR)

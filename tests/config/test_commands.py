@@ -200,7 +200,7 @@ def test_a_reset_without_standard_input_is_refused(blue: str, closed: str) -> No
     [("reset", "--no-input"), ("expire", "--never"), ("expire", "--in-days", "1")],
 )
 def test_production_is_no_branch(configured: Configured, arguments: tuple[str, ...]) -> None:
-    with pytest.raises(CommandError, match="no preview branch"):
+    with pytest.raises(CommandError, match="Only preview branches"):
         run("branch", arguments[0], configured.id, *arguments[1:])
 
 

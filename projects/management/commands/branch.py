@@ -15,7 +15,6 @@ from platform_site.cli.base import CommandWithExamples, confirmed_by_name
 from platform_site.http.errors import ApiError
 from platform_site.http.fields import timestamp
 from projects import services
-from projects.errors import NoSuchEnvironment, NotABranch, NotResettable, TablesInUse
 from projects.models import Environment, Project
 
 _EXAMPLES: Final = """
@@ -60,14 +59,6 @@ class Command(CommandWithExamples):
         verb: Callable[..., None] = getattr(self, options["verb"])
         try:
             verb(options)
-        except NotABranch:
-            raise CommandError("This is no preview branch.") from None
-        except NotResettable:
-            raise CommandError("The branch or its source is deleted or not ready. Nothing was changed.") from None
-        except NoSuchEnvironment:
-            raise CommandError("The environment was deleted meanwhile.") from None
-        except TablesInUse:
-            raise CommandError("The tables of the branch are in use. Nothing was changed; try again.") from None
         except ApiError as error:
             raise CommandError(error.text) from None
         except DatabaseError as error:
