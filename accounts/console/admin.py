@@ -17,7 +17,7 @@ from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.audit import Actor
-from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link
+from accounts.console.base import ReadOnlyAdmin, link, list_link
 from accounts.models import ServerKey, Session, User
 from accounts.staff import roles, second_factor
 from accounts.staff import sessions as console_sessions
@@ -167,10 +167,6 @@ class UserAdmin(ReadOnlyAdmin):
         device = second_factor.device_of(user)
         return f"on since {device.created_at:%Y-%m-%d}" if device else "off"
 
-    @display(description="Pool")
-    def pool(self, user: User) -> str:
-        return pool_link(user.environment_id)
-
     @display(description="State", label=STATES)
     def state(self, user: User) -> str:
         return "enabled" if user.disabled_at is None else "disabled"
@@ -277,10 +273,6 @@ class SessionAdmin(ReadOnlyAdmin):
     @display(description="User")
     def person(self, session: Session) -> str:
         return link("accounts_user", session.user_id, session.user.email)
-
-    @display(description="Pool")
-    def pool(self, session: Session) -> str:
-        return pool_link(session.environment_id)
 
     @display(description="IP address", ordering="ip_address")
     def address(self, session: Session) -> str:

@@ -17,6 +17,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from unfold.admin import ModelAdmin
+from unfold.decorators import display
 
 from accounts.audit import Actor
 from accounts.models import User
@@ -141,6 +142,10 @@ class ReadOnlyAdmin(ConsoleAdmin):
         except RegionNotNamed:
             raise Http404("Open it from its environment.") from None
 
+    @display(description="Pool")
+    def pool(self, thing: Any) -> str:
+        return link("projects_environment", thing.environment_id) if thing.environment_id else "platform"
+
     def has_operate_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return bool(request.user.is_staff and request.user.has_perm(OPERATE))
 
@@ -233,10 +238,6 @@ def link(model: str, object_id: str | None, text: str | None = None) -> str:
     if not object_id:
         return "–"
     return format_html('<a class="text-link" href="{}">{}</a>', url_of(model, object_id), text or object_id)
-
-
-def pool_link(environment_id: str | None) -> str:
-    return link("projects_environment", environment_id) if environment_id else "platform"
 
 
 def timeline_link(text: str | None, shown: str | None = None) -> str:

@@ -9,7 +9,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from unfold.decorators import display
 
-from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link, staff
+from accounts.console.base import ReadOnlyAdmin, link, list_link, staff
 from accounts.console.provider_forms import SIGNING_KEY, NewProviderForm, PoolForm, ProviderForm, text
 from accounts.models.oauth import Identity, IdentityProvider, RedirectUri
 from accounts.oauth import discovery, providers, redirects
@@ -24,14 +24,7 @@ def _checked(issuer: str, pool_id: str | None) -> str | ValidationFailed:
 
 
 class _Managed(ReadOnlyAdmin):
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return self.has_operate_permission(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return self.has_operate_permission(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return self.has_operate_permission(request)
+    has_add_permission = has_change_permission = has_delete_permission = ReadOnlyAdmin.has_operate_permission
 
 
 @admin.register(IdentityProvider)
@@ -88,10 +81,6 @@ class IdentityProviderAdmin(_Managed):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         return self.readonly_fields if obj else ()
-
-    @display(description="Pool")
-    def pool(self, provider: IdentityProvider) -> str:
-        return pool_link(provider.environment_id)
 
     @display(description="Where")
     def where(self, provider: IdentityProvider) -> str:
@@ -185,7 +174,7 @@ class RedirectUriAdmin(_Managed):
     fields = ("uri", "pool", "created_at")
     readonly_fields = fields
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
@@ -195,8 +184,8 @@ class RedirectUriAdmin(_Managed):
         return self.readonly_fields if obj else ()
 
     @display(description="Environment")
-    def pool(self, uri: RedirectUri) -> str:
-        return pool_link(uri.environment_id)
+    def pool(self, thing: RedirectUri) -> str:
+        return str(super().pool(thing))
 
     def save_model(self, request: HttpRequest, obj: RedirectUri, form: Any, change: bool) -> None:
         environment_id, uri = form.cleaned_data["environment_id"], form.cleaned_data["uri"]

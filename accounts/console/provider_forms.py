@@ -20,9 +20,15 @@ SIGNING_KEY = ("team_id", "key_id", "private_key")
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
 
 
-def text(help_text: str = "", *, required: bool = False, longest: int = 500) -> forms.CharField:
+def text(
+    help_text: str = "", *, required: bool = False, longest: int = 500, empty_value: str | None = ""
+) -> forms.CharField:
     return forms.CharField(
-        required=required, max_length=longest, help_text=help_text, widget=UnfoldAdminTextInputWidget
+        required=required,
+        max_length=longest,
+        empty_value=empty_value,
+        help_text=help_text,
+        widget=UnfoldAdminTextInputWidget,
     )
 
 
@@ -31,11 +37,11 @@ def _switch(help_text: str, *, initial: bool = False) -> forms.BooleanField:
 
 
 class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
-    environment_id = text("env_… of the environment; empty: platform accounts", longest=30)
+    environment_id = text("env_… of the environment; empty: platform accounts", longest=30, empty_value=None)
     is_of_pool = True
 
     def clean_environment_id(self) -> str | None:
-        environment_id: str | None = self.cleaned_data["environment_id"] or None
+        environment_id: str | None = self.cleaned_data["environment_id"]
         if environment_id is not None:
             pool_id = environment_directory.directory().pool_of(environment_id)
             if pool_id is None:
@@ -55,14 +61,16 @@ class _ProviderFields(forms.Form):
         required=False,
         max_length=2000,
         strip=False,
+        empty_value=None,
         widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "off"}),
         help_text="Stored encrypted and never shown.",
     )
-    team_id = text("Apple: signs client secrets, together with the next two.", longest=50)
-    key_id = text(longest=50)
+    team_id = text("Apple: signs client secrets, together with the next two.", longest=50, empty_value=None)
+    key_id = text(longest=50, empty_value=None)
     private_key = forms.CharField(
         required=False,
         max_length=client_secrets.LONGEST_KEY,
+        empty_value=None,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "autocomplete": "off"}),
         help_text="A P-256 key as PEM, such as Apple's .p8 file. It replaces the client secret. Never shown.",
     )
@@ -76,18 +84,6 @@ class _ProviderFields(forms.Form):
 
     def clean_scopes(self) -> list[str]:
         return str(self.cleaned_data["scopes"]).split()
-
-    def clean_client_secret(self) -> str | None:
-        return self.cleaned_data["client_secret"] or None
-
-    def clean_team_id(self) -> str | None:
-        return self.cleaned_data["team_id"] or None
-
-    def clean_key_id(self) -> str | None:
-        return self.cleaned_data["key_id"] or None
-
-    def clean_private_key(self) -> str | None:
-        return self.cleaned_data["private_key"] or None
 
     checked_issuer: str | ValidationFailed | None = None
 

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from unfold.decorators import display
 
-from accounts.console.base import ReadOnlyAdmin, link, pool_link
+from accounts.console.base import ReadOnlyAdmin, link
 from accounts.models.registration import AccountEmail, PoolSettings
 
 STATES: Final = {"sent": "success", "waiting": "info", "refused": "danger", "expired": "warning"}
@@ -48,10 +48,6 @@ class AccountEmailAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     readonly_fields = fields
 
-    @display(description="Pool")
-    def pool(self, email: AccountEmail) -> str:
-        return pool_link(email.environment_id)
-
     @display(description="Invites into")
     def project(self, email: AccountEmail) -> str:
         return link("projects_project", email.project_id) if email.project_id else "no project"
@@ -79,7 +75,3 @@ class PoolSettingsAdmin(ReadOnlyAdmin):
     ordering = ("-changed_at",)
     fields = ("pool", "sign_up", "app_name", "app_url", "link_urls", "changed_at")
     readonly_fields = fields
-
-    @display(description="Pool")
-    def pool(self, found: PoolSettings) -> str:
-        return pool_link(found.environment_id)

@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from accounts.console.base import AsOpened, ConsoleAdmin, list_link, staff, url_of
+from accounts.console.base import AsOpened, ConsoleAdmin, ReadOnlyAdmin, list_link, staff, url_of
 from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ApiError, NotFound, ValidationFailed
@@ -278,17 +278,14 @@ class ProjectAdmin(ThroughServices):
 
 
 @admin.register(Environment)
-class EnvironmentAdmin(ThroughServices):
+class EnvironmentAdmin(ReadOnlyAdmin):
+    empty_words = ThroughServices.empty_words
     list_display = ("name", "shown_id", "project", "region", "shown_status", "created_at")
     list_filter = ("status", "project__region", ("parent", admin.EmptyFieldListFilter))
     list_select_related = ("project",)
     search_fields = ("=id", "=name", "=project__id", "project__name")
     search_help_text = "Environment id or name, project id or name"
     ordering = ("-created_at", "-id")
-    readonly_fields = (
-        "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "parent", "pool_id",
-        "users", "keys", "created_at", "console",
-    )  # fmt: skip
     fieldsets = (
         (
             None,
@@ -307,15 +304,10 @@ class EnvironmentAdmin(ThroughServices):
         ),
         ("Users, keys and branches", {"fields": ("users", "keys", "pool_id", "parent", "created_at")}),
     )
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Environment | None = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Environment | None = None) -> bool:
-        return False
+    readonly_fields = (
+        "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "parent", "pool_id",
+        "users", "keys", "created_at", "console",
+    )  # fmt: skip
 
     @display(description="id")
     def shown_id(self, environment: Environment) -> str:
