@@ -5,10 +5,10 @@ import orjson
 from rest_framework.exceptions import ErrorDetail
 from rest_framework.serializers import ValidationError
 
-from accounts.models import Session, User
+from accounts.models import Session
 from accounts.users import emails, passwords
 from accounts.users.service import RESERVED_ROLES
-from accounts.users.sessions import Grant, Reason
+from accounts.users.sessions import Reason
 from platform_site.http import errors
 from platform_site.http.fields import (
     BooleanField,
@@ -309,16 +309,3 @@ class PublicKey(Serializer):
 
 class PublicKeys(Serializer):
     keys = ListField(child=PublicKey())
-
-
-def user_in_token(user: User) -> dict[str, Any]:
-    return {"id": user.pk, "email": user.email, "name": user.name}
-
-
-def token_pair(grant: Grant) -> dict[str, Any]:
-    return {
-        "access_token": grant.access_token,
-        "refresh_token": grant.refresh_token,
-        "expires_in": grant.expires_in,
-        "user": user_in_token(grant.user),
-    }

@@ -8,8 +8,8 @@ from accounts.api.serializers import (
     PasswordField,
     RoleField,
 )
-from accounts.models.registration import PoolSettings, SignUpMode
-from accounts.registration import pool_settings as registration_pool_settings
+from accounts.models.registration import SignUpMode
+from accounts.registration import pool_settings
 from accounts.users import passwords
 from platform_site.http.fields import (
     CharField,
@@ -73,7 +73,7 @@ class InvitationInput(Serializer):
 
 class UrlField(CharField):
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(required=False, max_length=registration_pool_settings.LONGEST_URL, **kwargs)
+        super().__init__(required=False, max_length=pool_settings.LONGEST_URL, **kwargs)
 
 
 class LinkUrls(Serializer):
@@ -116,12 +116,3 @@ class Settings(Serializer):
     app_name = CharField()
     app_url = CharField()
     link_urls = LinkUrls()
-
-
-def pool_settings(found: PoolSettings) -> dict[str, Any]:
-    return {
-        "sign_up": found.sign_up,
-        "app_name": found.app_name,
-        "app_url": found.app_url,
-        "link_urls": found.link_urls,
-    }

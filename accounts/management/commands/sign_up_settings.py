@@ -50,7 +50,7 @@ class Command(terminal.Command):
                 if given
                 else pool_settings.settings_of(pool_id)
             )
-        facts = serializers.pool_settings(found) | {"environment_id": pool_id}
+        facts = serializers.Settings(found).data | {"environment_id": pool_id}
         links = "".join(f"\n  {kind}: {url}" for kind, url in found.link_urls.items())
         self.answer(
             facts,
