@@ -20,9 +20,9 @@ from accounts.keys.permissions import KeyAuthority
 from accounts.models import ServerKey, User
 from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name, session_cache_name
-from accounts.users import emails, exchange_codes, last_superuser, passwords, sessions, user_counts
+from accounts.users import emails, exchange_codes, passwords, sessions, user_counts
 from accounts.users.identity_lookup import TOUCH_EVERY
-from platform_site.http.errors import FieldError, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity import signals
 from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, Caller
 
@@ -139,7 +139,7 @@ def change_user(
         new_password = passwords.hashed(password)
     with transaction.atomic():
         if is_disabled is True and user.is_superuser:
-            last_superuser.keep_one(user.pk)
+            keep_one_superuser(user.pk)
         locked = _locked(user.pk, known_password_hash)
         address = emails.normalize(locked.email)
         changed = _set_cells(locked, {"email": email, "name": name, "role": role, "claims": claims})
@@ -163,6 +163,13 @@ def change_user(
             **({"via": via} if via else {}),
         )
     return locked
+
+
+def keep_one_superuser(user_id: str) -> None:
+    """Lock all active superusers by id, before the account itself. Raises Conflict for the last one."""
+    found = User.objects.select_for_update().filter(is_superuser=True, disabled_at__isnull=True).order_by("pk")
+    if [each.pk for each in found] == [user_id]:
+        raise Conflict("This is the last superuser. Create another one first.")
 
 
 def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
@@ -242,7 +249,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
     same transaction. Raises NotFound, and Conflict for the last superuser."""
     with transaction.atomic():
         if user.is_superuser:
-            last_superuser.keep_one(user.pk)
+            keep_one_superuser(user.pk)
         locked = _locked(user.pk)
         sessions.end_where(Q(user_id=user.pk), "user_deleted")
         revocation.revoke(_account_key_names(locked))

@@ -23,7 +23,7 @@ from platform_site.postgres import sqlstates
 from projects import services
 from projects.console.base import console_url
 from projects.directory import environments
-from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Plan, Project, Region
+from projects.models import REASON_LENGTH, Environment, Member, Plan, Project, Region
 
 PLAN_COLOURS = {Plan.FREE: "info", Plan.PRO: "success", Plan.TEAM: "warning"}
 STATUS_COLOURS = {
@@ -77,7 +77,7 @@ def _code(text: str) -> str:
 class SuspensionForm(forms.Form):
     reason = forms.CharField(
         label="Reason",
-        max_length=SUSPENSION_REASON_LENGTH,
+        max_length=REASON_LENGTH,
         widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
         help_text="The project's members read it. One line.",
     )

@@ -13,8 +13,7 @@ from platform_site.background.periodic import log_failures
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from projects.directory import applying, environment_cache, origins
-from projects.directory import locks as environment_locks
+from projects.directory import applying, environment_cache, locks, origins
 from projects.errors import (
     BranchesQuotaReached,
     NameTaken,
@@ -28,7 +27,6 @@ from projects.models import Environment, Project
 from projects.provisioning import branching, failpoints, schemas
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning.branching import place_of
-from projects.services.locking import locked
 
 
 def find_source(project: Project, named: str) -> Environment:
@@ -54,7 +52,7 @@ def create_branch(
     NameTaken, BranchesQuotaReached, and DatabaseError."""
     with transaction.atomic():
         # The project's row is the lock under which its branches are counted and named.
-        project = locked(project_id)
+        project = locks.lock_project(project_id)
         source: Environment | None = project.environments.live().filter(pk=source_id).first()
         if source is None:
             raise NoSuchSource
@@ -129,7 +127,7 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
     branch_id = ids.new("env")
     with branching.region_of_new(branch_id, project.cluster):
         with transaction.atomic():
-            project = locked(project_id)
+            project = locks.lock_project(project_id)
             source = find_source(project, environment_cache.DEFAULT_ENVIRONMENT)
             branch = begin_branch(project, source, name, Environment.Filling.ARCHIVE, at_once=False, pk=branch_id)
             audit.record(
@@ -162,7 +160,7 @@ def is_ready(environment_id: str) -> bool:
 def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:
     """Delete a preview branch with all it has. Raises NoSuchProject, NoSuchEnvironment, NotABranch."""
     with transaction.atomic():
-        project = locked(project_id)
+        project = locks.lock_project(project_id)
         environment: Environment | None = (
             project.environments.live().select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
         )
@@ -170,7 +168,7 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
             raise NoSuchEnvironment
         if not environment.is_branch:
             raise NotABranch
-        environment_locks.lock_exclusive(environment_id, DEFAULT_DB_ALIAS)
+        locks.lock_exclusive(environment_id, DEFAULT_DB_ALIAS)
         environment_cache.evict_environment(environment)
         Environment.objects.filter(pk=environment_id).update(status=Environment.Status.DELETING)
         signals.environment_deleting.send(sender=Environment, environment_id=environment_id, cluster=project.cluster)
