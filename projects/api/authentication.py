@@ -5,6 +5,7 @@ trip. See `accounts.users.identity_lookup` and `projects.directory.environment_c
 import logging
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from types import NoneType
 from typing import Any, Final, Literal, get_args
 
@@ -22,6 +23,7 @@ from accounts.tokens.revocation import REVOKED, UNCACHED
 from accounts.users import identity_lookup
 from accounts.users import service as user_service
 from accounts.users.identity_lookup import Identity
+from platform_site.concurrency.memo import Memo
 from platform_site.http.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
 from platform_site.http.requests import named_environment
 from platform_site.identity import ids
@@ -116,7 +118,9 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     who = trip.get(question.who)
     where = trip.get(question.where) if question.where is not None else None
     begun = (rate_limits.begin_anonymous if question.is_anonymous else rate_limits.begin)(request, trip, question.payer)
-    guesses = rate_limits.Refusals(request, trip) if _may_be_forged(question) else None
+    # A key with a valid checksum can be invented, a signature cannot.
+    may_be_forged = isinstance(credential, KeyCredential) and _verified.get(question.who) is None
+    guesses = rate_limits.Refusals(request, trip) if may_be_forged else None
     mark_name = _mark_names.get(question.where) if settings.REPLICAS and question.where else None
     mark = trip.highest(mark_name) if mark_name is not None else None
     may_embed = "with=" in request.META.get("QUERY_STRING", "")
@@ -129,6 +133,8 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
         if guesses is not None and who.value is None:
             guesses.check()
         found = _query(question)
+    if may_be_forged:
+        _verified.put(question.who, True)
     _check_expiry(found.identity)
     begun.settle(found.caller.plan, found.caller.id)
     _check_place(question, found, use)
@@ -150,18 +156,8 @@ def caller_by_records(question: Lookup, who: bytes | None, where: bytes | None) 
     return found.caller
 
 
-_verified: Final[dict[str, None]] = {}
-
-
-def _may_be_forged(question: Lookup) -> bool:
-    """A key with a valid checksum can be invented, a signature cannot."""
-    return isinstance(question.credential, KeyCredential) and question.who not in _verified
-
-
-def _verify(question: Lookup) -> None:
-    while len(_verified) >= _MAX_REMEMBERED:
-        _verified.pop(next(iter(_verified), ""), None)
-    _verified[question.who] = None
+_verified: Final[Memo[str, bool]] = Memo(_MAX_REMEMBERED)
+"""Keys that exist or existed."""
 
 
 def _check_expiry(identity: Identity) -> None:
@@ -199,7 +195,7 @@ def _check_place(question: Lookup, found: _Found, use: EnvironmentUse) -> None:
         found.places[0].require_active()
 
 
-_mark_names: Final[dict[str, str]] = {}
+_mark_names: Final[Memo[str, str]] = Memo(_MAX_REMEMBERED)
 """By a place record, the name of its environment's mark, which must be known before the record is read."""
 
 
@@ -214,36 +210,26 @@ def _note_freshness(
         position = None if mark.value is None else int(float(mark.value))
         request.__dict__["freshness"] = replicas.freshness(place.cluster, name, position)
         return
-    while len(_mark_names) >= _MAX_REMEMBERED:
-        _mark_names.pop(next(iter(_mark_names)), None)
-    _mark_names[question.where] = name
-
-
-_memory: Final[dict[tuple[str, str | None, bytes, bytes | None], _Found]] = {}
+    _mark_names.put(question.where, name)
 
 
 def _remembered(question: Lookup, who: bytes | None, where: bytes | None) -> _Found | None:
     """The content of two cached records; None if one is missing, marked, or of another format."""
     if who is None or who == UNCACHED:
         return None
-    key = (question.who, question.where, who, where)
-    found = _memory.get(key)
-    if found is not None:
-        return found
+    return _read_records(who, where, question.where is not None)
+
+
+@lru_cache(_MAX_REMEMBERED)
+def _read_records(who: bytes, where: bytes | None, names_place: bool) -> _Found | None:
     try:
         identity = _identity_from(who)
-        needs_place = question.where is not None and not (identity.kind == "key" and identity.environment_id is None)
+        needs_place = names_place and not (identity.kind == "key" and identity.environment_id is None)
         if needs_place and (where is None or where == UNCACHED):
             return None
-        found = _assemble(identity, environment_cache.from_record(where) if needs_place and where is not None else [])
+        return _assemble(identity, environment_cache.from_record(where) if needs_place and where is not None else [])
     except ValueError:
         return None
-    while len(_memory) >= _MAX_REMEMBERED:
-        _memory.pop(next(iter(_memory)), None)  # the oldest; another thread may have taken it
-    if isinstance(question.credential, KeyCredential):
-        _verify(question)
-    _memory[key] = found
-    return found
 
 
 def _query(question: Lookup) -> _Found:
@@ -252,7 +238,6 @@ def _query(question: Lookup) -> _Found:
     answer = identity_lookup.identify(question.credential, places=_places_statement(question))
     if answer is None:
         raise Unauthorized
-    _verify(question)
     identity, columns = answer
     raw: list[dict[str, Any]] = columns["places"]
     pending_records.add(now, question.who, _identity_bytes(identity))
