@@ -17,7 +17,6 @@ from accounts.oauth import checks, client_secrets, providers
 from platform_site.http.errors import FieldError, ValidationFailed
 
 SIGNING_KEY = ("team_id", "key_id", "private_key")
-_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
 
 
 def text(
@@ -132,28 +131,19 @@ class NewProviderForm(_ProviderFields, PoolForm):
         if self.errors:
             return cleaned
         preset = providers.PRESETS.get(cleaned["preset"], {})
-        for name in ("display_name", "issuer", *_ENDPOINTS, "profile_fields", "scopes", "client_auth", "response_mode"):
+        others = ("display_name", "issuer", "profile_fields", "scopes", "client_auth", "response_mode")
+        for name in (*others, *checks.ENDPOINTS):
             cleaned[name] = cleaned.get(name) or preset.get(name)
         if not isinstance(cleaned["profile_fields"] or {}, dict):
             self.add_error("profile_fields", "This must be an object.")
             return cleaned
-        wrong = checks.problems(
-            name=cleaned["name"],
-            client_id=cleaned["client_id"],
-            client_secret=cleaned["client_secret"],
-            issuer=cleaned["issuer"],
-            endpoints={name: cleaned[name] for name in _ENDPOINTS},
+        same = ("name", "client_id", "issuer", *checks.ENDPOINTS, "client_auth", "trusts_email", "team_id", "key_id")
+        provider = IdentityProvider(
+            **{name: cleaned[name] for name in same},
             profile_fields=cleaned["profile_fields"] or {},
-            scopes=cleaned["scopes"] or (),
-            client_auth=cleaned["client_auth"] or None,
-            has_key=cleaned["private_key"] is not None,
+            scopes=cleaned["scopes"] or [],
         )
-        wrong += client_secrets.problems(
-            *(cleaned[name] for name in SIGNING_KEY),
-            issuer=cleaned["issuer"],
-            has_secret=cleaned["client_secret"] is not None,
-        )
-        wrong += checks.wrong_trust(cleaned["issuer"], cleaned["trusts_email"])
+        wrong = checks.problems(provider, cleaned["client_secret"], cleaned["private_key"])
         self.add_errors(wrong)
         if not wrong:
             self.add_result_of_check()

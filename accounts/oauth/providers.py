@@ -73,17 +73,19 @@ def add(
     """Add a provider to the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
     `issuer_errors` come from `accounts.oauth.discovery`; with `secret_follows` a secret may be missing. Raises
     ValidationFailed naming all wrong fields, QuotaExceeded."""
-    endpoints = {
-        "authorization_endpoint": authorization_endpoint,
-        "token_endpoint": token_endpoint,
-        "userinfo_endpoint": userinfo_endpoint,
-        "emails_endpoint": emails_endpoint,
-    }
+    is_oidc = issuer is not None
     provider = IdentityProvider(
         environment_id=pool_id,
         name=name,
         display_name=display_name or name.title(),
+        kind=IdentityProvider.Kind.OIDC if is_oidc else IdentityProvider.Kind.OAUTH2,
+        issuer=issuer,
+        authorization_endpoint=authorization_endpoint,
+        token_endpoint=token_endpoint,
+        userinfo_endpoint=userinfo_endpoint,
+        emails_endpoint=emails_endpoint,
         profile_fields=dict(profile_fields or {}),
+        scopes=list(scopes or (OIDC_SCOPES if is_oidc else ())),
         client_id=client_id,
         client_auth=client_auth,
         team_id=team_id,
@@ -92,49 +94,14 @@ def add(
         trusts_email=trusts_email,
         sign_up=sign_up,
         enabled=enabled,
-        **(
-            _of_issuer(issuer, scopes)
-            if issuer is not None
-            else {"kind": IdentityProvider.Kind.OAUTH2, "scopes": list(scopes), **endpoints}
-        ),
     )
-    wrong = [*issuer_errors, *_problems(provider, endpoints, client_secret, private_key, secret_follows)]
+    wrong = [*issuer_errors, *checks.problems(provider, client_secret, private_key, secret_follows=secret_follows)]
     if wrong:
         raise ValidationFailed(fields=wrong)
     provider.client_secret = client_secret
     provider.private_key = private_key
     _store(provider, actor)
     return provider
-
-
-def _problems(
-    provider: IdentityProvider,
-    endpoints: Mapping[str, str | None],
-    client_secret: str | None,
-    private_key: str | None,
-    secret_follows: bool,
-) -> list[FieldError]:
-    return [
-        *checks.wrong_trust(provider.issuer, provider.trusts_email),
-        *checks.problems(
-            name=provider.name,
-            client_id=provider.client_id,
-            client_secret=client_secret,
-            issuer=provider.issuer,
-            endpoints=endpoints,
-            profile_fields=provider.profile_fields,
-            scopes=provider.scopes,
-            client_auth=provider.client_auth,
-            has_key=private_key is not None or (secret_follows and provider.client_auth != "none"),
-        ),
-        *client_secrets.problems(
-            provider.team_id, provider.key_id, private_key, issuer=provider.issuer, has_secret=client_secret is not None
-        ),
-    ]
-
-
-def _of_issuer(issuer: str, scopes: Sequence[str]) -> dict[str, Any]:
-    return {"kind": IdentityProvider.Kind.OIDC, "issuer": issuer, "scopes": list(scopes or OIDC_SCOPES)}
 
 
 def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:

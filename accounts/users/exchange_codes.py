@@ -5,11 +5,10 @@ reuse after GRACE ends its session (RFC 6749 4.1.2). Contract 4.5; RFC 7636, RFC
 import hmac
 import logging
 import re
-from base64 import urlsafe_b64encode
 from datetime import timedelta
-from hashlib import sha256
 from typing import Final
 
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -99,8 +98,7 @@ def proves(code_verifier: str | None, challenge: str | None) -> bool:
         return code_verifier is None
     if code_verifier is None or not _VERIFIER.fullmatch(code_verifier):
         return False
-    derived = urlsafe_b64encode(sha256(code_verifier.encode()).digest()).rstrip(b"=")
-    return hmac.compare_digest(derived, challenge.encode())
+    return hmac.compare_digest(create_s256_code_challenge(code_verifier), challenge)
 
 
 def _end_if_replayed(code: AuthorizationCode, device: Device) -> None:
