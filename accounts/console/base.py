@@ -9,6 +9,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import BadRequest, PermissionDenied
+from django.db import Error
 from django.db.models import Model, QuerySet
 from django.db.models.constants import LOOKUP_SEP
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
@@ -22,7 +23,8 @@ from unfold.decorators import display
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff.roles import OPERATE
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ApiError, NotFound
+from platform_site.postgres import sqlstates
 from platform_site.postgres.routers import RegionNotNamed
 
 admin.site.disable_action("delete_selected")  # "select all, delete" has ended more than one platform
@@ -98,6 +100,35 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
         refuse_nul(request)
         return super().changelist_view(request, extra_context)
 
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return self.explained(request, super().changeform_view, *args, **kwargs)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return self.explained(request, super().delete_view, *args, **kwargs)
+
+    def explained(self, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> Any:
+        """The response of `view`. Errors of a form's service are shown on the form's page."""
+        try:
+            return view(request, *args, **kwargs)
+        except (ApiError, Error) as error:
+            if request.method != "POST":
+                raise
+            self.message_user(request, _explanation(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
+
+def _explanation(error: ApiError | Error) -> str:
+    if isinstance(error, NotFound):
+        return "It no longer exists: it was changed by someone else a moment ago."
+    if sqlstates.is_unavailable(error):
+        return (
+            "A database is unavailable or busy: the region's, or the control database. Nothing was changed; try again."
+        )
+    answer = error if isinstance(error, ApiError) else sqlstates.error_for(error)
+    if answer.status < 500:
+        return " ".join(field.message for field in answer.fields) or answer.text
+    raise error
+
 
 class ReadOnlyAdmin(ConsoleAdmin):
     """Support may view, operators may run the actions (`accounts.staff.roles`)."""
@@ -117,23 +148,15 @@ class ReadOnlyAdmin(ConsoleAdmin):
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         if object_id is None and not self.has_add_permission(request):
             raise PermissionDenied
-        return self._answered(super().changeform_view, request, object_id, *args, **kwargs)
+        return self._in_its_region(super().changeform_view, request, object_id, *args, **kwargs)
 
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         if not self.has_delete_permission(request):
             raise PermissionDenied
-        return self._answered(super().delete_view, request, object_id, *args, **kwargs)
+        return self._in_its_region(super().delete_view, request, object_id, *args, **kwargs)
 
     def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         return self._in_its_region(super().history_view, request, object_id, *args, **kwargs)
-
-    def _answered(self, view: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return self._in_its_region(view, request, *args, **kwargs)
-        except ApiError as error:
-            details = " ".join(field.message for field in error.fields)
-            self.message_user(request, f"{error.text} {details}".strip(), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
 
     def _in_its_region(self, view: Any, *args: Any, **kwargs: Any) -> Any:
         """Django's own views use one database and would not find models that live in the regions."""

@@ -18,8 +18,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from accounts.console.base import AsOpened, ConsoleAdmin, ReadOnlyAdmin, list_link, staff, url_of
 from accounts.models import User
 from accounts.staff.roles import OPERATE
-from platform_site.http.errors import ApiError, NotFound, ValidationFailed
-from platform_site.postgres import sqlstates
+from platform_site.http.errors import ValidationFailed
 from projects import services
 from projects.console.base import console_url
 from projects.directory import environments
@@ -33,41 +32,6 @@ STATUS_COLOURS = {
     Environment.Status.FAILED: "danger",
     Environment.Status.DELETING: "warning",
 }
-
-
-def _explanation(error: ApiError | Error) -> str:
-    if isinstance(error, NotFound):
-        return "It no longer exists: it was changed by someone else a moment ago."
-    if sqlstates.is_unavailable(error):
-        return (
-            "A database is unavailable or busy: the region's, or the control database. Nothing was changed; try again."
-        )
-    answer = error if isinstance(error, ApiError) else sqlstates.error_for(error)
-    if answer.status < 500:
-        return " ".join(field.message for field in answer.fields) or answer.text
-    raise error
-
-
-class ThroughServices(ConsoleAdmin):
-    """A model that is changed through `services`; the page shows their errors."""
-
-    empty_words = "Each project comes with two environments and its owner as a member."
-
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        return self._explained(request, super().changeform_view, *args, **kwargs)
-
-    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        return self._explained(request, super().delete_view, *args, **kwargs)
-
-    def _explained(self, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        try:
-            response: HttpResponse = view(request, *args, **kwargs)
-            return response
-        except (ApiError, Error) as error:
-            if request.method != "POST":
-                raise
-            self.message_user(request, _explanation(error), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
 
 
 def _code(text: str) -> str:
@@ -113,7 +77,7 @@ class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(Project)
-class ProjectAdmin(ThroughServices):
+class ProjectAdmin(ConsoleAdmin):
     form = AsOpened
     empty_words = "Add one for an account, or let an account make its own: POST /v1/projects."
     list_display = ("name", "shown_id", "region", "shown_plan", "owner", "member_count", "created_at", "life")
@@ -178,9 +142,9 @@ class ProjectAdmin(ThroughServices):
         )
         return [suspend, resume, *super().get_urls()]
 
-    def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def suspend_view(self, request: HttpRequest, object_id: str) -> Any:
         """Asks for the reason; for a suspended project it changes the reason."""
-        return self._explained(request, self._suspend, object_id)
+        return self.explained(request, self._suspend, object_id)
 
     def _suspend(self, request: HttpRequest, object_id: str) -> HttpResponse:
         project = self._for_operators(request, object_id)
@@ -195,8 +159,8 @@ class ProjectAdmin(ThroughServices):
         title = f"Suspend {project.name}?" if project.suspended_at is None else f"Why {project.name} is suspended"
         return self._asked(request, project, "suspend", title, verb="suspend", form=form)
 
-    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self._explained(request, self._resume, object_id)
+    def resume_view(self, request: HttpRequest, object_id: str) -> Any:
+        return self.explained(request, self._resume, object_id)
 
     def _resume(self, request: HttpRequest, object_id: str) -> HttpResponse:
         project = self._for_operators(request, object_id)
@@ -229,7 +193,7 @@ class ProjectAdmin(ThroughServices):
         self.message_user(request, words, messages.SUCCESS)
         return HttpResponseRedirect(url_of("projects_project", project.pk))
 
-    def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
+    def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         """Deletes a project after its name was typed."""
         if request.method == "POST":
             project = self.get_object(request, unquote(object_id))
@@ -279,7 +243,7 @@ class ProjectAdmin(ThroughServices):
 
 @admin.register(Environment)
 class EnvironmentAdmin(ReadOnlyAdmin):
-    empty_words = ThroughServices.empty_words
+    empty_words = "Each project comes with two environments and its owner as a member."
     list_display = ("name", "shown_id", "project", "region", "shown_status", "created_at")
     list_filter = ("status", "project__region", ("parent", admin.EmptyFieldListFilter))
     list_select_related = ("project",)

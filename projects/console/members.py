@@ -6,11 +6,10 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from accounts.console.base import AsOpened, staff
+from accounts.console.base import AsOpened, ConsoleAdmin, staff
 from accounts.models import User
 from platform_site.identity import ids
 from projects import services
-from projects.console.admin import ThroughServices
 from projects.models import Member, Project
 
 
@@ -40,8 +39,9 @@ class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(Member)
-class MemberAdmin(ThroughServices):
+class MemberAdmin(ConsoleAdmin):
     form = AsOpened
+    empty_words = "Each project comes with two environments and its owner as a member."
     list_display = ("user", "role", "project", "created_at")
     list_filter = ("role",)
     search_fields = ("=user__email", "=user__id", "=project__id", "project__name")
