@@ -1,7 +1,7 @@
 """Base classes of the console's pages: read-only, and every change is a service behind a form with a CSRF token. A page
 only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlencode
 
@@ -10,7 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import Error
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.db.models.constants import LOOKUP_SEP
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import get_object_or_404
@@ -130,6 +130,18 @@ def _explanation(error: ApiError | Error) -> str:
     raise error
 
 
+class ConditionFilter(admin.SimpleListFilter):
+    conditions: ClassVar[Mapping[str, tuple[str, Q]]]
+    """By value of the parameter: its label, and what the listed objects fulfil."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(value, label) for value, (label, _) in self.conditions.items()]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
+        chosen = self.conditions.get(self.value() or "")
+        return queryset if chosen is None else queryset.filter(chosen[1])
+
+
 class ReadOnlyAdmin(ConsoleAdmin):
     """Support may view, operators may run the actions (`accounts.staff.roles`)."""
 
@@ -176,7 +188,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
         self,
         request: HttpRequest,
         queryset: "QuerySet[Any]",
-        act: Callable[[Any, Actor], object],
+        act: Callable[..., object],
         done: str,
         *,
         warning: str,
@@ -202,7 +214,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
         self,
         request: HttpRequest,
         selected: "QuerySet[Any] | Sequence[Any]",
-        act: Callable[[Any, Actor], object],
+        act: Callable[..., object],
         done: str,
     ) -> None:
         """Run a service for each selected object and report; for none if more than MAX_AT_ONCE are selected."""
@@ -213,7 +225,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
         count = 0
         for thing in self.allowed(request, chosen):
             try:
-                act(thing, actor)
+                act(thing, actor=actor)
                 count += 1
             except ApiError as error:
                 self.message_user(request, f"{thing}: {error.text}", messages.ERROR)
@@ -231,9 +243,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
     def allowed(self, request: HttpRequest, chosen: list[Any]) -> list[Any]:
         return chosen
 
-    def act_on_one(
-        self, request: HttpRequest, object_id: str, act: Callable[[Any, Actor], object], done: str
-    ) -> HttpResponse:
+    def act_on_one(self, request: HttpRequest, object_id: str, act: Callable[..., object], done: str) -> HttpResponse:
         """As `act_on_many` for the object whose page is open; called by the dialog, which reloads the page."""
         thing = get_object_or_404(self.model, pk=unquote(object_id))
         self.act_on_all(request, [thing], act, done)

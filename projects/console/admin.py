@@ -1,13 +1,13 @@
 """Console pages of projects, environments and members, which use the services of the API."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import Error
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path
@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from accounts.console.base import AsOpened, ConsoleAdmin, ReadOnlyAdmin, list_link, staff, url_of
+from accounts.console.base import AsOpened, ConditionFilter, ConsoleAdmin, ReadOnlyAdmin, list_link, staff, url_of
 from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ValidationFailed
@@ -47,17 +47,12 @@ class SuspensionForm(forms.Form):
     )
 
 
-class SuspendedFilter(admin.SimpleListFilter):
-    title = "suspended"
-    parameter_name = "suspended"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "Suspended"), ("no", "Not suspended")]
-
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
-        if self.value() is None:
-            return queryset
-        return queryset.filter(suspended_at__isnull=self.value() == "no")
+class SuspendedFilter(ConditionFilter):
+    title = parameter_name = "suspended"
+    conditions: ClassVar = {
+        "yes": ("Suspended", Q(suspended_at__isnull=False)),
+        "no": ("Not suspended", Q(suspended_at=None)),
+    }
 
 
 class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]

@@ -99,7 +99,6 @@ class Command(terminal.Command):
             facts,
             sentence=f"Added {provider.name} ({provider.pk}) for {pool_id or 'platform accounts'}.\n"
             f"Register this redirect URI there: {facts['callback_url']}",
-            as_json=options["json"],
         )
         if not identities.admits_new_users(provider):
             self.stderr.write("Existing users can sign in with it; it does not create new ones (sign_up).")

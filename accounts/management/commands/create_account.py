@@ -34,5 +34,4 @@ class Command(terminal.Command):
         self.answer(
             {"id": user.pk, "email": user.email, "name": user.name, "staff": user.is_staff},
             sentence=f"Created the account {user.pk} for {user.email}.",
-            as_json=options["json"],
         )

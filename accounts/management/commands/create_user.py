@@ -43,5 +43,4 @@ class Command(terminal.Command):
         self.answer(
             serializers.UserDetail(user).data | {"environment_id": pool_id},
             sentence=f"Created the user {user.pk} ({user.email}) in {pool_id}.",
-            as_json=options["json"],
         )

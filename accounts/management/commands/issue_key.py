@@ -75,5 +75,4 @@ class Command(terminal.Command):
             serializers.KeyDetail(key).data,
             sentence=f"Issued the key {key.pk} ({key.name}) for {authority.owner}: {', '.join(key.scopes)}.{exposure}",
             secret=secret,
-            as_json=options["json"],
         )

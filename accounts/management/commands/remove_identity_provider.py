@@ -30,5 +30,4 @@ class Command(terminal.Command):
         self.answer(
             {"id": provider_id, "identities": count},
             sentence=f"Removed {provider.name} ({provider_id}); {count} linked identities were deleted.",
-            as_json=options["json"],
         )

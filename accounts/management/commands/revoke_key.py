@@ -35,5 +35,4 @@ class Command(terminal.Command):
         self.answer(
             serializers.KeyDetail(found).data,
             sentence=f"Revoked the key {found.pk} ({found.name}).",
-            as_json=options["json"],
         )

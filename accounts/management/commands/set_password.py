@@ -25,5 +25,4 @@ class Command(terminal.Command):
         self.answer(
             serializers.UserDetail(user).data,
             sentence=f"Set the password of {user.pk} ({user.email}).",
-            as_json=options["json"],
         )

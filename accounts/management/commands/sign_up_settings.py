@@ -56,5 +56,4 @@ class Command(terminal.Command):
             facts,
             sentence=f"Sign-up to {pool_id or 'platform accounts'}: {found.sign_up}."
             f" E-mails speak of {pool_settings.app_name(found)}.{links}",
-            as_json=options["json"],
         )

@@ -24,5 +24,4 @@ class Command(terminal.Command):
         self.answer(
             {"id": user.pk, "email": user.email, "role": role},
             sentence=f"{user.email} is {role.value if role else 'no member of staff'} now.",
-            as_json=options["json"],
         )
