@@ -41,14 +41,11 @@ class PasswordField(CharField):
     """A password as typed: `accounts.users.passwords` normalises it, and accepts a hash of the typed form."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(trim_whitespace=False, write_only=True, **kwargs)
+        super().__init__(trim_whitespace=False, write_only=True, max_length=passwords.LONGEST_OFFERED, **kwargs)
 
 
 class ChosenPasswordField(PasswordField):
     """A new password. The services, which know the user, check its similarity to the user's data."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(max_length=passwords.LONGEST_OFFERED, **kwargs)
 
     def to_internal_value(self, data: Any) -> str:
         value = str(super().to_internal_value(data))
@@ -93,7 +90,7 @@ class TokenInput(Serializer):
 
     grant_type = ChoiceField(choices=["password", "refresh_token", "authorization_code"])
     email = CharField(required=False, max_length=254)
-    password = PasswordField(required=False, max_length=passwords.LONGEST_OFFERED)
+    password = PasswordField(required=False)
     refresh_token = CharField(required=False, max_length=200)
     code = CharField(required=False, max_length=200)
     code_verifier = CharField(
@@ -136,7 +133,7 @@ class MeInput(Serializer):
 
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
     password = ChosenPasswordField(required=False)
-    current_password = PasswordField(required=False, max_length=passwords.LONGEST_OFFERED)
+    current_password = PasswordField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         for one, other in (("password", "current_password"), ("current_password", "password")):

@@ -10,7 +10,6 @@ from accounts.api.serializers import (
 )
 from accounts.models.registration import SignUpMode
 from accounts.registration import pool_settings
-from accounts.users import passwords
 from platform_site.http.fields import (
     CharField,
     ChoiceField,
@@ -39,7 +38,7 @@ class LinkInput(Serializer):
 class LinkAndPassword(LinkInput):
     """A link, and the password that was chosen before."""
 
-    password = PasswordField(max_length=passwords.LONGEST_OFFERED)
+    password = PasswordField()
 
 
 class ResetInput(LinkInput):
@@ -55,13 +54,11 @@ class EmailInput(Serializer):
 
 
 class EmailChangeInput(EmailInput):
-    current_password = PasswordField(max_length=passwords.LONGEST_OFFERED)
+    current_password = PasswordField()
 
 
 class DeleteAccountInput(Serializer):
-    current_password = PasswordField(
-        required=False, max_length=passwords.LONGEST_OFFERED, help_text="Required for an account with a password."
-    )
+    current_password = PasswordField(required=False, help_text="Required for an account with a password.")
 
 
 class InvitationInput(Serializer):
