@@ -13,14 +13,6 @@ from accounts.console.base import ReadOnlyAdmin, link, list_link, staff
 from accounts.console.provider_forms import SIGNING_KEY, NewProviderForm, PoolForm, ProviderForm, text
 from accounts.models.oauth import Identity, IdentityProvider, RedirectUri
 from accounts.oauth import discovery, providers, redirects
-from platform_site.http.errors import ValidationFailed
-
-
-def _checked(issuer: str, pool_id: str | None) -> str | ValidationFailed:
-    try:
-        return discovery.check(issuer, pool_id)
-    except ValidationFailed as error:
-        return error
 
 
 class _Managed(ReadOnlyAdmin):
@@ -53,7 +45,7 @@ class IdentityProviderAdmin(_Managed):
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         issuer = request.POST.get("issuer", "").strip()
         if issuer and self.has_add_permission(request):
-            request.__dict__["checked_issuer"] = _checked(issuer, request.POST.get("environment_id") or None)
+            request.__dict__["checked_issuer"] = discovery.try_check(issuer, request.POST.get("environment_id") or None)
         answer: HttpResponse = super().add_view(request, form_url, extra_context)
         return answer
 
@@ -62,7 +54,7 @@ class IdentityProviderAdmin(_Managed):
     ) -> HttpResponse:
         issuer, provider = request.POST.get("issuer", "").strip(), self.get_object(request, unquote(object_id))
         if issuer and provider and issuer != provider.issuer and self.has_change_permission(request, provider):
-            request.__dict__["checked_issuer"] = _checked(issuer, provider.environment_id)
+            request.__dict__["checked_issuer"] = discovery.try_check(issuer, provider.environment_id)
         answer: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
         return answer
 

@@ -30,10 +30,7 @@ def _discovered_before(action: Action) -> Action:
         body = view.request.data
         issuer = body.get("issuer") if isinstance(body, dict) else None
         if isinstance(issuer, str):
-            try:
-                view.checked_issuer = discovery.check(issuer, view.place.pool_id)
-            except ValidationFailed as error:
-                view.checked_issuer = error
+            view.checked_issuer = discovery.try_check(issuer, view.place.pool_id)
         return action(view, *args, **kwargs)
 
     return cast(Action, checked)
