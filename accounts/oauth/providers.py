@@ -9,12 +9,12 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
-from accounts import audit
+from accounts import audit, changes
 from accounts.audit import Actor
+from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import checks, client_secrets
-from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import Caller
 
@@ -154,40 +154,30 @@ def change(
     unless new ones are given. Raises ValidationFailed, NotFound, and Conflict for another issuer while users are
     linked."""
     secret = None if isinstance(client_secret, Unset) else client_secret
-    wrong = [
-        *checks.wrong_names(
-            provider.name,
-            () if isinstance(scopes, Unset) else scopes,
-            provider.client_id if isinstance(client_id, Unset) else client_id,
-            secret,
-        ),
-        *([] if isinstance(issuer, Unset) else checks.wrong_issuer(provider, issuer) or issuer_errors),
-        *client_secrets.problems(team_id, key_id, private_key, issuer=provider.issuer, has_secret=secret is not None),
-        *checks.wrong_trust(
-            provider.issuer if isinstance(issuer, Unset) else issuer,
-            provider.trusts_email if isinstance(trusts_email, Unset) else trusts_email,
-        ),
-    ]
-    if wrong:
-        raise ValidationFailed(fields=wrong)
-    values = _given(
+    values = given(
         issuer=issuer, response_mode=response_mode, display_name=display_name, client_id=client_id, scopes=scopes,
         trusts_email=trusts_email, sign_up=sign_up, enabled=enabled,
     )  # fmt: skip
+    wrong = [
+        *checks.wrong_names(
+            provider.name, values.get("scopes", ()), values.get("client_id", provider.client_id), secret
+        ),
+        *([] if isinstance(issuer, Unset) else checks.wrong_issuer(provider, issuer) or issuer_errors),
+        *client_secrets.problems(team_id, key_id, private_key, issuer=provider.issuer, has_secret=secret is not None),
+        *checks.wrong_trust(values.get("issuer", provider.issuer), values.get("trusts_email", provider.trusts_email)),
+    ]
+    if wrong:
+        raise ValidationFailed(fields=wrong)
     with transaction.atomic():
         locked = _locked(provider)
         issuers = _issuers(locked, values)
-        changed = _set(locked, values)
+        changed = changes.apply(locked, values)
         if issuers or secret is not None or private_key is not None:
             changed += _replace_credentials(locked, secret, team_id, key_id, private_key)
         if changed:
             locked.save(update_fields=changed)
             _record_change(locked, actor, changed, issuers)
     return locked
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {field: value for field, value in values.items() if not isinstance(value, Unset)}
 
 
 def _locked(provider: IdentityProvider) -> IdentityProvider:
@@ -205,13 +195,6 @@ def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str,
     if provider.identities.exists():
         raise Conflict("Users are linked by this issuer. Remove the provider and add another one.")
     return {"issuer": issuer, "previous_issuer": provider.issuer}
-
-
-def _set(provider: IdentityProvider, values: Mapping[str, Any]) -> list[str]:
-    changed = [field for field, value in values.items() if getattr(provider, field) != value]
-    for field in changed:
-        setattr(provider, field, values[field])
-    return changed
 
 
 def _record_change(

@@ -11,13 +11,13 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
+from accounts.changes import UNSET, Unset
 from accounts.models import Session, User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, one_time_links
 from accounts.registration.sign_up import wrong_password
 from accounts.users import emails, passwords
 from accounts.users import service as user_service
-from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import Forbidden, NotFound, ValidationFailed
 from platform_site.identity.callers import Caller
 

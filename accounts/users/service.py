@@ -1,7 +1,7 @@
 """Services of users and API keys, for the API, console and commands: one change per transaction, with its audit entry.
 Callers check permissions before (`accounts.keys.permissions`, the view's scope)."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -10,8 +10,9 @@ from django.db.models import Q
 from django.db.models.deletion import Collector
 from django.db.models.functions import Now
 
-from accounts import audit
+from accounts import audit, changes
 from accounts.audit import Actor
+from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
 from accounts.directory import kept_users
 from accounts.directory import locks as account_locks
@@ -30,13 +31,6 @@ RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
 """Role names with a fixed meaning in rules."""
 
 KEYS_KEPT: Final = timedelta(days=90)
-
-
-class Unset:
-    pass
-
-
-UNSET: Final = Unset()
 
 
 THEMSELVES: Final = Actor("user")
@@ -142,7 +136,10 @@ def change_user(
             keep_one_superuser(user.pk)
         locked = _locked(user.pk, known_password_hash)
         address = emails.normalize(locked.email)
-        changed = _set_cells(locked, {"email": email, "name": name, "role": role, "claims": claims})
+        values = given(email=email, name=name, role=role, claims=claims)
+        if "email" in values:
+            values["email"] = emails.check(values["email"])
+        changed = changes.apply(locked, values)
         changed += _set_verified(locked, is_email_verified, address, is_changed="email" in changed)
         if not isinstance(new_password, Unset):
             locked.password = new_password
@@ -182,17 +179,6 @@ def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
 
 
 # Each of these sets what is given and is something else by now, and returns the names of the columns to be saved.
-
-
-def _set_cells(user: User, given: Mapping[str, Any]) -> list[str]:
-    changed = []
-    for field, value in given.items():
-        if field == "email" and isinstance(value, str):
-            value = emails.check(value)
-        if not isinstance(value, Unset) and getattr(user, field) != value:
-            setattr(user, field, value)
-            changed.append(field)
-    return changed
 
 
 def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_changed: bool) -> list[str]:

@@ -7,7 +7,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 
 from accounts import audit
 from accounts.audit import Actor
-from accounts.users.service import UNSET, Unset
+from accounts.changes import UNSET, Unset
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
 from platform_site.identity import ids, signals
