@@ -39,7 +39,7 @@ class Command(BaseCommand):
 
 
 @contextmanager
-def sentences() -> Iterator[None]:
+def command_errors() -> Iterator[None]:
     try:
         yield
     except ApiError as error:

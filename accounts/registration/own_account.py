@@ -25,7 +25,7 @@ REAUTHENTICATION_SECONDS: Final = timedelta(minutes=10)
 Kind = AccountEmail.Kind
 
 
-def of(caller: Caller) -> User:
+def user_of(caller: Caller) -> User:
     user = User.objects.filter(pk=caller.id).first()
     if user is None:
         raise NotFound
@@ -77,7 +77,7 @@ def _known_password(user: User, offered: str | None) -> str:
     if offered is None:
         raise ValidationFailed.of("current_password", "required", "This field is required.")
     if not passwords.is_right(offered, user.password):
-        raise user_service.count_wrong_password()
+        raise user_service.wrong_current_password()
     return user.password
 
 

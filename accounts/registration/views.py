@@ -221,7 +221,7 @@ class MeViewSet(ApiViewSet):
     @extend_schema(responses=Me)
     def retrieve(self, request: Any) -> HttpResponse:
         """Who the caller is, and what it may do in the environment that the call means."""
-        return respond(_me(self.caller, own_account.of(self.caller) if self.caller.session_id else None))
+        return respond(_me(self.caller, own_account.user_of(self.caller) if self.caller.session_id else None))
 
     @idempotent()
     @extend_schema(request=MeInput, responses=Me)
@@ -229,7 +229,7 @@ class MeViewSet(ApiViewSet):
         """Change one's own name or password. A new password needs the current one, and ends all other sessions."""
         caller = person(self.caller)
         values = self.read(MeInput)
-        user = own_account.of(caller)
+        user = own_account.user_of(caller)
         if "password" in values:
             rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
         return respond(_me(caller, own_account.change(user, actor=caller, **values)))
@@ -265,7 +265,7 @@ class OwnAccountViewSet(ApiViewSet):
     optional_bodies: ClassVar = frozenset({"remove"})
 
     def _oneself(self) -> User:
-        return own_account.of(person(self.caller))
+        return own_account.user_of(person(self.caller))
 
     def _count(self, user: User, kind: Kind, email: str) -> None:
         request: HttpRequest = self.request._request

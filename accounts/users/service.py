@@ -150,9 +150,9 @@ def change_user(
         _save_with_free_email(locked, changed)
         if moments := {"disabled_at", "email_verified_at"} & set(changed):
             locked.refresh_from_db(fields=moments)
-        _let_sessions_know(locked, changed, kept_session_id)
+        _update_sessions(locked, changed, kept_session_id)
         audit.record(
-            _called(locked, changed),
+            _audit_action(locked, changed),
             actor=actor,
             target_id=locked.pk,
             environment_id=locked.environment_id,
@@ -174,7 +174,7 @@ def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
     if locked is None:
         raise NotFound
     if not isinstance(known_password_hash, Unset) and locked.password != known_password_hash:
-        raise count_wrong_password()
+        raise wrong_current_password()
     return locked
 
 
@@ -199,13 +199,13 @@ def _set_disabled(user: User, is_disabled: bool | Unset) -> list[str]:
     return ["disabled_at"]
 
 
-def _called(user: User, changed: Collection[str]) -> str:
+def _audit_action(user: User, changed: Collection[str]) -> str:
     if "disabled_at" not in changed:
         return "user.changed"
     return "user.enabled" if user.disabled_at is None else "user.disabled"
 
 
-def _let_sessions_know(user: User, changed: list[str], kept_session_id: str | None) -> None:
+def _update_sessions(user: User, changed: list[str], kept_session_id: str | None) -> None:
     if {"password", "disabled_at"} & set(changed):
         exchange_codes.withdraw(user.pk)  # each is a session that has not begun yet
     if "disabled_at" in changed and user.disabled_at is not None:
@@ -226,7 +226,7 @@ def _account_key_names(user: User) -> list[str]:
     return [key_cache_name(bytes(secret_hash)) for secret_hash in hashes]
 
 
-def count_wrong_password() -> ValidationFailed:
+def wrong_current_password() -> ValidationFailed:
     return ValidationFailed.of("current_password", "wrong", "This is not the current password.")
 
 
@@ -240,7 +240,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         sessions.end_where(Q(user_id=user.pk), "user_deleted")
         revocation.revoke(_account_key_names(locked))
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
-        _delete_what_is_theirs(locked)
+        _delete_related(locked)
         # As late as possible: the user's rows are deleted with the commit of their region, and after an error here a
         # periodic job completes the deletion (`rows.write.references`). But before the user's own row, with which
         # the pool's size is locked: other sign-ups would wait for thousands of rows. And before the audit entry, by
@@ -252,7 +252,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
 
 
-def _delete_what_is_theirs(user: User) -> None:
+def _delete_related(user: User) -> None:
     collector = Collector(using=DEFAULT_DB_ALIAS, origin=user)
     collector.collect([user])
     del collector.data[User]

@@ -88,7 +88,7 @@ class Command(terminal.Command):
         secret = self._secret(options)
         if secret is not None:
             given["client_secret"] = secret
-        with terminal.sentences():
+        with terminal.command_errors():
             values = serializers.filled_in(terminal.validated(serializers.NewProvider, given))
             values.setdefault("client_secret", None)
             if "issuer" in values:

@@ -22,7 +22,7 @@ class Command(terminal.Command):
         terminal.add_password_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with terminal.sentences():
+        with terminal.command_errors():
             values = terminal.validated(serializers.UserFields, {name: options[name] for name in ("email", "name")})
             user = user_service.create_user(
                 pool_id=None,

@@ -21,7 +21,7 @@ class Command(terminal.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.pool(options)
         given = {name: options[name] for name in ("email", "name", "role") if options[name] is not None}
-        with terminal.sentences():
+        with terminal.command_errors():
             values = terminal.validated(serializers.InvitationInput, given)
             made = invitations.invite(
                 pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values

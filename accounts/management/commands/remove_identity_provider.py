@@ -25,7 +25,7 @@ class Command(terminal.Command):
         if provider is None:
             raise CommandError(f"There is no identity provider {options['name']} here.")
         provider_id = provider.pk
-        with terminal.sentences():
+        with terminal.command_errors():
             count = providers.remove(provider, actor=audit.SYSTEM)
         self.answer(
             {"id": provider_id, "identities": count},

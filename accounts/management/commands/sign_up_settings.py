@@ -44,7 +44,7 @@ class Command(terminal.Command):
         }
         if options["link"] is not None:
             given["link_urls"] = dict(options["link"])
-        with terminal.sentences():
+        with terminal.command_errors():
             found = (
                 pool_settings.change_settings(pool_id, actor=audit.SYSTEM, **given)
                 if given

@@ -23,7 +23,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         owner = terminal.account(options["owner"])
-        with terminal.sentences():
+        with terminal.command_errors():
             values = terminal.validated(NewProject, {field: options[field] for field in ("name", "region", "plan")})
             project = services.create_project(account_id=owner.pk, actor=audit.SYSTEM, **values)
         self.stdout.write(f"project      {project.pk}  {project.region}")
