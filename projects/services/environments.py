@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.audit import Actor
@@ -21,6 +22,7 @@ from projects.errors import (
     NoSuchProject,
     NoSuchSource,
     NotABranch,
+    NotResettable,
     SourceNotReady,
 )
 from projects.models import Environment, Project
@@ -150,6 +152,56 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
     failpoints.reach("restore.after_region_commit")
     with log_failures(f"the restored branch {branch_id}"):
         branching.settle(branch_id)
+
+
+def reset_branch(environment_id: str, *, data: branching.Data, actor: Caller | Actor) -> Environment:
+    """Replace the tables, functions and webhooks of a preview branch by copies of its parent's, and with `data="full"`
+    its rows. With many rows, a worker copies them and the branch is `creating`. Raises NoSuchEnvironment, NotABranch,
+    NotResettable, ApplyInProgress, TablesInUse, and DatabaseError."""
+    with transaction.atomic():
+        branch, parent = _branch_and_parent(environment_id)
+        target, source = place_of(branch.project, branch), place_of(branch.project, parent)
+        at_once = data == "none" or branching.is_small(source)
+        if not at_once:
+            _leave_to_worker(branch, parent, actor, data)
+    if at_once:
+        branching.reset(source, target, data, actor=actor)
+    else:
+        dispatch.send("projects.tasks.fill_branch", branch.pk)
+    return branch
+
+
+def _branch_and_parent(environment_id: str) -> tuple[Environment, Environment]:
+    live: Any = Environment.objects.live().select_related("project", "parent")
+    branch: Environment | None = live.select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
+    if branch is None:
+        raise NoSuchEnvironment
+    if not branch.is_branch:
+        raise NotABranch
+    status, parent = Environment.Status, branch.parent
+    ready = (status.READY, status.MIGRATING)
+    if branch.status not in ready or parent is None or parent.status not in ready:
+        raise NotResettable
+    for each in (branch, parent):
+        applying.require_settled(each.pk)
+    return branch, parent
+
+
+def _leave_to_worker(branch: Environment, parent: Environment, actor: Caller | Actor, data: branching.Data) -> None:
+    environment_cache.evict_environment(branch)
+    branch.status, branch.status_reason = Environment.Status.CREATING, None
+    branch.filled_from = Environment.Filling.RESET
+    branch.save(update_fields=["status", "status_reason", "filled_from"])
+    Environment.objects.filter(pk=branch.pk).update(applying_since=Now())
+    audit.record(
+        "environment.reset",
+        actor=actor,
+        target_id=branch.pk,
+        project_id=branch.project_id,
+        environment_id=branch.pk,
+        source=parent.pk,
+        data=data,
+    )
 
 
 def is_ready(environment_id: str) -> bool:
