@@ -1,5 +1,6 @@
 """The two steps of a sign-in by a provider, which make requests to it."""
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -7,12 +8,13 @@ from typing import Final
 from django.db import transaction
 
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import errors, flows, identities, proofs, providers
+from accounts.oauth import errors, identities, proofs, providers
 from accounts.oauth.client import claims, metadata
 from accounts.oauth.client.claims import Profile
 from accounts.oauth.client.metadata import Metadata
 from accounts.oauth.client.transport import Calls, oauth_client
 from accounts.oauth.flows import Flow
+from accounts.oauth.proofs import Proof
 from accounts.users import exchange_codes
 from platform_site.identity.plans import plan_limits
 
@@ -34,7 +36,7 @@ def begin(
     """A new flow, its `state`, and the provider's URL for the browser. Raises a FlowError."""
     calls = Calls(provider)
     known = metadata.of(calls)
-    flow, state = flows.begin(
+    flow = Flow(
         provider_id=provider.pk,
         environment_id=environment_id,
         redirect_uri=redirect_uri,
@@ -42,6 +44,7 @@ def begin(
         code_challenge=code_challenge,
         links=links,
     )
+    state = secrets.token_urlsafe(32)
     is_oidc = provider.kind == IdentityProvider.Kind.OIDC
     client = oauth_client(calls, auth_method=known.auth_method(provider))
     url, _ = client.create_authorization_url(
@@ -92,7 +95,7 @@ def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
 
 
 def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
-    return proofs.make(
+    proof = Proof(
         provider_id=provider.pk,
         subject=profile.subject,
         email=profile.email,
@@ -100,6 +103,7 @@ def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
         code_challenge=str(flow.code_challenge),
         issuer=provider.issuer,
     )
+    return proofs.seal(proof)
 
 
 def _code(flow: Flow, provider: IdentityProvider, profile: Profile, plan: str | None) -> str:
