@@ -171,13 +171,16 @@ class KeyInput(KeyName):
         return attrs
 
 
-class UserFields(Serializer):
-    """What a user is, without a password."""
-
+class InvitationInput(Serializer):
     email = EmailField()
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
     role = RoleField(required=False, allow_null=True)
     claims = ClaimsField(required=False)
+
+
+class UserFields(InvitationInput):
+    """What a user is, without a password."""
+
     email_verified = BooleanField(required=False, help_text="Whether the email is known to be the user's.")
 
 

@@ -3,10 +3,8 @@ from typing import Any
 from accounts.api.serializers import (
     LONGEST_NAME,
     ChosenPasswordField,
-    ClaimsField,
     EmailField,
     PasswordField,
-    RoleField,
 )
 from accounts.models.registration import SignUpMode
 from accounts.registration import pool_settings
@@ -59,13 +57,6 @@ class EmailChangeInput(EmailInput):
 
 class DeleteAccountInput(Serializer):
     current_password = PasswordField(required=False, help_text="Required for an account with a password.")
-
-
-class InvitationInput(Serializer):
-    email = EmailField()
-    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
-    role = RoleField(required=False, allow_null=True)
-    claims = ClaimsField(required=False)
 
 
 class UrlField(CharField):

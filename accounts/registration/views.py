@@ -11,7 +11,7 @@ from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.api.serializers import Me, MeInput, TokenPair
+from accounts.api.serializers import InvitationInput, Me, MeInput, TokenPair
 from accounts.api.views import device_of, person
 from accounts.directory import environments as environment_directory
 from accounts.models import User
@@ -334,13 +334,13 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         return super().list(request, *args, **kwargs)
 
     @idempotent()
-    @extend_schema(request=serializers.InvitationInput, responses={201: serializers.Invitation})
+    @extend_schema(request=InvitationInput, responses={201: serializers.Invitation})
     def create(self, request: Any) -> HttpResponse:
         """Invite a person by email, with a role and claims for rules. A second invitation replaces the first.
 
         Works in every `sign_up` mode. The link works for seven days."""
         pool_id = environment_directory.own_pool(self.place)
-        values = self.read(serializers.InvitationInput)
+        values = self.read(InvitationInput)
         rate_limits.count_invitation(request._request, pool_id=pool_id, plan=self.place.plan)
         most = plan_limits(self.place.plan).app_users_per_environment
         made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)

@@ -4,6 +4,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from accounts import audit
+from accounts.api.serializers import InvitationInput
 from accounts.management import terminal
 from accounts.registration import invitations, pool_settings, serializers
 
@@ -22,7 +23,7 @@ class Command(terminal.Command):
         pool_id = terminal.pool(options)
         given = {name: options[name] for name in ("email", "name", "role") if options[name] is not None}
         with terminal.command_errors():
-            values = terminal.validated(serializers.InvitationInput, given)
+            values = terminal.validated(InvitationInput, given)
             made = invitations.invite(
                 pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values
             )
