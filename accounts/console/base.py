@@ -96,6 +96,10 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
         asked = {each.partition(LOOKUP_SEP)[0] for each in filters if isinstance(each, str)}
         return column not in {*columns, "pk"} - asked and bool(super().lookup_allowed(lookup, value, request))
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """None in a form that adds an object."""
+        return self.readonly_fields if obj else ()
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         refuse_nul(request)
         return super().changelist_view(request, extra_context)

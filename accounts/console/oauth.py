@@ -71,9 +71,6 @@ class IdentityProviderAdmin(_Managed):
         shown = self.readonly_fields
         return (*shown, *self.changing) if self.has_operate_permission(request) else shown
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        return self.readonly_fields if obj else ()
-
     @display(description="Where")
     def where(self, provider: IdentityProvider) -> str:
         return provider.issuer or provider.authorization_endpoint or ""
@@ -171,9 +168,6 @@ class RedirectUriAdmin(_Managed):
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         return self.fields if obj else ("environment_id", "uri")
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        return self.readonly_fields if obj else ()
 
     @display(description="Environment")
     def pool(self, thing: RedirectUri) -> str:

@@ -105,9 +105,6 @@ class ProjectAdmin(ConsoleAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Project | None = None) -> Any:
         return self.fieldsets if obj else self.add_fieldsets
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Project | None = None) -> Any:
-        return self.readonly_fields if obj else ()
-
     def has_change_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
         return bool(super().has_change_permission(request, obj)) and (obj is None or obj.deleted_at is None)
 

@@ -62,9 +62,6 @@ class MemberAdmin(ConsoleAdmin):
     def get_fields(self, request: HttpRequest, obj: Member | None = None) -> Any:
         return self.fields if obj else ("project_id", "email", "role")
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Member | None = None) -> Any:
-        return self.readonly_fields if obj else ()
-
     def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
         if change:
             services.change_member(obj.project_id, obj.user_id, role=form.cleaned_data["role"], actor=staff(request))
