@@ -215,7 +215,7 @@ def _update_sessions(user: User, changed: list[str], kept_session_id: str | None
         revocation.mark_uncached(_account_key_names(user))
     if "password" in changed:
         sessions.end_where(Q(user_id=user.pk) & ~Q(pk=kept_session_id or ""), "password_changed")
-    names = [session_cache_name(pk) for pk in sessions.live_of(user.pk).values_list("pk", flat=True)]
+    names = [session_cache_name(pk) for pk in sessions.of_user(user.pk).values_list("pk", flat=True)]
     if user.environment_id is not None and kept_users.MUTABLE & set(changed):
         names.append(kept_users.version_name(user.environment_id))
     revocation.mark_uncached(names)

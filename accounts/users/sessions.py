@@ -159,10 +159,6 @@ def _repeat_response(session: Session, offered: RefreshToken) -> RefreshToken:
     return RefreshToken(keyring.unseal_under(offered.text.encode(), sealed, purpose=_SUCCESSOR).decode())
 
 
-def live_of(user_id: str) -> "QuerySet[Session]":
-    return Session.objects.filter(user_id=user_id, revoked_at__isnull=True, expires_at__gt=Now()).order_by("-id")
-
-
 STATES: Final = ("live", "ended", "all")
 
 
