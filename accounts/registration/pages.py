@@ -248,10 +248,3 @@ class ConfirmEmailChange(LinkPage):
 
     def act(self, token: str, values: dict[str, Any]) -> object:
         return own_account.change_email(token, values["password"])
-
-
-confirm_sign_up = ConfirmSignUp.as_view()
-accept_invitation = AcceptInvitation.as_view()
-verify_email = VerifyEmail.as_view()
-reset_password = ResetPassword.as_view()
-confirm_email_change = ConfirmEmailChange.as_view()

@@ -41,6 +41,3 @@ class JoinProject(LinkPage):
 
     def act(self, token: str, values: dict[str, Any]) -> object:
         return services.accept_invitation(token, password=values.get("password"), name=values.get("name", ""))
-
-
-join_project = JoinProject.as_view()
