@@ -86,10 +86,7 @@ class ProjectAdmin(ConsoleAdmin):
     readonly_fields = ("shown_id", "region", "cluster", "created_by", "created_at", "deleted_at")
     fieldsets = (
         (None, {"fields": ("name", "plan")}),
-        (
-            "Where and since when",
-            {"fields": ("shown_id", "region", "cluster", "created_by", "created_at", "deleted_at")},
-        ),
+        ("Where and since when", {"fields": readonly_fields}),
     )
     add_fieldsets = ((None, {"fields": ("name", "owner", "region", "plan")}),)
 
@@ -242,28 +239,12 @@ class EnvironmentAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=name", "=project__id", "project__name")
     search_help_text = "Environment id or name, project id or name"
     ordering = ("-created_at", "-id")
-    fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    "shown_id",
-                    "name",
-                    "project",
-                    "region",
-                    "shown_status",
-                    "status_reason",
-                    "schema_version",
-                    "console",
-                )
-            },
-        ),
-        ("Users, keys and branches", {"fields": ("users", "keys", "pool_id", "parent", "created_at")}),
-    )
-    readonly_fields = (
-        "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "parent", "pool_id",
-        "users", "keys", "created_at", "console",
+    of_itself = (
+        "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "console",
     )  # fmt: skip
+    of_others = ("users", "keys", "pool_id", "parent", "created_at")
+    fieldsets = ((None, {"fields": of_itself}), ("Users, keys and branches", {"fields": of_others}))
+    readonly_fields = of_itself + of_others
 
     @display(description="id")
     def shown_id(self, environment: Environment) -> str:
