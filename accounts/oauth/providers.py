@@ -47,54 +47,21 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 def add(
     pool_id: str | None,
     *,
-    name: str,
-    client_id: str,
-    client_secret: str | None,
     actor: Caller | Actor,
-    display_name: str = "",
-    issuer: str | None = None,
-    authorization_endpoint: str | None = None,
-    token_endpoint: str | None = None,
-    userinfo_endpoint: str | None = None,
-    emails_endpoint: str | None = None,
-    profile_fields: Mapping[str, str] | None = None,
-    scopes: Sequence[str] = (),
-    client_auth: str | None = None,
-    team_id: str | None = None,
-    key_id: str | None = None,
+    client_secret: str | None,
     private_key: str | None = None,
-    response_mode: str | None = None,
-    trusts_email: bool = False,
-    sign_up: bool = True,
-    enabled: bool = True,
     issuer_errors: Sequence[FieldError] = (),
     secret_follows: bool = False,
+    **columns: Any,
 ) -> IdentityProvider:
     """Add a provider to the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
-    `issuer_errors` come from `accounts.oauth.discovery`; with `secret_follows` a secret may be missing. Raises
-    ValidationFailed naming all wrong fields, QuotaExceeded."""
-    is_oidc = issuer is not None
-    provider = IdentityProvider(
-        environment_id=pool_id,
-        name=name,
-        display_name=display_name or name.title(),
-        kind=IdentityProvider.Kind.OIDC if is_oidc else IdentityProvider.Kind.OAUTH2,
-        issuer=issuer,
-        authorization_endpoint=authorization_endpoint,
-        token_endpoint=token_endpoint,
-        userinfo_endpoint=userinfo_endpoint,
-        emails_endpoint=emails_endpoint,
-        profile_fields=dict(profile_fields or {}),
-        scopes=list(scopes or (OIDC_SCOPES if is_oidc else ())),
-        client_id=client_id,
-        client_auth=client_auth,
-        team_id=team_id,
-        key_id=key_id,
-        response_mode=response_mode,
-        trusts_email=trusts_email,
-        sign_up=sign_up,
-        enabled=enabled,
-    )
+    `columns` are those of `IdentityProvider`. `issuer_errors` come from `accounts.oauth.discovery`; with
+    `secret_follows` a secret may be missing. Raises ValidationFailed naming all wrong fields, QuotaExceeded."""
+    provider = IdentityProvider(environment_id=pool_id, kind=IdentityProvider.Kind.OAUTH2, **columns)
+    provider.display_name = provider.display_name or provider.name.title()
+    if provider.issuer is not None:
+        provider.kind = IdentityProvider.Kind.OIDC
+        provider.scopes = provider.scopes or list(OIDC_SCOPES)
     wrong = [*issuer_errors, *checks.problems(provider, client_secret, private_key, secret_follows=secret_follows)]
     if wrong:
         raise ValidationFailed(fields=wrong)
