@@ -24,26 +24,10 @@ _USER_REFUSED: Final = frozenset(
 )
 
 
-def begin(
-    provider: IdentityProvider,
-    *,
-    environment_id: str | None,
-    redirect_uri: str,
-    client_state: str | None,
-    code_challenge: str | None,
-    links: bool,
-) -> tuple[Flow, str, str]:
-    """A new flow, its `state`, and the provider's URL for the browser. Raises a FlowError."""
+def begin(provider: IdentityProvider, flow: Flow) -> tuple[str, str]:
+    """The flow's `state`, and the provider's URL for the browser. Raises a FlowError."""
     calls = Calls(provider)
     known = metadata.of(calls)
-    flow = Flow(
-        provider_id=provider.pk,
-        environment_id=environment_id,
-        redirect_uri=redirect_uri,
-        client_state=client_state,
-        code_challenge=code_challenge,
-        links=links,
-    )
     state = secrets.token_urlsafe(32)
     is_oidc = provider.kind == IdentityProvider.Kind.OIDC
     client = oauth_client(calls, auth_method=known.auth_method(provider))
@@ -56,7 +40,7 @@ def begin(
         **({"nonce": flow.nonce} if is_oidc else {}),
         **({"response_mode": provider.response_mode} if provider.response_mode else {}),
     )
-    return flow, state, url
+    return state, url
 
 
 def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *, plan: str | None) -> str:
