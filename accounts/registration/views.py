@@ -44,7 +44,6 @@ from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import ENVIRONMENT
 from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
 from platform_site.identity import ids
-from platform_site.identity.callers import Caller
 from platform_site.identity.plans import plan_limits
 from platform_site.redis import rate_limits
 
@@ -213,18 +212,18 @@ class LinkViewSet(_Public):
         return no_content()
 
 
-class MeViewSet(ApiViewSet):
+class MeViewSet(ResourceViewSet):
     required_scopes: ClassVar = {"retrieve": None, "partial_update": None}
     also_raises: ClassVar = {"partial_update": (Forbidden,)}
     environment = "optional"
+    serializer_class = Me
 
-    @extend_schema(responses=Me)
     def retrieve(self, request: Any) -> HttpResponse:
         """Who the caller is, and what it may do in the environment that the call means."""
-        return respond(_me(self.caller, own_account.user_of(self.caller) if self.caller.session_id else None))
+        return self._shown(own_account.user_of(self.caller) if self.caller.session_id else None)
 
     @idempotent()
-    @extend_schema(request=MeInput, responses=Me)
+    @extend_schema(request=MeInput)
     def partial_update(self, request: Any) -> HttpResponse:
         """Change one's own name or password. A new password needs the current one, and ends all other sessions."""
         caller = person(self.caller)
@@ -232,24 +231,24 @@ class MeViewSet(ApiViewSet):
         user = own_account.user_of(caller)
         if "password" in values:
             rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
-        return respond(_me(caller, own_account.change(user, actor=caller, **values)))
+        return self._shown(own_account.change(user, actor=caller, **values))
 
-
-def _me(caller: Caller, user: User | None) -> dict[str, Any]:
-    place = caller.place
-    return {
-        "kind": caller.kind,
-        "id": caller.id,
-        "email": user.email if user else None,
-        "email_verified": user.email_verified_at is not None if user else None,
-        "pending_email": own_account.pending_email(user) if user else None,
-        "has_password": user.has_usable_password() if user else None,
-        "name": user.name if user else caller.name,
-        # What rules call the role: an app user's own, an account's in the project that the call means.
-        "role": place.role if caller.kind in ("account", "staff") and place else caller.role,
-        "environment_id": place.environment_id if place else None,
-        "scopes": sorted(caller.scopes),
-    }
+    def _shown(self, user: User | None) -> HttpResponse:
+        caller, place = self.caller, self.caller.place
+        facts = {
+            "kind": caller.kind,
+            "id": caller.id,
+            "email": user.email if user else None,
+            "email_verified": user.email_verified_at is not None if user else None,
+            "pending_email": own_account.pending_email(user) if user else None,
+            "has_password": user.has_usable_password() if user else None,
+            "name": user.name if user else caller.name,
+            # What rules call the role: an app user's own, an account's in the project that the call means.
+            "role": place.role if caller.kind in ("account", "staff") and place else caller.role,
+            "environment_id": place.environment_id if place else None,
+            "scopes": sorted(caller.scopes),
+        }
+        return respond(self.get_serializer(facts).data)
 
 
 class OwnAccountViewSet(ApiViewSet):
