@@ -24,8 +24,8 @@ class JoinProject(LinkPage):
     def find(self, token: str) -> AccountEmail:
         return invitations.find(token)
 
-    def form_for(self, found: AccountEmail) -> type[forms.Form]:
-        return AcceptForm if invitations.account_of(found) is None else ConfirmForm
+    def get_form_class(self) -> type[forms.Form]:
+        return AcceptForm if invitations.account_of(self.found) is None else ConfirmForm
 
     def lead_for(self, found: AccountEmail) -> str:
         return self.lead_to_new if invitations.account_of(found) is None else self.lead
