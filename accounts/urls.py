@@ -1,7 +1,7 @@
 from django.urls import include, path
 
 from accounts.api.views import KeyViewSet, PublicKeysViewSet, SessionViewSet, TokenViewSet, UserViewSet
-from accounts.registration.me_views import MeViewSet
+from accounts.registration.views import MeViewSet
 
 urlpatterns = [
     path("", include("accounts.oauth.api.urls")),

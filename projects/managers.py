@@ -52,8 +52,5 @@ class EnvironmentQuerySet(models.QuerySet["Environment"]):
 
     def places_as_json(self) -> "QuerySet[Environment, Any]":
         """One JSON column with the fields of `EnvironmentRef`; with `role` after `of_account`."""
-        return self.values(place=JSONObject(**self._place_columns()))
-
-    def _place_columns(self) -> "dict[str, str | ExpressionWrapper[Any]]":
-        asked_role = "role" in self.query.annotations
-        return _PLACE_COLUMNS | {"role": "role"} if asked_role else _PLACE_COLUMNS
+        has_role = "role" in self.query.annotations
+        return self.values(place=JSONObject(**_PLACE_COLUMNS, **({"role": "role"} if has_role else {})))

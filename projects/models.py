@@ -24,8 +24,7 @@ class Plan(models.TextChoices):
     TEAM = "team"
 
 
-SUSPENSION_REASON_LENGTH: Final = 500
-GRANT_REASON_LENGTH: Final = 500
+REASON_LENGTH: Final = 500
 
 
 class Project(models.Model):
@@ -44,7 +43,7 @@ class Project(models.Model):
     """Deleted: unreachable, until a periodic job removes schemas and record."""
     suspended_at = models.DateTimeField(null=True, editable=False)
     """When operators suspended it (`projects.provisioning.suspension`)."""
-    suspension_reason = models.CharField(max_length=SUSPENSION_REASON_LENGTH, null=True, editable=False)
+    suspension_reason = models.CharField(max_length=REASON_LENGTH, null=True, editable=False)
     resumed_at = models.DateTimeField(null=True, editable=False)
     """When the last suspension ended: expiry times start again."""
     members: "models.ManyToManyField[models.Model, Member]" = models.ManyToManyField(
@@ -191,7 +190,7 @@ class StaffGrant(models.Model):
     id = public_id("sgr")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="staff_grants")
-    reason = models.CharField(max_length=GRANT_REASON_LENGTH)
+    reason = models.CharField(max_length=REASON_LENGTH)
     may_write = models.BooleanField(default=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField()

@@ -19,7 +19,7 @@ from platform_site.identity import ids
 from platform_site.identity.callers import Caller
 from projects.directory import roles
 from projects.directory.environments import place_of
-from projects.models import GRANT_REASON_LENGTH, Environment, StaffGrant
+from projects.models import REASON_LENGTH, Environment, StaffGrant
 
 LIFETIME: Final = timedelta(hours=1)
 ATTRIBUTE: Final = "staff_grant_id"
@@ -31,10 +31,7 @@ _KEPT_FOR: Final = timedelta(days=30)
 
 def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> StaffGrant:
     """A grant for this member of staff. Raises NotFound, Forbidden, ValidationFailed on the field `reason`."""
-    reason = reason.strip()
-    if not reason or len(reason) > GRANT_REASON_LENGTH or not reason.isprintable():
-        message = f"The reason takes 1 to {GRANT_REASON_LENGTH} printable characters, on one line."
-        raise ValidationFailed.of("reason", "invalid", message)
+    reason = checked_reason(reason)
     if not user.is_staff:
         raise Forbidden
     if may_write and not user.has_perm(OPERATE):
@@ -55,6 +52,14 @@ def grant(user: User, environment_id: str, *, reason: str, may_write: bool) -> S
             environment_id=environment.pk, reason=reason, may_write=may_write, expires_at=made.expires_at.isoformat(),
         )  # fmt: skip
     return made
+
+
+def checked_reason(text: str) -> str:
+    reason = text.strip()
+    if not reason or len(reason) > REASON_LENGTH or not reason.isprintable():
+        message = f"The reason takes 1 to {REASON_LENGTH} printable characters, on one line."
+        raise ValidationFailed.of("reason", "invalid", message)
+    return reason
 
 
 def active() -> "QuerySet[StaffGrant]":

@@ -8,7 +8,6 @@ from typing import Final
 
 from celery import shared_task
 from django.conf import settings
-from django.db import Error
 from django.db.models.functions import Now
 
 from accounts import audit
@@ -30,18 +29,14 @@ log = logging.getLogger("platform.projects")
 
 @shared_task
 def finish_deletion(project_id: str) -> None:
-    try:
+    with log_failures(f"the deletion of {project_id}", SchemaBusy):
         project_deletion.finish(project_id)
-    except (Error, SchemaBusy) as error:
-        log.warning("project %s is deleted but not yet dropped: %s", project_id, type(error).__name__)
 
 
 @shared_task
 def finish_environment_deletion(environment_id: str) -> None:
-    try:
+    with log_failures(f"the deletion of {environment_id}", SchemaBusy):
         project_deletion.finish_environment(environment_id)
-    except (Error, SchemaBusy) as error:
-        log.warning("environment %s is deleted but not yet dropped: %s", environment_id, type(error).__name__)
 
 
 @shared_task

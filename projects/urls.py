@@ -57,7 +57,7 @@ urlpatterns = [
         MemberInvitationAcceptViewSet.as_view({"post": "accept"}),
         name="accept_member_invitation",
     ),
-    path("auth/join-project", pages.join_project, name="page_member_invitation"),
+    path("auth/join-project", pages.JoinProject.as_view(), name="page_member_invitation"),
     path("v1/audit", AuditViewSet.as_view({"get": "list"}), name="audit"),
     path("v1/logs", LogViewSet.as_view({"get": "list"}), name="logs"),
     path("v1/limits", LimitsViewSet.as_view({"get": "retrieve"}), name="limits"),

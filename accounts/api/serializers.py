@@ -5,10 +5,10 @@ import orjson
 from rest_framework.exceptions import ErrorDetail
 from rest_framework.serializers import ValidationError
 
-from accounts.models import Session, User
+from accounts.models import Session
 from accounts.users import emails, passwords
 from accounts.users.service import RESERVED_ROLES
-from accounts.users.sessions import Grant, Reason
+from accounts.users.sessions import Reason
 from platform_site.http import errors
 from platform_site.http.fields import (
     BooleanField,
@@ -41,14 +41,11 @@ class PasswordField(CharField):
     """A password as typed: `accounts.users.passwords` normalises it, and accepts a hash of the typed form."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(trim_whitespace=False, write_only=True, **kwargs)
+        super().__init__(trim_whitespace=False, write_only=True, max_length=passwords.LONGEST_OFFERED, **kwargs)
 
 
 class ChosenPasswordField(PasswordField):
     """A new password. The services, which know the user, check its similarity to the user's data."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(max_length=passwords.LONGEST_OFFERED, **kwargs)
 
     def to_internal_value(self, data: Any) -> str:
         value = str(super().to_internal_value(data))
@@ -93,7 +90,7 @@ class TokenInput(Serializer):
 
     grant_type = ChoiceField(choices=["password", "refresh_token", "authorization_code"])
     email = CharField(required=False, max_length=254)
-    password = PasswordField(required=False, max_length=passwords.LONGEST_OFFERED)
+    password = PasswordField(required=False)
     refresh_token = CharField(required=False, max_length=200)
     code = CharField(required=False, max_length=200)
     code_verifier = CharField(
@@ -136,7 +133,7 @@ class MeInput(Serializer):
 
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
     password = ChosenPasswordField(required=False)
-    current_password = PasswordField(required=False, max_length=passwords.LONGEST_OFFERED)
+    current_password = PasswordField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         for one, other in (("password", "current_password"), ("current_password", "password")):
@@ -174,13 +171,16 @@ class KeyInput(KeyName):
         return attrs
 
 
-class UserFields(Serializer):
-    """What a user is, without a password."""
-
+class InvitationInput(Serializer):
     email = EmailField()
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
     role = RoleField(required=False, allow_null=True)
     claims = ClaimsField(required=False)
+
+
+class UserFields(InvitationInput):
+    """What a user is, without a password."""
+
     email_verified = BooleanField(required=False, help_text="Whether the email is known to be the user's.")
 
 
@@ -309,16 +309,3 @@ class PublicKey(Serializer):
 
 class PublicKeys(Serializer):
     keys = ListField(child=PublicKey())
-
-
-def user_in_token(user: User) -> dict[str, Any]:
-    return {"id": user.pk, "email": user.email, "name": user.name}
-
-
-def token_pair(grant: Grant) -> dict[str, Any]:
-    return {
-        "access_token": grant.access_token,
-        "refresh_token": grant.refresh_token,
-        "expires_in": grant.expires_in,
-        "user": user_in_token(grant.user),
-    }

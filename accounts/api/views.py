@@ -76,7 +76,6 @@ class TokenViewSet(ApiViewSet):
 
     public = True
     client_errors_as: ClassVar[type[ApiError] | None] = InvalidGrant
-    serializer_class = serializers.TokenInput
 
     @extend_schema(request=serializers.TokenInput, responses={200: serializers.TokenPair}, parameters=[ENVIRONMENT])
     def create(self, request: Any) -> HttpResponse:
@@ -103,7 +102,7 @@ class TokenViewSet(ApiViewSet):
                     code_verifier=values.get("code_verifier"),
                     device=device,
                 )
-        return never_stored(respond(serializers.token_pair(grant)))
+        return never_stored(respond(serializers.TokenPair(grant).data))
 
     def _sign_in(self, request: HttpRequest, email: str, password: str, device: Device) -> sessions.Grant:
         environment_id = named_environment(request)

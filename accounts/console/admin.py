@@ -1,6 +1,6 @@
 """Console pages of users, sessions, API keys, signing keys and the audit log. No page shows hashes or sealed values."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
@@ -8,6 +8,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import Group
 from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html_join
@@ -17,7 +18,7 @@ from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.audit import Actor
-from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link
+from accounts.console.base import ConditionFilter, ReadOnlyAdmin, link, list_link
 from accounts.models import ServerKey, Session, User
 from accounts.staff import roles, second_factor
 from accounts.staff import sessions as console_sessions
@@ -38,31 +39,20 @@ def _confirm(title: str, description: str, submit: str) -> dict[str, Any]:
     return {"title": title, "description": description, "form_class": BaseDialogForm, "form_submit_text": submit}
 
 
-class PoolFilter(admin.SimpleListFilter):
-    title = "pool"
-    parameter_name = "pool"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("platform", "Platform accounts"), ("applications", "Users of applications")]
-
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
-        if self.value() is None:
-            return queryset
-        return queryset.filter(environment_id__isnull=self.value() == "platform")
+class PoolFilter(ConditionFilter):
+    title = parameter_name = "pool"
+    conditions: ClassVar = {
+        "platform": ("Platform accounts", Q(environment_id=None)),
+        "applications": ("Users of applications", Q(environment_id__isnull=False)),
+    }
 
 
-class StateFilter(admin.SimpleListFilter):
-    title = "state"
-    parameter_name = "state"
+_LIVE = Q(revoked_at__isnull=True) & (Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("live", "Live"), ("ended", "Ended")]
 
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
-        if self.value() is None:
-            return queryset
-        live = Q(revoked_at__isnull=True) & (Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now()))
-        return queryset.filter(live if self.value() == "live" else ~live)
+class StateFilter(ConditionFilter):
+    title = parameter_name = "state"
+    conditions: ClassVar = {"live": ("Live", _LIVE), "ended": ("Ended", ~_LIVE)}
 
 
 STATES = {"live": "success", "revoked": "danger", "expired": "warning", "enabled": "success", "disabled": "danger"}
@@ -74,34 +64,23 @@ def _state(thing: "Session | ServerKey") -> str:
     return "expired" if thing.expires_at is not None and thing.expires_at <= timezone.now() else "live"
 
 
-def _disable(user: User, actor: Actor) -> object:
-    return user_service.change_user(user, actor=actor, is_disabled=True)
+_disable = partial(user_service.change_user, is_disabled=True)
+_enable = partial(user_service.change_user, is_disabled=False)
 
 
-def _enable(user: User, actor: Actor) -> object:
-    return user_service.change_user(user, actor=actor, is_disabled=False)
+def _sign_out(user: User, *, actor: Actor, but: str | None) -> None:
+    console_sessions.end_all(user.pk, actor=actor, but=but)
+    sessions.revoke(Q(), actor=actor, user_id=user.pk, reason="revoked_by_staff")
 
 
-def _sign_out(request: HttpRequest) -> Callable[[User, Actor], object]:
-    def act(user: User, actor: Actor) -> object:
-        console_sessions.end_all(user.pk, actor=actor, but=request.session.session_key)
-        return sessions.revoke(Q(), actor=actor, user_id=user.pk, reason="revoked_by_staff")
-
-    return act
-
-
-def _reset_second_factor(user: User, actor: Actor) -> object:
+def _reset_second_factor(user: User, *, actor: Actor) -> None:
     if actor.id == user.pk:  # whoever finds a browser open does not know the password
         raise Conflict("Turn your own off under “Your sign-in”: it asks for your password.")
-    return second_factor.disable(user, actor=actor)
+    second_factor.disable(user, actor=actor)
 
 
-def _end_session(session: Session, actor: Actor) -> object:
-    return sessions.revoke(Q(pk=session.pk), actor=actor, user_id=session.user_id, reason="revoked_by_staff")
-
-
-def _revoke_key(key: ServerKey, actor: Actor) -> None:
-    user_service.revoke_key(key, actor=actor)
+def _end_session(session: Session, *, actor: Actor) -> None:
+    sessions.revoke(Q(pk=session.pk), actor=actor, user_id=session.user_id, reason="revoked_by_staff")
 
 
 class RoleForm(BaseDialogForm):  # type: ignore[misc]
@@ -167,10 +146,6 @@ class UserAdmin(ReadOnlyAdmin):
         device = second_factor.device_of(user)
         return f"on since {device.created_at:%Y-%m-%d}" if device else "off"
 
-    @display(description="Pool")
-    def pool(self, user: User) -> str:
-        return pool_link(user.environment_id)
-
     @display(description="State", label=STATES)
     def state(self, user: User) -> str:
         return "enabled" if user.disabled_at is None else "disabled"
@@ -194,7 +169,8 @@ class UserAdmin(ReadOnlyAdmin):
     @action(description="Sign out everywhere", permissions=["operate"])
     def sign_users_out(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:
         warning = "All sessions of these users end with the next request."
-        return self.act_on_many(request, queryset, _sign_out(request), "signed out", warning=warning)
+        sign_out = partial(_sign_out, but=request.session.session_key)
+        return self.act_on_many(request, queryset, sign_out, "signed out", warning=warning)
 
     @action(
         description="Disable",
@@ -222,7 +198,8 @@ class UserAdmin(ReadOnlyAdmin):
         dialog=_confirm("Sign this user out?", "All sessions end with the next request.", "Sign out"),
     )
     def sign_user_out(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        return self.act_on_one(request, object_id, _sign_out(request), "signed out")
+        sign_out = partial(_sign_out, but=request.session.session_key)
+        return self.act_on_one(request, object_id, sign_out, "signed out")
 
     @action(
         description="Staff role",
@@ -238,11 +215,7 @@ class UserAdmin(ReadOnlyAdmin):
     def change_staff_role(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         chosen = form.cleaned_data["role"]
         role = None if chosen == "none" else roles.StaffRole(chosen)
-
-        def change(user: User, actor: Actor) -> object:
-            return roles.set_role(user, role, actor=actor)
-
-        return self.act_on_one(request, object_id, change, f"given the staff role {chosen}")
+        return self.act_on_one(request, object_id, partial(roles.set_role, role=role), f"given the staff role {chosen}")
 
     @action(
         description="Reset second factor",
@@ -277,10 +250,6 @@ class SessionAdmin(ReadOnlyAdmin):
     @display(description="User")
     def person(self, session: Session) -> str:
         return link("accounts_user", session.user_id, session.user.email)
-
-    @display(description="Pool")
-    def pool(self, session: Session) -> str:
-        return pool_link(session.environment_id)
 
     @display(description="IP address", ordering="ip_address")
     def address(self, session: Session) -> str:
@@ -344,7 +313,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
     @action(description="Revoke", permissions=["operate"])
     def revoke_keys(self, request: HttpRequest, queryset: "QuerySet[ServerKey]") -> HttpResponse | None:
         warning = "These keys are refused from the next request on, for good. Whatever uses them stops working."
-        return self.act_on_many(request, queryset, _revoke_key, "revoked", warning=warning)
+        return self.act_on_many(request, queryset, user_service.revoke_key, "revoked", warning=warning)
 
     @action(
         description="Revoke",
@@ -354,7 +323,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
         dialog=_confirm("Revoke this key?", "It is refused from the next request on, for good.", "Revoke"),
     )
     def revoke_one_key(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        return self.act_on_one(request, object_id, _revoke_key, "revoked")
+        return self.act_on_one(request, object_id, user_service.revoke_key, "revoked")
 
 
 # Django looks for an app's pages here.

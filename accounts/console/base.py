@@ -1,7 +1,7 @@
 """Base classes of the console's pages: read-only, and every change is a service behind a form with a CSRF token. A page
 only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlencode
 
@@ -9,7 +9,8 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import BadRequest, PermissionDenied
-from django.db.models import Model, QuerySet
+from django.db import Error
+from django.db.models import Model, Q, QuerySet
 from django.db.models.constants import LOOKUP_SEP
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import get_object_or_404
@@ -17,11 +18,13 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from unfold.admin import ModelAdmin
+from unfold.decorators import display
 
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff.roles import OPERATE
-from platform_site.http.errors import ApiError
+from platform_site.http.errors import ApiError, NotFound
+from platform_site.postgres import sqlstates
 from platform_site.postgres.routers import RegionNotNamed
 
 admin.site.disable_action("delete_selected")  # "select all, delete" has ended more than one platform
@@ -93,9 +96,54 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
         asked = {each.partition(LOOKUP_SEP)[0] for each in filters if isinstance(each, str)}
         return column not in {*columns, "pk"} - asked and bool(super().lookup_allowed(lookup, value, request))
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """None in a form that adds an object."""
+        return self.readonly_fields if obj else ()
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         refuse_nul(request)
         return super().changelist_view(request, extra_context)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return self.explained(request, super().changeform_view, *args, **kwargs)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return self.explained(request, super().delete_view, *args, **kwargs)
+
+    def explained(self, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> Any:
+        """The response of `view`. Errors of a form's service are shown on the form's page."""
+        try:
+            return view(request, *args, **kwargs)
+        except (ApiError, Error) as error:
+            if request.method != "POST":
+                raise
+            self.message_user(request, _explanation(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
+
+def _explanation(error: ApiError | Error) -> str:
+    if isinstance(error, NotFound):
+        return "It no longer exists: it was changed by someone else a moment ago."
+    if sqlstates.is_unavailable(error):
+        return (
+            "A database is unavailable or busy: the region's, or the control database. Nothing was changed; try again."
+        )
+    answer = error if isinstance(error, ApiError) else sqlstates.error_for(error)
+    if answer.status < 500:
+        return " ".join(field.message for field in answer.fields) or answer.text
+    raise error
+
+
+class ConditionFilter(admin.SimpleListFilter):
+    conditions: ClassVar[Mapping[str, tuple[str, Q]]]
+    """By value of the parameter: its label, and what the listed objects fulfil."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(value, label) for value, (label, _) in self.conditions.items()]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
+        chosen = self.conditions.get(self.value() or "")
+        return queryset if chosen is None else queryset.filter(chosen[1])
 
 
 class ReadOnlyAdmin(ConsoleAdmin):
@@ -116,23 +164,15 @@ class ReadOnlyAdmin(ConsoleAdmin):
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         if object_id is None and not self.has_add_permission(request):
             raise PermissionDenied
-        return self._answered(super().changeform_view, request, object_id, *args, **kwargs)
+        return self._in_its_region(super().changeform_view, request, object_id, *args, **kwargs)
 
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         if not self.has_delete_permission(request):
             raise PermissionDenied
-        return self._answered(super().delete_view, request, object_id, *args, **kwargs)
+        return self._in_its_region(super().delete_view, request, object_id, *args, **kwargs)
 
     def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         return self._in_its_region(super().history_view, request, object_id, *args, **kwargs)
-
-    def _answered(self, view: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return self._in_its_region(view, request, *args, **kwargs)
-        except ApiError as error:
-            details = " ".join(field.message for field in error.fields)
-            self.message_user(request, f"{error.text} {details}".strip(), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
 
     def _in_its_region(self, view: Any, *args: Any, **kwargs: Any) -> Any:
         """Django's own views use one database and would not find models that live in the regions."""
@@ -141,6 +181,10 @@ class ReadOnlyAdmin(ConsoleAdmin):
         except RegionNotNamed:
             raise Http404("Open it from its environment.") from None
 
+    @display(description="Pool")
+    def pool(self, thing: Any) -> str:
+        return link("projects_environment", thing.environment_id) if thing.environment_id else "platform"
+
     def has_operate_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return bool(request.user.is_staff and request.user.has_perm(OPERATE))
 
@@ -148,7 +192,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
         self,
         request: HttpRequest,
         queryset: "QuerySet[Any]",
-        act: Callable[[Any, Actor], object],
+        act: Callable[..., object],
         done: str,
         *,
         warning: str,
@@ -174,7 +218,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
         self,
         request: HttpRequest,
         selected: "QuerySet[Any] | Sequence[Any]",
-        act: Callable[[Any, Actor], object],
+        act: Callable[..., object],
         done: str,
     ) -> None:
         """Run a service for each selected object and report; for none if more than MAX_AT_ONCE are selected."""
@@ -185,7 +229,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
         count = 0
         for thing in self.allowed(request, chosen):
             try:
-                act(thing, actor)
+                act(thing, actor=actor)
                 count += 1
             except ApiError as error:
                 self.message_user(request, f"{thing}: {error.text}", messages.ERROR)
@@ -203,9 +247,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
     def allowed(self, request: HttpRequest, chosen: list[Any]) -> list[Any]:
         return chosen
 
-    def act_on_one(
-        self, request: HttpRequest, object_id: str, act: Callable[[Any, Actor], object], done: str
-    ) -> HttpResponse:
+    def act_on_one(self, request: HttpRequest, object_id: str, act: Callable[..., object], done: str) -> HttpResponse:
         """As `act_on_many` for the object whose page is open; called by the dialog, which reloads the page."""
         thing = get_object_or_404(self.model, pk=unquote(object_id))
         self.act_on_all(request, [thing], act, done)
@@ -233,10 +275,6 @@ def link(model: str, object_id: str | None, text: str | None = None) -> str:
     if not object_id:
         return "–"
     return format_html('<a class="text-link" href="{}">{}</a>', url_of(model, object_id), text or object_id)
-
-
-def pool_link(environment_id: str | None) -> str:
-    return link("projects_environment", environment_id) if environment_id else "platform"
 
 
 def timeline_link(text: str | None, shown: str | None = None) -> str:

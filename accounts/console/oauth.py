@@ -9,29 +9,14 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from unfold.decorators import display
 
-from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link, staff
+from accounts.console.base import ReadOnlyAdmin, link, list_link, staff
 from accounts.console.provider_forms import SIGNING_KEY, NewProviderForm, PoolForm, ProviderForm, text
 from accounts.models.oauth import Identity, IdentityProvider, RedirectUri
 from accounts.oauth import discovery, providers, redirects
-from platform_site.http.errors import ValidationFailed
-
-
-def _checked(issuer: str, pool_id: str | None) -> str | ValidationFailed:
-    try:
-        return discovery.check(issuer, pool_id)
-    except ValidationFailed as error:
-        return error
 
 
 class _Managed(ReadOnlyAdmin):
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return self.has_operate_permission(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return self.has_operate_permission(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return self.has_operate_permission(request)
+    has_add_permission = has_change_permission = has_delete_permission = ReadOnlyAdmin.has_operate_permission
 
 
 @admin.register(IdentityProvider)
@@ -60,7 +45,7 @@ class IdentityProviderAdmin(_Managed):
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         issuer = request.POST.get("issuer", "").strip()
         if issuer and self.has_add_permission(request):
-            request.__dict__["checked_issuer"] = _checked(issuer, request.POST.get("environment_id") or None)
+            request.__dict__["checked_issuer"] = discovery.try_check(issuer, request.POST.get("environment_id") or None)
         answer: HttpResponse = super().add_view(request, form_url, extra_context)
         return answer
 
@@ -69,7 +54,7 @@ class IdentityProviderAdmin(_Managed):
     ) -> HttpResponse:
         issuer, provider = request.POST.get("issuer", "").strip(), self.get_object(request, unquote(object_id))
         if issuer and provider and issuer != provider.issuer and self.has_change_permission(request, provider):
-            request.__dict__["checked_issuer"] = _checked(issuer, provider.environment_id)
+            request.__dict__["checked_issuer"] = discovery.try_check(issuer, provider.environment_id)
         answer: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
         return answer
 
@@ -85,13 +70,6 @@ class IdentityProviderAdmin(_Managed):
             return self.adding
         shown = self.readonly_fields
         return (*shown, *self.changing) if self.has_operate_permission(request) else shown
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        return self.readonly_fields if obj else ()
-
-    @display(description="Pool")
-    def pool(self, provider: IdentityProvider) -> str:
-        return pool_link(provider.environment_id)
 
     @display(description="Where")
     def where(self, provider: IdentityProvider) -> str:
@@ -185,18 +163,15 @@ class RedirectUriAdmin(_Managed):
     fields = ("uri", "pool", "created_at")
     readonly_fields = fields
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         return self.fields if obj else ("environment_id", "uri")
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        return self.readonly_fields if obj else ()
-
     @display(description="Environment")
-    def pool(self, uri: RedirectUri) -> str:
-        return pool_link(uri.environment_id)
+    def pool(self, thing: RedirectUri) -> str:
+        return str(super().pool(thing))
 
     def save_model(self, request: HttpRequest, obj: RedirectUri, form: Any, change: bool) -> None:
         environment_id, uri = form.cleaned_data["environment_id"], form.cleaned_data["uri"]

@@ -17,12 +17,17 @@ from accounts.oauth import checks, client_secrets, providers
 from platform_site.http.errors import FieldError, ValidationFailed
 
 SIGNING_KEY = ("team_id", "key_id", "private_key")
-_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
 
 
-def text(help_text: str = "", *, required: bool = False, longest: int = 500) -> forms.CharField:
+def text(
+    help_text: str = "", *, required: bool = False, longest: int = 500, empty_value: str | None = ""
+) -> forms.CharField:
     return forms.CharField(
-        required=required, max_length=longest, help_text=help_text, widget=UnfoldAdminTextInputWidget
+        required=required,
+        max_length=longest,
+        empty_value=empty_value,
+        help_text=help_text,
+        widget=UnfoldAdminTextInputWidget,
     )
 
 
@@ -31,17 +36,17 @@ def _switch(help_text: str, *, initial: bool = False) -> forms.BooleanField:
 
 
 class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
-    environment_id = text("env_… of the environment; empty: platform accounts", longest=30)
+    environment_id = text("env_… of the environment; empty: platform accounts", longest=30, empty_value=None)
     is_of_pool = True
 
     def clean_environment_id(self) -> str | None:
-        environment_id: str | None = self.cleaned_data["environment_id"] or None
+        environment_id: str | None = self.cleaned_data["environment_id"]
         if environment_id is not None:
-            pool_id = environment_directory.directory().pool_of(environment_id)
-            if pool_id is None:
+            place = environment_directory.directory().place_of(environment_id)
+            if place is None:
                 raise forms.ValidationError("There is no such environment.")
-            if self.is_of_pool and pool_id != environment_id:
-                raise forms.ValidationError(f"Its users are those of {pool_id}, from which it branched.")
+            if self.is_of_pool and place.pool_id != environment_id:
+                raise forms.ValidationError(f"Its users are those of {place.pool_id}, from which it branched.")
         return environment_id
 
     def validate_constraints(self) -> None:
@@ -55,14 +60,16 @@ class _ProviderFields(forms.Form):
         required=False,
         max_length=2000,
         strip=False,
+        empty_value=None,
         widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "off"}),
         help_text="Stored encrypted and never shown.",
     )
-    team_id = text("Apple: signs client secrets, together with the next two.", longest=50)
-    key_id = text(longest=50)
+    team_id = text("Apple: signs client secrets, together with the next two.", longest=50, empty_value=None)
+    key_id = text(longest=50, empty_value=None)
     private_key = forms.CharField(
         required=False,
         max_length=client_secrets.LONGEST_KEY,
+        empty_value=None,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "autocomplete": "off"}),
         help_text="A P-256 key as PEM, such as Apple's .p8 file. It replaces the client secret. Never shown.",
     )
@@ -76,18 +83,6 @@ class _ProviderFields(forms.Form):
 
     def clean_scopes(self) -> list[str]:
         return str(self.cleaned_data["scopes"]).split()
-
-    def clean_client_secret(self) -> str | None:
-        return self.cleaned_data["client_secret"] or None
-
-    def clean_team_id(self) -> str | None:
-        return self.cleaned_data["team_id"] or None
-
-    def clean_key_id(self) -> str | None:
-        return self.cleaned_data["key_id"] or None
-
-    def clean_private_key(self) -> str | None:
-        return self.cleaned_data["private_key"] or None
 
     checked_issuer: str | ValidationFailed | None = None
 
@@ -136,28 +131,19 @@ class NewProviderForm(_ProviderFields, PoolForm):
         if self.errors:
             return cleaned
         preset = providers.PRESETS.get(cleaned["preset"], {})
-        for name in ("display_name", "issuer", *_ENDPOINTS, "profile_fields", "scopes", "client_auth", "response_mode"):
+        others = ("display_name", "issuer", "profile_fields", "scopes", "client_auth", "response_mode")
+        for name in (*others, *checks.ENDPOINTS):
             cleaned[name] = cleaned.get(name) or preset.get(name)
         if not isinstance(cleaned["profile_fields"] or {}, dict):
             self.add_error("profile_fields", "This must be an object.")
             return cleaned
-        wrong = checks.problems(
-            name=cleaned["name"],
-            client_id=cleaned["client_id"],
-            client_secret=cleaned["client_secret"],
-            issuer=cleaned["issuer"],
-            endpoints={name: cleaned[name] for name in _ENDPOINTS},
+        same = ("name", "client_id", "issuer", *checks.ENDPOINTS, "client_auth", "trusts_email", "team_id", "key_id")
+        provider = IdentityProvider(
+            **{name: cleaned[name] for name in same},
             profile_fields=cleaned["profile_fields"] or {},
-            scopes=cleaned["scopes"] or (),
-            client_auth=cleaned["client_auth"] or None,
-            has_key=cleaned["private_key"] is not None,
+            scopes=cleaned["scopes"] or [],
         )
-        wrong += client_secrets.problems(
-            *(cleaned[name] for name in SIGNING_KEY),
-            issuer=cleaned["issuer"],
-            has_secret=cleaned["client_secret"] is not None,
-        )
-        wrong += checks.wrong_trust(cleaned["issuer"], cleaned["trusts_email"])
+        wrong = checks.problems(provider, cleaned["client_secret"], cleaned["private_key"])
         self.add_errors(wrong)
         if not wrong:
             self.add_result_of_check()

@@ -1,35 +1,26 @@
 """Console pages of sign-up: settings of each pool, and emails. Links' details and token hashes are not shown."""
 
-from typing import Final
+from typing import ClassVar, Final
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils import timezone
 from unfold.decorators import display
 
-from accounts.console.base import ReadOnlyAdmin, link, pool_link
+from accounts.console.base import ConditionFilter, ReadOnlyAdmin, link
 from accounts.models.registration import AccountEmail, PoolSettings
 
 STATES: Final = {"sent": "success", "waiting": "info", "refused": "danger", "expired": "warning"}
 
 
-class EmailStateFilter(admin.SimpleListFilter):
-    title = "state"
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return [("waiting", "Waiting"), ("sent", "Sent"), ("refused", "Refused")]
-
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[AccountEmail]") -> "QuerySet[AccountEmail]":
-        match self.value():
-            case "waiting":
-                return queryset.filter(sent_at__isnull=True, failed_at__isnull=True, expires_at__gt=timezone.now())
-            case "sent":
-                return queryset.filter(sent_at__isnull=False)
-            case "refused":
-                return queryset.filter(failed_at__isnull=False)
-        return queryset
+class EmailStateFilter(ConditionFilter):
+    title = parameter_name = "state"
+    conditions: ClassVar = {
+        "waiting": ("Waiting", Q(sent_at__isnull=True, failed_at__isnull=True, expires_at__gt=Now())),
+        "sent": ("Sent", Q(sent_at__isnull=False)),
+        "refused": ("Refused", Q(failed_at__isnull=False)),
+    }
 
 
 @admin.register(AccountEmail)
@@ -47,10 +38,6 @@ class AccountEmailAdmin(ReadOnlyAdmin):
         "failed_at", "last_error", "created_at", "expires_at",
     )  # fmt: skip
     readonly_fields = fields
-
-    @display(description="Pool")
-    def pool(self, email: AccountEmail) -> str:
-        return pool_link(email.environment_id)
 
     @display(description="Invites into")
     def project(self, email: AccountEmail) -> str:
@@ -79,7 +66,3 @@ class PoolSettingsAdmin(ReadOnlyAdmin):
     ordering = ("-changed_at",)
     fields = ("pool", "sign_up", "app_name", "app_url", "link_urls", "changed_at")
     readonly_fields = fields
-
-    @display(description="Pool")
-    def pool(self, found: PoolSettings) -> str:
-        return pool_link(found.environment_id)

@@ -10,9 +10,6 @@ from platform_site.identity.callers import Caller, EnvironmentRef
 
 
 class Directory(Protocol):
-    def pool_of(self, environment_id: str) -> str | None:
-        """The environment whose users sign in at `environment_id` (a branch's parent); None if it does not exist."""
-
     def place_of(self, environment_id: str) -> EnvironmentRef | None:
         pass
 

@@ -97,19 +97,15 @@ def _of_account(caller: Caller, environment_id: str | None, to_issue: bool) -> K
 
 def key_for(caller: Caller, key_id: str) -> tuple[ServerKey, KeyAuthority]:
     """The live key `key_id`, if the caller may revoke it. Raises NotFound and Forbidden."""
-    known = ids.matches("key", key_id)
-    key = ServerKey.objects.filter(pk=key_id, revoked_at__isnull=True).first() if known else None
-    if caller.kind != "account":
-        authority = over_keys(caller, None)
-    elif key is None:
-        raise NotFound
-    else:
-        authority = over_keys(caller, key.environment_id)
-    if (
-        key is None
-        or key.environment_id != authority.environment_id
-        or key.account_id != authority.account_id
-        or (authority.made_by is not None and key.created_by_id != authority.made_by)
-    ):
+    named = ServerKey.objects.filter(pk=key_id if ids.matches("key", key_id) else "")
+    environment_id = None
+    if caller.kind == "account":
+        known = named.filter(revoked_at__isnull=True).first()
+        if known is None:
+            raise NotFound
+        environment_id = known.environment_id
+    authority = over_keys(caller, environment_id)
+    key = (authority.visible() & named).first()
+    if key is None:
         raise NotFound
     return key, authority

@@ -26,8 +26,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
-    def answer(self, facts: dict[str, Any], *, sentence: str, secret: str | None = None, as_json: bool) -> None:
-        if as_json:
+    def execute(self, *args: Any, **options: Any) -> Any:
+        self.as_json = options["json"]
+        return super().execute(*args, **options)
+
+    def answer(self, facts: dict[str, Any], *, sentence: str, secret: str | None = None) -> None:
+        if self.as_json:
             self.stdout.write(json.dumps(facts | ({"secret": secret} if secret else {})))
             return
         self.stderr.write(sentence, self.style.SUCCESS)
@@ -46,7 +50,7 @@ def escaped(text: str) -> str:
 
 
 @contextmanager
-def sentences() -> Iterator[None]:
+def command_errors() -> Iterator[None]:
     try:
         yield
     except ApiError as error:

@@ -7,6 +7,7 @@ from typing import Final
 from django.conf import settings
 
 from accounts.models.oauth import IdentityProvider
+from accounts.oauth import client_secrets
 from accounts.oauth.client import metadata
 from platform_site.http.errors import FieldError
 from platform_site.outbound import BadUrl, parse_url
@@ -17,45 +18,31 @@ _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", re.ASCII)
 _PATH: Final = re.compile(r"[A-Za-z0-9_-]{1,50}(?:\.[A-Za-z0-9_-]{1,50}){0,4}", re.ASCII)
 _SECRET: Final = re.compile(r"[\x20-\x7e]{1,2000}", re.ASCII)
 _REASSIGNABLE: Final = frozenset(
-    ("login", "username", "user_name", "preferred_username", "nickname", "nick", "handle", "slug", "screen_name")
-    + (
-        "name",
-        "display_name",
-        "displayname",
-        "full_name",
-        "email",
-        "email_address",
-        "mail",
-        "upn",
-        "unique_name",
-        "phone",
-    )
+    "login username user_name preferred_username nickname nick handle slug screen_name name display_name displayname "
+    "full_name email email_address mail upn unique_name phone".split()
 )
 """Path endings, in lower case, whose value a provider may reassign to another person."""
 FIELDS: Final = ("subject", "email", "email_verified", "name")
-_ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
+ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
 
 
 def problems(
-    *,
-    name: str,
-    client_id: str,
-    client_secret: str | None,
-    issuer: str | None,
-    endpoints: Mapping[str, str | None],
-    profile_fields: Mapping[str, str],
-    scopes: Sequence[str],
-    client_auth: str | None,
-    has_key: bool = False,
+    provider: IdentityProvider, client_secret: str | None, private_key: str | None, *, secret_follows: bool = False
 ) -> list[FieldError]:
+    """The errors of a new provider with this secret or key; with `secret_follows` both may be missing."""
     wrong = [
-        *wrong_names(name, scopes, client_id, client_secret),
-        *problems_of_urls(issuer, endpoints),
-        *_wrong_fields(profile_fields, is_oidc=issuer is not None),
+        *wrong_trust(provider.issuer, provider.trusts_email),
+        *wrong_names(provider.name, provider.scopes, provider.client_id, client_secret),
+        *problems_of_urls(provider.issuer, {name: getattr(provider, name) for name in ENDPOINTS}),
+        *_wrong_fields(provider.profile_fields, is_oidc=provider.issuer is not None),
     ]
-    if client_auth is not None and (client_auth == "none") != (client_secret is None and not has_key):
+    auth = provider.client_auth
+    has_key = private_key is not None or (secret_follows and auth != "none")
+    if auth is not None and (auth == "none") != (client_secret is None and not has_key):
         wrong.append(FieldError("client_auth", "no_match", "`none` is for a client without a secret, and only for it."))
-    return wrong
+    return wrong + client_secrets.problems(
+        provider.team_id, provider.key_id, private_key, issuer=provider.issuer, has_secret=client_secret is not None
+    )
 
 
 def wrong_names(name: str, scopes: Sequence[str], client_id: str, client_secret: str | None) -> list[FieldError]:
@@ -85,7 +72,7 @@ def problems_of_urls(issuer: str | None, endpoints: Mapping[str, str | None]) ->
     else:
         wrong += [
             FieldError(field, "required", "Required without an issuer.")
-            for field in _ENDPOINTS[:3]
+            for field in ENDPOINTS[:3]
             if field not in named
         ]
     for field, url in named.items():

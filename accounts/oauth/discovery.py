@@ -10,6 +10,14 @@ from platform_site.http.errors import ValidationFailed
 _PRESETS: Final = frozenset(preset.get("issuer") for preset in providers.PRESETS.values())
 
 
+def try_check(issuer: str, pool_id: str | None) -> str | ValidationFailed:
+    """As `check`, with the error returned, for what begins a transaction afterwards."""
+    try:
+        return check(issuer, pool_id)
+    except ValidationFailed as error:
+        return error
+
+
 def check(issuer: str, pool_id: str | None) -> str:
     """The issuer as its discovery document spells it. Makes up to two requests: never call it in a transaction. Leaves
     invalid URLs to `checks`. Raises ValidationFailed naming `issuer`."""

@@ -7,7 +7,8 @@ import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Final
 
@@ -37,35 +38,12 @@ class Flow:
     client_state: str | None
     code_challenge: str | None
     """S256."""
-    nonce: str
-    code_verifier: str
-    expires_at: int
-    """Unix seconds."""
     links: bool = False
     """Link an identity to an account, instead of signing in (`accounts.oauth.proofs`)."""
-
-
-def begin(
-    *,
-    provider_id: str,
-    environment_id: str | None,
-    redirect_uri: str,
-    client_state: str | None,
-    code_challenge: str | None,
-    links: bool = False,
-) -> tuple[Flow, str]:
-    flow = Flow(
-        provider_id=provider_id,
-        environment_id=environment_id,
-        redirect_uri=redirect_uri,
-        client_state=client_state,
-        code_challenge=code_challenge,
-        nonce=secrets.token_urlsafe(32),
-        code_verifier=secrets.token_urlsafe(48),
-        expires_at=int(time.time()) + LIFETIME,
-        links=links,
-    )
-    return flow, secrets.token_urlsafe(32)
+    nonce: str = field(default_factory=partial(secrets.token_urlsafe, 32))
+    code_verifier: str = field(default_factory=partial(secrets.token_urlsafe, 48))
+    expires_at: int = field(default_factory=lambda: int(time.time()) + LIFETIME)
+    """Unix seconds."""
 
 
 def cookie_name(state: str) -> str:

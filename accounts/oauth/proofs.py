@@ -4,7 +4,7 @@ needs a session, the PKCE verifier and `own_account.reauthenticate`, so a copied
 
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import orjson
@@ -26,21 +26,12 @@ class Proof:
     email: str | None
     environment_id: str | None
     code_challenge: str
-    expires_at: int
+    issuer: str | None
+    expires_at: int = field(default_factory=lambda: int(time.time()) + LIFETIME)
     """Unix seconds."""
-    issuer: str | None = None
 
 
-def make(
-    *,
-    provider_id: str,
-    subject: str,
-    email: str | None,
-    environment_id: str | None,
-    code_challenge: str,
-    issuer: str | None,
-) -> str:
-    proof = Proof(provider_id, subject, email, environment_id, code_challenge, int(time.time()) + LIFETIME, issuer)
+def seal(proof: Proof) -> str:
     sealed = keyring.seal(orjson.dumps(asdict(proof)), purpose=_PURPOSE)
     return PREFIX + urlsafe_b64encode(sealed).decode().rstrip("=")
 

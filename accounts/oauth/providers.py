@@ -9,12 +9,12 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
-from accounts import audit
+from accounts import audit, changes
 from accounts.audit import Actor
+from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import checks, client_secrets
-from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import Caller
 
@@ -47,94 +47,28 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
 def add(
     pool_id: str | None,
     *,
-    name: str,
-    client_id: str,
-    client_secret: str | None,
     actor: Caller | Actor,
-    display_name: str = "",
-    issuer: str | None = None,
-    authorization_endpoint: str | None = None,
-    token_endpoint: str | None = None,
-    userinfo_endpoint: str | None = None,
-    emails_endpoint: str | None = None,
-    profile_fields: Mapping[str, str] | None = None,
-    scopes: Sequence[str] = (),
-    client_auth: str | None = None,
-    team_id: str | None = None,
-    key_id: str | None = None,
+    client_secret: str | None,
     private_key: str | None = None,
-    response_mode: str | None = None,
-    trusts_email: bool = False,
-    sign_up: bool = True,
-    enabled: bool = True,
     issuer_errors: Sequence[FieldError] = (),
     secret_follows: bool = False,
+    **columns: Any,
 ) -> IdentityProvider:
     """Add a provider to the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
-    `issuer_errors` come from `accounts.oauth.discovery`; with `secret_follows` a secret may be missing. Raises
-    ValidationFailed naming all wrong fields, QuotaExceeded."""
-    endpoints = {
-        "authorization_endpoint": authorization_endpoint,
-        "token_endpoint": token_endpoint,
-        "userinfo_endpoint": userinfo_endpoint,
-        "emails_endpoint": emails_endpoint,
-    }
-    provider = IdentityProvider(
-        environment_id=pool_id,
-        name=name,
-        display_name=display_name or name.title(),
-        profile_fields=dict(profile_fields or {}),
-        client_id=client_id,
-        client_auth=client_auth,
-        team_id=team_id,
-        key_id=key_id,
-        response_mode=response_mode,
-        trusts_email=trusts_email,
-        sign_up=sign_up,
-        enabled=enabled,
-        **(
-            _of_issuer(issuer, scopes)
-            if issuer is not None
-            else {"kind": IdentityProvider.Kind.OAUTH2, "scopes": list(scopes), **endpoints}
-        ),
-    )
-    wrong = [*issuer_errors, *_problems(provider, endpoints, client_secret, private_key, secret_follows)]
+    `columns` are those of `IdentityProvider`. `issuer_errors` come from `accounts.oauth.discovery`; with
+    `secret_follows` a secret may be missing. Raises ValidationFailed naming all wrong fields, QuotaExceeded."""
+    provider = IdentityProvider(environment_id=pool_id, kind=IdentityProvider.Kind.OAUTH2, **columns)
+    provider.display_name = provider.display_name or provider.name.title()
+    if provider.issuer is not None:
+        provider.kind = IdentityProvider.Kind.OIDC
+        provider.scopes = provider.scopes or list(OIDC_SCOPES)
+    wrong = [*issuer_errors, *checks.problems(provider, client_secret, private_key, secret_follows=secret_follows)]
     if wrong:
         raise ValidationFailed(fields=wrong)
     provider.client_secret = client_secret
     provider.private_key = private_key
     _store(provider, actor)
     return provider
-
-
-def _problems(
-    provider: IdentityProvider,
-    endpoints: Mapping[str, str | None],
-    client_secret: str | None,
-    private_key: str | None,
-    secret_follows: bool,
-) -> list[FieldError]:
-    return [
-        *checks.wrong_trust(provider.issuer, provider.trusts_email),
-        *checks.problems(
-            name=provider.name,
-            client_id=provider.client_id,
-            client_secret=client_secret,
-            issuer=provider.issuer,
-            endpoints=endpoints,
-            profile_fields=provider.profile_fields,
-            scopes=provider.scopes,
-            client_auth=provider.client_auth,
-            has_key=private_key is not None or (secret_follows and provider.client_auth != "none"),
-        ),
-        *client_secrets.problems(
-            provider.team_id, provider.key_id, private_key, issuer=provider.issuer, has_secret=client_secret is not None
-        ),
-    ]
-
-
-def _of_issuer(issuer: str, scopes: Sequence[str]) -> dict[str, Any]:
-    return {"kind": IdentityProvider.Kind.OIDC, "issuer": issuer, "scopes": list(scopes or OIDC_SCOPES)}
 
 
 def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
@@ -187,40 +121,30 @@ def change(
     unless new ones are given. Raises ValidationFailed, NotFound, and Conflict for another issuer while users are
     linked."""
     secret = None if isinstance(client_secret, Unset) else client_secret
-    wrong = [
-        *checks.wrong_names(
-            provider.name,
-            () if isinstance(scopes, Unset) else scopes,
-            provider.client_id if isinstance(client_id, Unset) else client_id,
-            secret,
-        ),
-        *([] if isinstance(issuer, Unset) else checks.wrong_issuer(provider, issuer) or issuer_errors),
-        *client_secrets.problems(team_id, key_id, private_key, issuer=provider.issuer, has_secret=secret is not None),
-        *checks.wrong_trust(
-            provider.issuer if isinstance(issuer, Unset) else issuer,
-            provider.trusts_email if isinstance(trusts_email, Unset) else trusts_email,
-        ),
-    ]
-    if wrong:
-        raise ValidationFailed(fields=wrong)
-    values = _given(
+    values = given(
         issuer=issuer, response_mode=response_mode, display_name=display_name, client_id=client_id, scopes=scopes,
         trusts_email=trusts_email, sign_up=sign_up, enabled=enabled,
     )  # fmt: skip
+    wrong = [
+        *checks.wrong_names(
+            provider.name, values.get("scopes", ()), values.get("client_id", provider.client_id), secret
+        ),
+        *([] if isinstance(issuer, Unset) else checks.wrong_issuer(provider, issuer) or issuer_errors),
+        *client_secrets.problems(team_id, key_id, private_key, issuer=provider.issuer, has_secret=secret is not None),
+        *checks.wrong_trust(values.get("issuer", provider.issuer), values.get("trusts_email", provider.trusts_email)),
+    ]
+    if wrong:
+        raise ValidationFailed(fields=wrong)
     with transaction.atomic():
         locked = _locked(provider)
         issuers = _issuers(locked, values)
-        changed = _set(locked, values)
+        changed = changes.apply(locked, values)
         if issuers or secret is not None or private_key is not None:
             changed += _replace_credentials(locked, secret, team_id, key_id, private_key)
         if changed:
             locked.save(update_fields=changed)
             _record_change(locked, actor, changed, issuers)
     return locked
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {field: value for field, value in values.items() if not isinstance(value, Unset)}
 
 
 def _locked(provider: IdentityProvider) -> IdentityProvider:
@@ -238,13 +162,6 @@ def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str,
     if provider.identities.exists():
         raise Conflict("Users are linked by this issuer. Remove the provider and add another one.")
     return {"issuer": issuer, "previous_issuer": provider.issuer}
-
-
-def _set(provider: IdentityProvider, values: Mapping[str, Any]) -> list[str]:
-    changed = [field for field, value in values.items() if getattr(provider, field) != value]
-    for field in changed:
-        setattr(provider, field, values[field])
-    return changed
 
 
 def _record_change(

@@ -6,7 +6,6 @@ from accounts.api.serializers import PasswordField
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import client_secrets, proofs, redirects
 from accounts.oauth.providers import PRESETS, callback_url
-from accounts.users import passwords
 from platform_site.http.fields import (
     BooleanField,
     CharField,
@@ -84,9 +83,7 @@ class RedirectUrisInput(Serializer):
 class LinkIdentityInput(Serializer):
     code = CharField(max_length=proofs.MAX_LENGTH, write_only=True, help_text="From `/v1/auth/authorize?intent=link`.")
     code_verifier = CharField(max_length=200, write_only=True, help_text="That of the `code_challenge` sent there.")
-    current_password = PasswordField(
-        required=False, max_length=passwords.LONGEST_OFFERED, help_text="Required for an account with a password."
-    )
+    current_password = PasswordField(required=False, help_text="Required for an account with a password.")
 
 
 class CallbackUrlField(CharField):

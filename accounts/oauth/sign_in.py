@@ -1,5 +1,6 @@
 """The two steps of a sign-in by a provider, which make requests to it."""
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -7,12 +8,13 @@ from typing import Final
 from django.db import transaction
 
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import errors, flows, identities, proofs, providers
+from accounts.oauth import errors, identities, proofs, providers
 from accounts.oauth.client import claims, metadata
 from accounts.oauth.client.claims import Profile
 from accounts.oauth.client.metadata import Metadata
 from accounts.oauth.client.transport import Calls, oauth_client
 from accounts.oauth.flows import Flow
+from accounts.oauth.proofs import Proof
 from accounts.users import exchange_codes
 from platform_site.identity.plans import plan_limits
 
@@ -22,26 +24,11 @@ _USER_REFUSED: Final = frozenset(
 )
 
 
-def begin(
-    provider: IdentityProvider,
-    *,
-    environment_id: str | None,
-    redirect_uri: str,
-    client_state: str | None,
-    code_challenge: str | None,
-    links: bool,
-) -> tuple[Flow, str, str]:
-    """A new flow, its `state`, and the provider's URL for the browser. Raises a FlowError."""
+def begin(provider: IdentityProvider, flow: Flow) -> tuple[str, str]:
+    """The flow's `state`, and the provider's URL for the browser. Raises a FlowError."""
     calls = Calls(provider)
     known = metadata.of(calls)
-    flow, state = flows.begin(
-        provider_id=provider.pk,
-        environment_id=environment_id,
-        redirect_uri=redirect_uri,
-        client_state=client_state,
-        code_challenge=code_challenge,
-        links=links,
-    )
+    state = secrets.token_urlsafe(32)
     is_oidc = provider.kind == IdentityProvider.Kind.OIDC
     client = oauth_client(calls, auth_method=known.auth_method(provider))
     url, _ = client.create_authorization_url(
@@ -53,7 +40,7 @@ def begin(
         **({"nonce": flow.nonce} if is_oidc else {}),
         **({"response_mode": provider.response_mode} if provider.response_mode else {}),
     )
-    return flow, state, url
+    return state, url
 
 
 def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str], *, plan: str | None) -> str:
@@ -92,7 +79,7 @@ def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
 
 
 def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
-    return proofs.make(
+    proof = Proof(
         provider_id=provider.pk,
         subject=profile.subject,
         email=profile.email,
@@ -100,6 +87,7 @@ def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
         code_challenge=str(flow.code_challenge),
         issuer=provider.issuer,
     )
+    return proofs.seal(proof)
 
 
 def _code(flow: Flow, provider: IdentityProvider, profile: Profile, plan: str | None) -> str:

@@ -64,11 +64,7 @@ def message(email: AccountEmail, token: str | None, *, says: str | None = None) 
         "link": link(email, token) if token else None,
         "lifetime": words(LIFETIMES[Kind(email.kind)]),
         "recipient": email.recipient,
-        "new_email": email.details.get("new_email"),
-        "provider": email.details.get("provider"),
-        "project": email.details.get("project"),
-        "reason": email.details.get("reason"),
-        "member_role": email.details.get("member_role"),
+        **{name: email.details.get(name) for name in ("new_email", "provider", "project", "reason", "member_role")},
     }
     made = EmailMultiAlternatives(
         subject=_SUBJECTS[name].format(app=facts["app"], project=facts["project"]),

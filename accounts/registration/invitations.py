@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.audit import Actor
+from accounts.changes import UNSET, Unset
 from accounts.directory import environments as environment_directory
 from accounts.models import ServerKey, User
 from accounts.models.registration import AccountEmail
@@ -17,7 +18,6 @@ from accounts.registration import email_outbox, one_time_links, sign_up
 from accounts.registration.sign_up import Made
 from accounts.users import emails, passwords
 from accounts.users import service as user_service
-from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import NotFound, ValidationFailed
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller

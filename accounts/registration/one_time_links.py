@@ -8,11 +8,11 @@ from typing import Final
 from django.db import transaction
 from django.db.models.functions import Now
 
+from accounts.changes import UNSET, Unset
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.tokens import token_format
 from accounts.users.emails import normalize
-from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import FieldError, InvalidGrant
 
 PREFIX: Final = "lnk_"

@@ -11,13 +11,13 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
+from accounts.changes import UNSET, Unset
 from accounts.models import Session, User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, one_time_links
 from accounts.registration.sign_up import wrong_password
 from accounts.users import emails, passwords
 from accounts.users import service as user_service
-from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import Forbidden, NotFound, ValidationFailed
 from platform_site.identity.callers import Caller
 
@@ -25,7 +25,7 @@ REAUTHENTICATION_SECONDS: Final = timedelta(minutes=10)
 Kind = AccountEmail.Kind
 
 
-def of(caller: Caller) -> User:
+def user_of(caller: Caller) -> User:
     user = User.objects.filter(pk=caller.id).first()
     if user is None:
         raise NotFound
@@ -77,7 +77,7 @@ def _known_password(user: User, offered: str | None) -> str:
     if offered is None:
         raise ValidationFailed.of("current_password", "required", "This field is required.")
     if not passwords.is_right(offered, user.password):
-        raise user_service.count_wrong_password()
+        raise user_service.wrong_current_password()
     return user.password
 
 

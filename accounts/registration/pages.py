@@ -10,8 +10,8 @@ from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.decorators import method_decorator
-from django.views import View
 from django.views.decorators.csrf import csrf_exempt
+from django.views.generic import FormView
 
 from accounts.api.serializers import LONGEST_NAME
 from accounts.directory import environments as environment_directory
@@ -70,24 +70,20 @@ class AcceptForm(NewPasswordForm):
 
 
 @method_decorator(csrf_exempt, name="dispatch")
-class LinkPage(View):
+class LinkPage(FormView):  # type: ignore[type-arg]
     http_method_names = ["get", "head", "post", "options"]
     kind: ClassVar[Kind]
-    form_class: ClassVar[type[forms.Form]] = ConfirmForm
+    form_class: type[forms.Form] = ConfirmForm
     title: ClassVar[str]
     lead: ClassVar[str]
     button: ClassVar[str]
     done_title: ClassVar[str]
     done: ClassVar[str]
+    token: str
+    found: AccountEmail
 
     def act(self, token: str, values: dict[str, Any]) -> object:
         raise NotImplementedError
-
-    def initial(self, found: AccountEmail) -> dict[str, Any]:
-        return {}
-
-    def form_for(self, found: AccountEmail) -> type[forms.Form]:
-        return self.form_class
 
     def lead_for(self, found: AccountEmail) -> str:
         return self.lead
@@ -111,19 +107,17 @@ class LinkPage(View):
                 page.headers[name] = value
             return page
 
-    def get(self, request: HttpRequest) -> HttpResponse:
-        token = request.GET.get("token", "")
-        found = self._find(request, token)
-        return self._form(found, token, self.form_for(found)(initial=self.initial(found)))
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        self._find(request.GET.get("token", ""))
+        return super().get(request, *args, **kwargs)
 
-    def post(self, request: HttpRequest) -> HttpResponse:
-        token = request.POST.get("token", "")
-        found = self._find(request, token)
-        form = self.form_for(found)(request.POST)
-        if not form.is_valid():
-            return self._form(found, token, form)
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        self._find(request.POST.get("token", ""))
+        return super().post(request, *args, **kwargs)
+
+    def form_valid(self, form: forms.Form) -> HttpResponse:
         try:
-            self.act(token, form.cleaned_data)
+            self.act(self.token, form.cleaned_data)
         except ApiError as error:
             # What is wrong with a field of this form can be put right here.
             mine = [field for field in error.fields if field.field in form.fields]
@@ -131,22 +125,23 @@ class LinkPage(View):
                 raise
             for field in mine:
                 form.add_error(field.field, field.message)
-            return self._form(self._find(request, token), token, form)
-        return self._page(200, self.done_title, found=found, lead=self.done, is_done=True)
+            self._find(self.token)
+            return self.form_invalid(form)
+        return self._page(200, self.done_title, found=self.found, lead=self.done, is_done=True)
 
-    def _find(self, request: HttpRequest, token: str) -> AccountEmail:
-        rate_limits.count_token_request(request)
-        return self.find(token)
+    def render_to_response(self, context: dict[str, Any], **options: Any) -> HttpResponse:
+        form, lead = context["form"], self.lead_for(self.found)
+        facts = {"form": form, "token": self.token, "button": self.button}
+        return self._page(422 if form.is_bound else 200, self.title, found=self.found, lead=lead, **facts)
+
+    def _find(self, token: str) -> None:
+        rate_limits.count_token_request(self.request)
+        self.token, self.found = token, self.find(token)
 
     def find(self, token: str) -> AccountEmail:
         found = one_time_links.find(token, self.kind)
         environment_directory.require_active(found.environment_id)
         return found
-
-    def _form(self, found: AccountEmail, token: str, form: forms.Form) -> HttpResponse:
-        status = 422 if form.is_bound else 200
-        lead = self.lead_for(found)
-        return self._page(status, self.title, found=found, lead=lead, form=form, token=token, button=self.button)
 
     def _page(
         self, status: int, title: str, *, lead: str, found: AccountEmail | None = None, **facts: Any
@@ -205,8 +200,8 @@ class AcceptInvitation(LinkPage):
     done_title = "Your account is ready"
     done = "You can now sign in to {app} with {email}."
 
-    def initial(self, found: AccountEmail) -> dict[str, Any]:
-        return {"name": found.details["name"]}
+    def get_initial(self) -> dict[str, Any]:
+        return {"name": self.found.details["name"]}
 
     def act(self, token: str, values: dict[str, Any]) -> object:
         return invitations.accept(token, values["password"], _signs_in_later, name=values["name"])
@@ -248,10 +243,3 @@ class ConfirmEmailChange(LinkPage):
 
     def act(self, token: str, values: dict[str, Any]) -> object:
         return own_account.change_email(token, values["password"])
-
-
-confirm_sign_up = ConfirmSignUp.as_view()
-accept_invitation = AcceptInvitation.as_view()
-verify_email = VerifyEmail.as_view()
-reset_password = ResetPassword.as_view()
-confirm_email_change = ConfirmEmailChange.as_view()

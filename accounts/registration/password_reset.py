@@ -3,13 +3,13 @@
 from django.db import transaction
 
 from accounts.audit import Actor
+from accounts.changes import UNSET, Unset
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, one_time_links
 from accounts.registration.pool_settings import Pool
 from accounts.users import emails, passwords
 from accounts.users import service as user_service
-from accounts.users.service import UNSET, Unset
 
 Kind = AccountEmail.Kind
 

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from django.db import transaction
 from django.http import HttpRequest
 
-from accounts import audit
+from accounts import audit, changes
 from accounts.audit import Actor
+from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
 from accounts.models.registration import PoolSettings, SignUpMode
-from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import NotFound, ValidationFailed
 from platform_site.http.requests import named_environment
 from platform_site.identity.callers import Caller
@@ -96,28 +96,18 @@ def change_settings(
     link_urls: dict[str, str] | Unset = UNSET,
 ) -> PoolSettings:
     """Change the given values and return the settings. Raises ValidationFailed naming the field."""
-    if not isinstance(app_name, Unset):
-        _check_name(app_name)
-    if not isinstance(app_url, Unset) and app_url:
-        _check_url(app_url, "app_url")
-    if not isinstance(link_urls, Unset):
-        for kind, url in link_urls.items():
-            _check_link(kind, url)
-    if not isinstance(sign_up, Unset) and sign_up not in SignUpMode.values:
+    values = given(sign_up=sign_up, app_name=app_name, app_url=app_url, link_urls=link_urls)
+    _check_name(values.get("app_name", ""))
+    if values.get("app_url"):
+        _check_url(values["app_url"], "app_url")
+    for kind, url in values.get("link_urls", {}).items():
+        _check_link(kind, url)
+    if "sign_up" in values and sign_up not in SignUpMode.values:
         raise ValidationFailed.of("sign_up", "not_among", f"Must be one of {', '.join(SignUpMode.values)}.")
     with transaction.atomic():
         hold(pool_id)
         found = settings_of(pool_id)
-        changed = []
-        for field, value in (
-            ("sign_up", sign_up),
-            ("app_name", app_name),
-            ("app_url", app_url),
-            ("link_urls", link_urls),
-        ):
-            if not isinstance(value, Unset) and getattr(found, field) != value:
-                setattr(found, field, value)
-                changed.append(field)
+        changed = changes.apply(found, values)
         if changed:
             found.save()
             audit.record(

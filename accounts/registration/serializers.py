@@ -3,14 +3,11 @@ from typing import Any
 from accounts.api.serializers import (
     LONGEST_NAME,
     ChosenPasswordField,
-    ClaimsField,
     EmailField,
     PasswordField,
-    RoleField,
 )
-from accounts.models.registration import PoolSettings, SignUpMode
-from accounts.registration import pool_settings as registration_pool_settings
-from accounts.users import passwords
+from accounts.models.registration import SignUpMode
+from accounts.registration import pool_settings
 from platform_site.http.fields import (
     CharField,
     ChoiceField,
@@ -39,7 +36,7 @@ class LinkInput(Serializer):
 class LinkAndPassword(LinkInput):
     """A link, and the password that was chosen before."""
 
-    password = PasswordField(max_length=passwords.LONGEST_OFFERED)
+    password = PasswordField()
 
 
 class ResetInput(LinkInput):
@@ -55,25 +52,16 @@ class EmailInput(Serializer):
 
 
 class EmailChangeInput(EmailInput):
-    current_password = PasswordField(max_length=passwords.LONGEST_OFFERED)
+    current_password = PasswordField()
 
 
 class DeleteAccountInput(Serializer):
-    current_password = PasswordField(
-        required=False, max_length=passwords.LONGEST_OFFERED, help_text="Required for an account with a password."
-    )
-
-
-class InvitationInput(Serializer):
-    email = EmailField()
-    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
-    role = RoleField(required=False, allow_null=True)
-    claims = ClaimsField(required=False)
+    current_password = PasswordField(required=False, help_text="Required for an account with a password.")
 
 
 class UrlField(CharField):
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(required=False, max_length=registration_pool_settings.LONGEST_URL, **kwargs)
+        super().__init__(required=False, max_length=pool_settings.LONGEST_URL, **kwargs)
 
 
 class LinkUrls(Serializer):
@@ -116,12 +104,3 @@ class Settings(Serializer):
     app_name = CharField()
     app_url = CharField()
     link_urls = LinkUrls()
-
-
-def pool_settings(found: PoolSettings) -> dict[str, Any]:
-    return {
-        "sign_up": found.sign_up,
-        "app_name": found.app_name,
-        "app_url": found.app_url,
-        "link_urls": found.link_urls,
-    }

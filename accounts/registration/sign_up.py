@@ -6,13 +6,13 @@ from typing import Final, TypeVar
 
 from django.db import transaction
 
+from accounts.changes import UNSET, Unset
 from accounts.models import User
 from accounts.models.registration import AccountEmail, SignUpMode
 from accounts.registration import email_outbox, one_time_links, pool_settings
 from accounts.registration.pool_settings import Pool
 from accounts.users import emails, passwords
 from accounts.users import service as user_service
-from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import FieldError, Forbidden, InvalidGrant
 
 Kind = AccountEmail.Kind

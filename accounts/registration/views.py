@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import extend_schema
-from rest_framework.mixins import ListModelMixin
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.api.serializers import TokenPair, token_pair
+from accounts.api.serializers import InvitationInput, Me, MeInput, TokenPair
 from accounts.api.views import device_of, person
 from accounts.directory import environments as environment_directory
 from accounts.models import User
-from accounts.models.registration import AccountEmail
+from accounts.models.registration import AccountEmail, PoolSettings
 from accounts.registration import (
     email_templates,
     invitations,
@@ -91,7 +91,6 @@ class SignUpViewSet(_Public):
         "create": (Forbidden, NotFound, QuotaExceeded),
         "confirm": (Forbidden, InvalidGrant, NotFound, QuotaExceeded),
     }
-    serializer_class = serializers.SignUpInput
 
     @idempotent()
     @extend_schema(
@@ -128,12 +127,11 @@ class SignUpViewSet(_Public):
         pool = self.pool()
         entering = self.entering(pool, "sign_up")
         grant = sign_up.confirm(values["token"], values["password"], entering, pool_id=pool.id)
-        return never_stored(respond(token_pair(grant)))
+        return never_stored(respond(TokenPair(grant).data))
 
 
 class InvitationAcceptViewSet(_Public):
     also_raises: ClassVar = {"accept": (InvalidGrant, NotFound, QuotaExceeded)}
-    serializer_class = serializers.AcceptInput
 
     @extend_schema(
         operation_id="acceptInvitation",
@@ -150,12 +148,11 @@ class InvitationAcceptViewSet(_Public):
         grant = invitations.accept(
             values["token"], values["password"], entering, name=values.get("name"), pool_id=pool.id
         )
-        return never_stored(respond(token_pair(grant)))
+        return never_stored(respond(TokenPair(grant).data))
 
 
 class PasswordResetViewSet(_Public):
     also_raises: ClassVar = {"create": (NotFound,), "confirm": (InvalidGrant, NotFound)}
-    serializer_class = serializers.EmailInput
 
     @idempotent()
     @extend_schema(
@@ -189,7 +186,6 @@ class PasswordResetViewSet(_Public):
 
 class LinkViewSet(_Public):
     also_raises: ClassVar = {"verify_email": (InvalidGrant, NotFound), "change_email": (InvalidGrant, NotFound)}
-    serializer_class = serializers.LinkInput
 
     @idempotent()
     @extend_schema(
@@ -216,6 +212,45 @@ class LinkViewSet(_Public):
         return no_content()
 
 
+class MeViewSet(ResourceViewSet):
+    required_scopes: ClassVar = {"retrieve": None, "partial_update": None}
+    also_raises: ClassVar = {"partial_update": (Forbidden,)}
+    environment = "optional"
+    serializer_class = Me
+
+    def retrieve(self, request: Any) -> HttpResponse:
+        """Who the caller is, and what it may do in the environment that the call means."""
+        return self._shown(own_account.user_of(self.caller) if self.caller.session_id else None)
+
+    @idempotent()
+    @extend_schema(request=MeInput)
+    def partial_update(self, request: Any) -> HttpResponse:
+        """Change one's own name or password. A new password needs the current one, and ends all other sessions."""
+        caller = person(self.caller)
+        values = self.read(MeInput)
+        user = own_account.user_of(caller)
+        if "password" in values:
+            rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+        return self._shown(own_account.change(user, actor=caller, **values))
+
+    def _shown(self, user: User | None) -> HttpResponse:
+        caller, place = self.caller, self.caller.place
+        facts = {
+            "kind": caller.kind,
+            "id": caller.id,
+            "email": user.email if user else None,
+            "email_verified": user.email_verified_at is not None if user else None,
+            "pending_email": own_account.pending_email(user) if user else None,
+            "has_password": user.has_usable_password() if user else None,
+            "name": user.name if user else caller.name,
+            # What rules call the role: an app user's own, an account's in the project that the call means.
+            "role": place.role if caller.kind in ("account", "staff") and place else caller.role,
+            "environment_id": place.environment_id if place else None,
+            "scopes": sorted(caller.scopes),
+        }
+        return respond(self.get_serializer(facts).data)
+
+
 class OwnAccountViewSet(ApiViewSet):
     """`POST /v1/auth/email-verification`, `/v1/auth/email-change`, `/v1/auth/delete-account`: for signed-in users."""
 
@@ -227,10 +262,9 @@ class OwnAccountViewSet(ApiViewSet):
     }
     environment = "unused"
     optional_bodies: ClassVar = frozenset({"remove"})
-    serializer_class = serializers.EmailChangeInput
 
     def _oneself(self) -> User:
-        return own_account.of(person(self.caller))
+        return own_account.user_of(person(self.caller))
 
     def _count(self, user: User, kind: Kind, email: str) -> None:
         request: HttpRequest = self.request._request
@@ -299,13 +333,13 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         return super().list(request, *args, **kwargs)
 
     @idempotent()
-    @extend_schema(request=serializers.InvitationInput, responses={201: serializers.Invitation})
+    @extend_schema(request=InvitationInput, responses={201: serializers.Invitation})
     def create(self, request: Any) -> HttpResponse:
         """Invite a person by email, with a role and claims for rules. A second invitation replaces the first.
 
         Works in every `sign_up` mode. The link works for seven days."""
         pool_id = environment_directory.own_pool(self.place)
-        values = self.read(serializers.InvitationInput)
+        values = self.read(InvitationInput)
         rate_limits.count_invitation(request._request, pool_id=pool_id, plan=self.place.plan)
         most = plan_limits(self.place.plan).app_users_per_environment
         made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)
@@ -320,23 +354,26 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         return no_content()
 
 
-class SettingsViewSet(ApiViewSet):
+class SettingsViewSet(RetrieveModelMixin, ResourceViewSet):
     """`GET|PATCH /v1/auth/settings`: how people come into the environment's pool, and what its e-mails say."""
 
     required_scopes: ClassVar = dict.fromkeys(("retrieve", "partial_update"), "users:manage")
-    serializer_class = serializers.SettingsInput
+    serializer_class = serializers.Settings
 
-    @extend_schema(responses=serializers.Settings)
-    def retrieve(self, request: Any) -> HttpResponse:
+    def get_object(self) -> PoolSettings:
+        return pool_settings.settings_of(self.place.pool_id)
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Who may sign up, and where the links of e-mails lead."""
-        return respond(serializers.pool_settings(pool_settings.settings_of(self.place.pool_id)))
+        return super().retrieve(request, *args, **kwargs)
 
     @idempotent()
-    @extend_schema(request=serializers.SettingsInput, responses=serializers.Settings)
+    @extend_schema(request=serializers.SettingsInput)
     def partial_update(self, request: Any) -> HttpResponse:
         """Change who may sign up (`off`, `open`, `invited`), what e-mails call the application, where links lead.
 
         `link_urls` replaces what was there. A kind that it leaves out leads to the platform's own page."""
         pool_id = environment_directory.own_pool(self.place)
         values = self.read(serializers.SettingsInput)
-        return respond(serializers.pool_settings(pool_settings.change_settings(pool_id, actor=self.caller, **values)))
+        changed = pool_settings.change_settings(pool_id, actor=self.caller, **values)
+        return respond(self.get_serializer(changed).data)

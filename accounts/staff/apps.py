@@ -4,7 +4,6 @@ from django.apps import AppConfig
 class StaffConfig(AppConfig):
     name = "accounts.staff"
     label = "staff"
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         from django.contrib.auth.signals import user_logged_in, user_logged_out

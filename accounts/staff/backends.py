@@ -1,6 +1,5 @@
 """Authentication backend of the admin: platform staff only, with the limits and the hashing of every sign-in."""
 
-import logging
 from typing import Any
 
 from django.contrib.auth.backends import ModelBackend
@@ -10,11 +9,9 @@ from unfold.forms import AuthenticationForm
 
 from accounts.models import User
 from accounts.staff import known_browsers
-from accounts.users import passwords
-from platform_site.http.errors import RateLimited
+from accounts.users import sessions
+from platform_site.http.errors import InvalidGrant, RateLimited
 from platform_site.redis import rate_limits
-
-log = logging.getLogger(__name__)
 
 
 class PlatformAccountBackend(ModelBackend):
@@ -25,14 +22,10 @@ class PlatformAccountBackend(ModelBackend):
         email = username or rest.get("email")
         if not isinstance(email, str) or password is None:
             return None
-        user = User.objects.with_email(None, email).first()
-        enabled = user is not None and user.disabled_at is None
-        is_right = passwords.is_right(password, user.password if user is not None and enabled else None)
-        if not is_right:
-            known = user.pk if user is not None else None
-            log.info("sign-in refused", extra={"door": "console", "user_id": known})
+        try:
+            return sessions.authenticate(pool_id=None, environment_id=None, email=email, password=password)
+        except InvalidGrant:
             return None
-        return user
 
     def get_user(self, user_id: Any) -> User | None:
         """Runs on every console request, so disabling an account takes effect at once."""

@@ -30,19 +30,21 @@ class NotTooLong:
         return f"Your password can have at most {passwords.LONGEST_CHOSEN} characters."
 
 
-class NotLikeTheUser(password_validation.UserAttributeSimilarityValidator):
+class _Normalized:
     def validate(self, password: str, user: User | None = None) -> None:
-        super().validate(passwords.read(password), user)
+        super().validate(passwords.read(password), user)  # type: ignore[misc]  # of the other base class
 
 
-class LongEnough(password_validation.MinimumLengthValidator):
-    def validate(self, password: str, user: User | None = None) -> None:
-        super().validate(passwords.read(password), user)
+class NotLikeTheUser(_Normalized, password_validation.UserAttributeSimilarityValidator):
+    pass
 
 
-class NotCommon(password_validation.CommonPasswordValidator):
-    def validate(self, password: str, user: User | None = None) -> None:
-        super().validate(passwords.read(password), user)
+class LongEnough(_Normalized, password_validation.MinimumLengthValidator):
+    pass
+
+
+class NotCommon(_Normalized, password_validation.CommonPasswordValidator):
+    pass
 
 
 class ChangeEndsSessions:

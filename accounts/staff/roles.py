@@ -13,7 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, models, transaction
 from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
-from accounts.users import last_superuser
+from accounts.users import service as user_service
 from platform_site.http.errors import NotFound, ValidationFailed
 
 OPERATE: Final = "staff.operate"
@@ -45,7 +45,7 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
         raise ValidationFailed.of("role", "own_role", "Nobody changes their own role. Ask another superuser.")
     with transaction.atomic():
         if role != StaffRole.SUPERUSER:
-            last_superuser.keep_one(user.pk)
+            user_service.keep_one_superuser(user.pk)
         locked = User.objects.select_for_update().filter(pk=user.pk).first()
         if locked is None:
             raise NotFound

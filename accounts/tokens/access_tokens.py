@@ -16,6 +16,7 @@ from rest_framework_simplejwt.settings import api_settings
 from rest_framework_simplejwt.tokens import AccessToken as SimpleAccessToken
 
 from accounts.tokens import signing_keys
+from platform_site.concurrency.memo import Memo
 from platform_site.http.errors import Unauthorized
 from platform_site.identity import ids
 
@@ -23,7 +24,6 @@ ALGORITHM: Final = "ES256"
 TOKEN_TYPE: Final = "access"  # noqa: S105 - the claim `typ`
 LIFETIME: Final = timedelta(seconds=900)
 _LONGEST: Final = 2048
-_REMEMBERED: Final = 20_000
 _REQUIRED: Final = ("typ", "sub", "sid", "iat", "nbf", "exp", "iss", "aud", "jti")
 
 
@@ -123,7 +123,7 @@ def make_access_token(*, user_id: str, session_id: str, environment_id: str | No
     return str(AccessToken.for_session(user_id=user_id, session_id=session_id, environment_id=environment_id))
 
 
-_remembered: dict[bytes, AccessClaims] = {}
+_remembered: Final[Memo[bytes, AccessClaims]] = Memo(10_000)
 
 
 def verify_access_token(text: str) -> AccessClaims:
@@ -135,12 +135,11 @@ def verify_access_token(text: str) -> AccessClaims:
     claims = _remembered.get(mark)
     if claims is None:
         claims = _verify(text)
-        _remember(mark, claims)
+        _remembered.put(mark, claims)
         return claims
     now = time.time()
     # A key that was withdrawn takes its tokens along, remembered or not.
     if claims.expires_at + api_settings.LEEWAY <= now or claims.key_id not in signing_keys.current().verifying:
-        _remembered.pop(mark, None)
         raise expired()
     # It was verified before the clock was set back: other processes know it as one of the future.
     if claims.not_before - api_settings.LEEWAY > now:
@@ -162,10 +161,3 @@ def _verify(text: str) -> AccessClaims:
         raise expired() from None
     except Exception:  # untrusted input: any exception of the codec means an invalid token
         raise Unauthorized from None
-
-
-def _remember(mark: bytes, claims: AccessClaims) -> None:
-    _remembered[mark] = claims
-    while len(_remembered) > _REMEMBERED:
-        # The oldest goes first. Another thread may have taken it in between.
-        _remembered.pop(next(iter(_remembered), b""), None)

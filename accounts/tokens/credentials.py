@@ -9,7 +9,6 @@ from accounts.tokens import access_tokens, refresh_tokens
 from accounts.tokens.access_tokens import AccessClaims
 from platform_site.http.errors import Unauthorized
 
-_SCHEME: Final = "bearer"
 _EXPECTED: Final = 'Send "Authorization: Bearer …" with an access token (eyJ…) or a key (sk_… or pk_…).'
 """Responses only say what follows from a credential's form, not whether it exists or why it ended."""
 
@@ -49,19 +48,12 @@ def missing() -> Unauthorized:
     return Unauthorized(f"The header Authorization is missing. {_EXPECTED}")
 
 
-def bearer(header: str | None) -> str:
-    if not header:
-        raise missing()
+def read(header: str) -> Credential:
+    """The credential of an `Authorization` header. Raises Unauthorized, also for duplicate headers."""
     scheme, _, token = header.partition(" ")
     token = token.strip()
-    if scheme.lower() != _SCHEME or not token or not token.isascii() or " " in token or "," in token:
+    if scheme.lower() != "bearer" or not token or not token.isascii() or " " in token or "," in token:
         raise Unauthorized(f"The header Authorization cannot be read. {_EXPECTED}")
-    return token
-
-
-def read(header: str | None) -> Credential:
-    """The credential of an `Authorization` header. Raises Unauthorized, also for duplicate headers."""
-    token = bearer(header)
     prefix = token[:3]  # every prefix has three characters
     if prefix in server_keys.PREFIXES:
         secret_hash = server_keys.parse(token)

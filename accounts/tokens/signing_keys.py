@@ -2,22 +2,20 @@
 public PUBLISHED_AHEAD before it signs, and verifies OVERLAP longer than it signs. Each process caches the table for
 REFRESH_SECONDS, or until an unknown key appears. ASVS 9.1.3 (keys only from our own table, by their exact id)."""
 
-import base64
-import hashlib
-import json
 import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from django.db import connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
+from joserfc.jwk import ECKey
 
 from accounts import audit
+from accounts.directory import locks as account_locks
 from accounts.models import SigningKey
 from platform_site.concurrency import loop_requests
 from platform_site.security import keyring
@@ -29,7 +27,6 @@ PUBLISHED_AHEAD: Final = timedelta(minutes=10)
 OVERLAP: Final = timedelta(minutes=16)
 """The 900 s of an access token, and clock differences."""
 _RELOAD_SPACING: Final = 0.1
-_ADVISORY_LOCK: Final = 0x5167_6E65  # an arbitrary number that is used for nothing else in this database
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +44,10 @@ _unsealed: tuple[str, ec.EllipticCurvePrivateKey] | None = None
 _lock = threading.Lock()
 
 
-def _public_key(jwk: dict[str, Any]) -> ec.EllipticCurvePublicKey:
-    x, y = (int.from_bytes(base64.urlsafe_b64decode(jwk[name] + "="), "big") for name in ("x", "y"))
-    return ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
-
-
 def _private_key(sealed: bytes) -> ec.EllipticCurvePrivateKey:
-    key = serialization.load_der_private_key(keyring.unseal(sealed, purpose=PURPOSE), password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TypeError("a signing key is not an elliptic curve key")
+    key = ECKey.import_key(keyring.unseal(sealed, purpose=PURPOSE)).private_key
+    if key is None:
+        raise TypeError("a signing key has no private half")
     return key
 
 
@@ -67,7 +59,9 @@ def _load() -> Keys:
     )
     signing = next((row for row in rows if row.signs), None)
     return Keys(
-        verifying={row.kid: _keys.verifying.get(row.kid) or _public_key(row.public_jwk) for row in rows},
+        verifying={
+            row.kid: _keys.verifying.get(row.kid) or ECKey.import_key(row.public_jwk).public_key for row in rows
+        },
         public=[row.public_jwk for row in rows],
         signing=(signing.kid, bytes(signing.sealed_private)) if signing else None,
         loaded_at=time.monotonic(),
@@ -119,20 +113,12 @@ def forget() -> None:
 
 
 def _make(signs_from: datetime) -> SigningKey:
-    private = ec.generate_private_key(ec.SECP256R1())
-    numbers = private.public_key().public_numbers()
-    x, y = (base64.urlsafe_b64encode(n.to_bytes(32, "big")).rstrip(b"=").decode() for n in (numbers.x, numbers.y))
-    members = {"crv": "P-256", "kty": "EC", "x": x, "y": y}
-    # The id is the RFC 7638 thumbprint: anyone can recompute it from the public key.
-    thumbprint = hashlib.sha256(json.dumps(members, separators=(",", ":"), sort_keys=True).encode()).digest()
-    kid = base64.urlsafe_b64encode(thumbprint).rstrip(b"=").decode()
-    der = private.private_bytes(
-        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    key = ECKey.generate_key("P-256")
+    kid = key.thumbprint()  # RFC 7638: anyone can recompute it from the public key
     return SigningKey.objects.create(
         kid=kid,
-        sealed_private=keyring.seal(der, purpose=PURPOSE),
-        public_jwk=members | {"kid": kid, "use": "sig", "alg": "ES256"},
+        sealed_private=keyring.seal(key.as_der(private=True), purpose=PURPOSE),
+        public_jwk=key.as_dict(private=False, kid=kid, use="sig", alg="ES256"),
         signs_from=signs_from,
     )
 
@@ -147,8 +133,7 @@ def _database_time() -> datetime:
 @transaction.atomic
 def make_first() -> None:
     """Make a first key that signs at once; of concurrent processes one makes it."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ADVISORY_LOCK])
+    account_locks.hold("signing keys")
     if not SigningKey.objects.filter(retires_at__isnull=True).exists():
         key = _make(_database_time())
         audit.record("signing_key.made", actor=audit.SYSTEM, target_id=key.kid)
@@ -158,8 +143,7 @@ def make_first() -> None:
 def rotate(*, actor: audit.Actor, immediately: bool = False) -> SigningKey:
     """Make a new key and set the end of all others: it signs after PUBLISHED_AHEAD, they verify OVERLAP longer.
     `immediately`, for a leaked key, ends all access tokens in use; other processes follow within REFRESH_SECONDS."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ADVISORY_LOCK])
+    account_locks.hold("signing keys")
     now = _database_time()
     signs_from = now if immediately or not SigningKey.objects.exists() else now + PUBLISHED_AHEAD
     retires_at = now if immediately else signs_from + OVERLAP

@@ -5,16 +5,13 @@ reuse after GRACE ends its session (RFC 6749 4.1.2). Contract 4.5; RFC 7636, RFC
 import hmac
 import logging
 import re
-from base64 import urlsafe_b64encode
 from datetime import timedelta
-from hashlib import sha256
 from typing import Final
 
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from django.db import transaction
-from django.db.models import Q
 from django.db.models.functions import Now
 
-from accounts import audit
 from accounts.directory import environments as environment_directory
 from accounts.models import Session, User
 from accounts.models.oauth import AuthorizationCode
@@ -99,28 +96,15 @@ def proves(code_verifier: str | None, challenge: str | None) -> bool:
         return code_verifier is None
     if code_verifier is None or not _VERIFIER.fullmatch(code_verifier):
         return False
-    derived = urlsafe_b64encode(sha256(code_verifier.encode()).digest()).rstrip(b"=")
-    return hmac.compare_digest(derived, challenge.encode())
+    return hmac.compare_digest(create_s256_code_challenge(code_verifier), challenge)
 
 
 def _end_if_replayed(code: AuthorizationCode, device: Device) -> None:
     with transaction.atomic():
-        replayed = AuthorizationCode.objects.filter(pk=code.pk, used_at__lt=Now() - GRACE).first()
-        if replayed is None or replayed.session_id is None:
-            return
-        live = Session.objects.filter(pk=replayed.session_id, revoked_at__isnull=True).exists()
-        if live:
-            sessions.end_where(Q(pk=replayed.session_id), "authorization_code_reused")
-            audit.record(
-                "session.revoked",
-                actor=audit.SYSTEM,
-                target_id=replayed.session_id,
-                environment_id=code.environment_id,
-                reason="authorization_code_reused",
-                user_id=code.user_id,
-                reused_from=device.ip_address,
-            )
-            log.warning("code reused", extra={"session_id": replayed.session_id, "user_id": code.user_id})
+        replayed = AuthorizationCode.objects.filter(pk=code.pk, used_at__lt=Now() - GRACE).values("session_id")
+        session = Session.objects.select_for_update().filter(pk__in=replayed, revoked_at__isnull=True).first()
+        if session is not None:
+            sessions.end_reused(session, "authorization_code_reused", device)
 
 
 def purge() -> int:

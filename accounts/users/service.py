@@ -1,7 +1,7 @@
 """Services of users and API keys, for the API, console and commands: one change per transaction, with its audit entry.
 Callers check permissions before (`accounts.keys.permissions`, the view's scope)."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -10,8 +10,9 @@ from django.db.models import Q
 from django.db.models.deletion import Collector
 from django.db.models.functions import Now
 
-from accounts import audit
+from accounts import audit, changes
 from accounts.audit import Actor
+from accounts.changes import UNSET, Unset, given
 from accounts.directory import environments as environment_directory
 from accounts.directory import kept_users
 from accounts.directory import locks as account_locks
@@ -20,9 +21,9 @@ from accounts.keys.permissions import KeyAuthority
 from accounts.models import ServerKey, User
 from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name, session_cache_name
-from accounts.users import emails, exchange_codes, last_superuser, passwords, sessions, user_counts
+from accounts.users import emails, exchange_codes, passwords, sessions, user_counts
 from accounts.users.identity_lookup import TOUCH_EVERY
-from platform_site.http.errors import FieldError, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity import signals
 from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, Caller
 
@@ -30,13 +31,6 @@ RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
 """Role names with a fixed meaning in rules."""
 
 KEYS_KEPT: Final = timedelta(days=90)
-
-
-class Unset:
-    pass
-
-
-UNSET: Final = Unset()
 
 
 THEMSELVES: Final = Actor("user")
@@ -139,10 +133,13 @@ def change_user(
         new_password = passwords.hashed(password)
     with transaction.atomic():
         if is_disabled is True and user.is_superuser:
-            last_superuser.keep_one(user.pk)
+            keep_one_superuser(user.pk)
         locked = _locked(user.pk, known_password_hash)
         address = emails.normalize(locked.email)
-        changed = _set_cells(locked, {"email": email, "name": name, "role": role, "claims": claims})
+        values = given(email=email, name=name, role=role, claims=claims)
+        if "email" in values:
+            values["email"] = emails.check(values["email"])
+        changed = changes.apply(locked, values)
         changed += _set_verified(locked, is_email_verified, address, is_changed="email" in changed)
         if not isinstance(new_password, Unset):
             locked.password = new_password
@@ -153,9 +150,9 @@ def change_user(
         _save_with_free_email(locked, changed)
         if moments := {"disabled_at", "email_verified_at"} & set(changed):
             locked.refresh_from_db(fields=moments)
-        _let_sessions_know(locked, changed, kept_session_id)
+        _update_sessions(locked, changed, kept_session_id)
         audit.record(
-            _called(locked, changed),
+            _audit_action(locked, changed),
             actor=actor,
             target_id=locked.pk,
             environment_id=locked.environment_id,
@@ -165,27 +162,23 @@ def change_user(
     return locked
 
 
+def keep_one_superuser(user_id: str) -> None:
+    """Lock all active superusers by id, before the account itself. Raises Conflict for the last one."""
+    found = User.objects.select_for_update().filter(is_superuser=True, disabled_at__isnull=True).order_by("pk")
+    if [each.pk for each in found] == [user_id]:
+        raise Conflict("This is the last superuser. Create another one first.")
+
+
 def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
     locked = User.objects.select_for_update().filter(pk=user_id).first()
     if locked is None:
         raise NotFound
     if not isinstance(known_password_hash, Unset) and locked.password != known_password_hash:
-        raise count_wrong_password()
+        raise wrong_current_password()
     return locked
 
 
 # Each of these sets what is given and is something else by now, and returns the names of the columns to be saved.
-
-
-def _set_cells(user: User, given: Mapping[str, Any]) -> list[str]:
-    changed = []
-    for field, value in given.items():
-        if field == "email" and isinstance(value, str):
-            value = emails.check(value)
-        if not isinstance(value, Unset) and getattr(user, field) != value:
-            setattr(user, field, value)
-            changed.append(field)
-    return changed
 
 
 def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_changed: bool) -> list[str]:
@@ -206,13 +199,13 @@ def _set_disabled(user: User, is_disabled: bool | Unset) -> list[str]:
     return ["disabled_at"]
 
 
-def _called(user: User, changed: Collection[str]) -> str:
+def _audit_action(user: User, changed: Collection[str]) -> str:
     if "disabled_at" not in changed:
         return "user.changed"
     return "user.enabled" if user.disabled_at is None else "user.disabled"
 
 
-def _let_sessions_know(user: User, changed: list[str], kept_session_id: str | None) -> None:
+def _update_sessions(user: User, changed: list[str], kept_session_id: str | None) -> None:
     if {"password", "disabled_at"} & set(changed):
         exchange_codes.withdraw(user.pk)  # each is a session that has not begun yet
     if "disabled_at" in changed and user.disabled_at is not None:
@@ -222,7 +215,7 @@ def _let_sessions_know(user: User, changed: list[str], kept_session_id: str | No
         revocation.mark_uncached(_account_key_names(user))
     if "password" in changed:
         sessions.end_where(Q(user_id=user.pk) & ~Q(pk=kept_session_id or ""), "password_changed")
-    names = [session_cache_name(pk) for pk in sessions.live_of(user.pk).values_list("pk", flat=True)]
+    names = [session_cache_name(pk) for pk in sessions.of_user(user.pk).values_list("pk", flat=True)]
     if user.environment_id is not None and kept_users.MUTABLE & set(changed):
         names.append(kept_users.version_name(user.environment_id))
     revocation.mark_uncached(names)
@@ -233,7 +226,7 @@ def _account_key_names(user: User) -> list[str]:
     return [key_cache_name(bytes(secret_hash)) for secret_hash in hashes]
 
 
-def count_wrong_password() -> ValidationFailed:
+def wrong_current_password() -> ValidationFailed:
     return ValidationFailed.of("current_password", "wrong", "This is not the current password.")
 
 
@@ -242,12 +235,12 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
     same transaction. Raises NotFound, and Conflict for the last superuser."""
     with transaction.atomic():
         if user.is_superuser:
-            last_superuser.keep_one(user.pk)
+            keep_one_superuser(user.pk)
         locked = _locked(user.pk)
         sessions.end_where(Q(user_id=user.pk), "user_deleted")
         revocation.revoke(_account_key_names(locked))
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
-        _delete_what_is_theirs(locked)
+        _delete_related(locked)
         # As late as possible: the user's rows are deleted with the commit of their region, and after an error here a
         # periodic job completes the deletion (`rows.write.references`). But before the user's own row, with which
         # the pool's size is locked: other sign-ups would wait for thousands of rows. And before the audit entry, by
@@ -259,7 +252,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
 
 
-def _delete_what_is_theirs(user: User) -> None:
+def _delete_related(user: User) -> None:
     collector = Collector(using=DEFAULT_DB_ALIAS, origin=user)
     collector.collect([user])
     del collector.data[User]

@@ -133,17 +133,7 @@ def refresh(text: str, *, device: Device) -> Grant:
             elif session.previous_hash and bytes(session.previous_hash) == offered.hash:
                 successor = _repeat_response(session, offered)
             else:
-                _end([session.pk], "refresh_token_reused")
-                audit.record(
-                    "session.revoked",
-                    actor=audit.SYSTEM,
-                    target_id=session.pk,
-                    environment_id=session.environment_id,
-                    reason="refresh_token_reused",
-                    user_id=session.user_id,
-                    reused_from=device.ip_address,
-                )
-                log.warning("refresh token reused", extra={"session_id": session.pk, "user_id": session.user_id})
+                end_reused(session, "refresh_token_reused", device)
         if successor is not None and session is not None:
             environment_directory.require_active(session.environment_id)
     # Outside of the transaction: what it wrote about a reuse must stay.
@@ -169,10 +159,6 @@ def _repeat_response(session: Session, offered: RefreshToken) -> RefreshToken:
     return RefreshToken(keyring.unseal_under(offered.text.encode(), sealed, purpose=_SUCCESSOR).decode())
 
 
-def live_of(user_id: str) -> "QuerySet[Session]":
-    return Session.objects.filter(user_id=user_id, revoked_at__isnull=True, expires_at__gt=Now()).order_by("-id")
-
-
 STATES: Final = ("live", "ended", "all")
 
 
@@ -194,6 +180,21 @@ def _end(session_ids: Iterable[str], reason: Reason) -> None:
         revoked_at=Now(), revoked_reason=reason, previous_hash=None, sealed_successor=None
     )
     revocation.revoke(session_cache_name(session_id) for session_id in session_ids)
+
+
+def end_reused(session: Session, reason: Reason, device: Device) -> None:
+    """End a locked session whose refresh token or code was used again, perhaps by a thief."""
+    _end([session.pk], reason)
+    audit.record(
+        "session.revoked",
+        actor=audit.SYSTEM,
+        target_id=session.pk,
+        environment_id=session.environment_id,
+        reason=reason,
+        user_id=session.user_id,
+        reused_from=device.ip_address,
+    )
+    log.warning("session ended: %s", reason, extra={"session_id": session.pk, "user_id": session.user_id})
 
 
 def end_where(condition: Q, reason: Reason) -> int:

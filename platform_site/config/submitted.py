@@ -217,7 +217,7 @@ def _origins(raw: Any, errors: list[FieldError]) -> list[str]:
     try:
         return sorted(origins.normalised(raw))
     except origins.NotAnOrigin as error:
-        errors.append(FieldError(at, "invalid", str(error)))
+        errors.append(FieldError(at, "invalid", error.fields[0].message))
         return []
 
 

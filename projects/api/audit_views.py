@@ -1,10 +1,10 @@
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from django.core.validators import RegexValidator
-from django.db.models import QuerySet
+from django.db.models import F, Q, QuerySet
 from django_filters import FilterSet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.mixins import ListModelMixin
@@ -20,8 +20,10 @@ from platform_site.http.filters import Filter, TimeFilter
 from platform_site.http.generics import ResourceViewSet
 from platform_site.http.openapi.description import listing
 from projects.api.views import team_of
-from projects.directory import audit_log
 from projects.models import Project
+
+_OWN_AFFAIRS: Final = Q(actor_kind="account", target_id=F("actor_id"), action__regex=r"^(user|session|identity)\.")
+"""Entries of an account about itself."""
 
 
 class ActionFilter(Filter):
@@ -96,7 +98,7 @@ class AuditViewSet(ListModelMixin, ResourceViewSet):
     project: Project
 
     def get_queryset(self) -> QuerySet[AuditEntry]:
-        return audit_log.entries()
+        return AuditEntry.objects.exclude(_OWN_AFFAIRS)
 
     def filter_queryset(self, queryset: Any) -> Any:
         found = super().filter_queryset(queryset)
@@ -104,7 +106,12 @@ class AuditViewSet(ListModelMixin, ResourceViewSet):
         return found
 
     def index_ranges(self, queryset: QuerySet[AuditEntry]) -> Sequence[QuerySet[AuditEntry]]:
-        return audit_log.index_ranges(queryset, self.project, self.query.get("environment"))
+        """The entries of the project, and those of each of its environments that name no project."""
+        environment_ids = set(self.project.environments.values_list("pk", flat=True))
+        if "environment" in self.query:
+            environment_ids &= {self.query["environment"]}
+        of_project = queryset.filter(project_id=self.project.pk)
+        return [of_project, *(queryset.filter(project_id=None, environment_id=pk) for pk in sorted(environment_ids))]
 
     def cursor_facts(self) -> Sequence[Fact]:
         wanted = sorted(self.filterset.form.cleaned_data.items())

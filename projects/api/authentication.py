@@ -5,6 +5,7 @@ trip. See `accounts.users.identity_lookup` and `projects.directory.environment_c
 import logging
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from types import NoneType
 from typing import Any, Final, Literal, get_args
 
@@ -22,6 +23,7 @@ from accounts.tokens.revocation import REVOKED, UNCACHED
 from accounts.users import identity_lookup
 from accounts.users import service as user_service
 from accounts.users.identity_lookup import Identity
+from platform_site.concurrency.memo import Memo
 from platform_site.http.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
 from platform_site.http.requests import named_environment
 from platform_site.identity import ids
@@ -110,58 +112,52 @@ class _Found:
 
 
 def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -> Caller:
-    question = lookup_of(credential, named_environment(request), use)
+    lookup = lookup_of(credential, named_environment(request), use)
     trip = redis_client.round_trip()
     pending_records.put_on(trip)
-    who = trip.get(question.who)
-    where = trip.get(question.where) if question.where is not None else None
-    begun = (rate_limits.begin_anonymous if question.is_anonymous else rate_limits.begin)(request, trip, question.payer)
-    guesses = rate_limits.Refusals(request, trip) if _may_be_forged(question) else None
-    mark_name = _mark_names.get(question.where) if settings.REPLICAS and question.where else None
+    who = trip.get(lookup.who)
+    where = trip.get(lookup.where) if lookup.where is not None else None
+    begun = (rate_limits.begin_anonymous if lookup.is_anonymous else rate_limits.begin)(request, trip, lookup.payer)
+    # A key with a valid checksum can be invented, a signature cannot.
+    may_be_forged = isinstance(credential, KeyCredential) and _verified.get(lookup.who) is None
+    guesses = rate_limits.Refusals(request, trip) if may_be_forged else None
+    mark_name = _mark_names.get(lookup.where) if settings.REPLICAS and lookup.where else None
     mark = trip.highest(mark_name) if mark_name is not None else None
     may_embed = "with=" in request.META.get("QUERY_STRING", "")
-    version = users_version.ask(trip, question.where) if may_embed and question.where is not None else None
+    version = users_version.ask(trip, lookup.where) if may_embed and lookup.where is not None else None
     trip.run()
     if who.value == REVOKED:
         raise Unauthorized
-    found = _remembered(question, who.value, where.value if where else None)
+    found = _remembered(lookup, who.value, where.value if where else None)
     if found is None:
         if guesses is not None and who.value is None:
             guesses.check()
-        found = _query(question)
+        found = _query(lookup)
+    if may_be_forged:
+        _verified.put(lookup.who, True)
     _check_expiry(found.identity)
     begun.settle(found.caller.plan, found.caller.id)
-    _check_place(question, found, use)
+    _check_place(lookup, found, use)
     if settings.REPLICAS and found.caller.place is not None:
-        _note_freshness(request, question, found.caller.place, mark_name, mark)
-    if may_embed and question.where is not None and (place := found.caller.place) is not None:
-        users_version.note(request, question.where, place.pool_id, version)
+        _note_freshness(request, lookup, found.caller.place, mark_name, mark)
+    if may_embed and lookup.where is not None and (place := found.caller.place) is not None:
+        users_version.note(request, lookup.where, place.pool_id, version)
     return found.caller
 
 
-def caller_by_records(question: Lookup, who: bytes | None, where: bytes | None) -> Caller | None:
+def caller_by_records(lookup: Lookup, who: bytes | None, where: bytes | None) -> Caller | None:
     """The caller of both records, or None if `resolve` has to decide."""
-    found = _remembered(question, who, where)
-    claims = question.credential.claims if isinstance(question.credential, SessionCredential) else None
+    found = _remembered(lookup, who, where)
+    claims = lookup.credential.claims if isinstance(lookup.credential, SessionCredential) else None
     if found is None or (claims is not None and claims.expires_at <= time.time()):
         return None
     _check_expiry(found.identity)
-    _check_place(question, found, "required")
+    _check_place(lookup, found, "required")
     return found.caller
 
 
-_verified: Final[dict[str, None]] = {}
-
-
-def _may_be_forged(question: Lookup) -> bool:
-    """A key with a valid checksum can be invented, a signature cannot."""
-    return isinstance(question.credential, KeyCredential) and question.who not in _verified
-
-
-def _verify(question: Lookup) -> None:
-    while len(_verified) >= _MAX_REMEMBERED:
-        _verified.pop(next(iter(_verified), ""), None)
-    _verified[question.who] = None
+_verified: Final[Memo[str, bool]] = Memo(_MAX_REMEMBERED)
+"""Keys that exist or existed."""
 
 
 def _check_expiry(identity: Identity) -> None:
@@ -169,10 +165,10 @@ def _check_expiry(identity: Identity) -> None:
         raise Unauthorized
 
 
-def _check_place(question: Lookup, found: _Found, use: EnvironmentUse) -> None:
+def _check_place(lookup: Lookup, found: _Found, use: EnvironmentUse) -> None:
     """Check that the call means an environment of the caller, or none if none is needed. In a suspended project, only
     accounts pass, and only where no environment is needed."""
-    named, identity = question.named, found.identity
+    named, identity = lookup.named, found.identity
     if identity.environment_id is not None:
         if not found.places:
             raise Unauthorized  # its environment is gone, and with it every user and key of it
@@ -199,76 +195,65 @@ def _check_place(question: Lookup, found: _Found, use: EnvironmentUse) -> None:
         found.places[0].require_active()
 
 
-_mark_names: Final[dict[str, str]] = {}
+_mark_names: Final[Memo[str, str]] = Memo(_MAX_REMEMBERED)
 """By a place record, the name of its environment's mark, which must be known before the record is read."""
 
 
 def _note_freshness(
-    request: HttpRequest, question: Lookup, place: EnvironmentRef, asked: str | None, mark: round_trip.Fetched | None
+    request: HttpRequest, lookup: Lookup, place: EnvironmentRef, asked: str | None, mark: round_trip.Fetched | None
 ) -> None:
     """Set on the request what a replica needs to answer it (`platform_site.postgres.replicas`), if one may."""
     name = replicas.mark_name(place.cluster, place.environment_id)
-    if name is None or question.where is None:
+    if name is None or lookup.where is None:
         return
     if name == asked and mark is not None:
         position = None if mark.value is None else int(float(mark.value))
         request.__dict__["freshness"] = replicas.freshness(place.cluster, name, position)
         return
-    while len(_mark_names) >= _MAX_REMEMBERED:
-        _mark_names.pop(next(iter(_mark_names)), None)
-    _mark_names[question.where] = name
+    _mark_names.put(lookup.where, name)
 
 
-_memory: Final[dict[tuple[str, str | None, bytes, bytes | None], _Found]] = {}
-
-
-def _remembered(question: Lookup, who: bytes | None, where: bytes | None) -> _Found | None:
+def _remembered(lookup: Lookup, who: bytes | None, where: bytes | None) -> _Found | None:
     """The content of two cached records; None if one is missing, marked, or of another format."""
     if who is None or who == UNCACHED:
         return None
-    key = (question.who, question.where, who, where)
-    found = _memory.get(key)
-    if found is not None:
-        return found
+    return _read_records(who, where, lookup.where is not None)
+
+
+@lru_cache(_MAX_REMEMBERED)
+def _read_records(who: bytes, where: bytes | None, names_place: bool) -> _Found | None:
     try:
         identity = _identity_from(who)
-        needs_place = question.where is not None and not (identity.kind == "key" and identity.environment_id is None)
+        needs_place = names_place and not (identity.kind == "key" and identity.environment_id is None)
         if needs_place and (where is None or where == UNCACHED):
             return None
-        found = _assemble(identity, environment_cache.from_record(where) if needs_place and where is not None else [])
+        return _assemble(identity, environment_cache.from_record(where) if needs_place and where is not None else [])
     except ValueError:
         return None
-    while len(_memory) >= _MAX_REMEMBERED:
-        _memory.pop(next(iter(_memory)), None)  # the oldest; another thread may have taken it
-    if isinstance(question.credential, KeyCredential):
-        _verify(question)
-    _memory[key] = found
-    return found
 
 
-def _query(question: Lookup) -> _Found:
+def _query(lookup: Lookup) -> _Found:
     """Both records from PostgreSQL, in one statement; cached with the next round trip. Raises Unauthorized."""
     now = time.monotonic()
-    answer = identity_lookup.identify(question.credential, places=_places_statement(question))
+    answer = identity_lookup.identify(lookup.credential, places=_places_statement(lookup))
     if answer is None:
         raise Unauthorized
-    _verify(question)
     identity, columns = answer
     raw: list[dict[str, Any]] = columns["places"]
-    pending_records.add(now, question.who, _identity_bytes(identity))
+    pending_records.add(now, lookup.who, _identity_bytes(identity))
     # An environment that the account may not see is not cached: callers can invent any number of names.
-    if question.where is not None and (raw or question.named is None):
-        pending_records.add(now, question.where, environment_cache.to_record(raw))
+    if lookup.where is not None and (raw or lookup.named is None):
+        pending_records.add(now, lookup.where, environment_cache.to_record(raw))
     if identity.touch_due:
         _touch(identity.id)
     return _assemble(identity, raw)
 
 
-def _places_statement(question: Lookup) -> Any:
-    if question.where is None:
+def _places_statement(lookup: Lookup) -> Any:
+    if lookup.where is None:
         return Value([], output_field=environment_cache.JSON_ARRAY)
-    if question.is_by_account:
-        return environment_cache.of_account("user_id", question.named)
+    if lookup.is_by_account:
+        return environment_cache.of_account("user_id", lookup.named)
     return environment_cache.of_credential()
 
 

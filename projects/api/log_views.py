@@ -1,15 +1,14 @@
-from typing import Any
-
 from django.core.validators import RegexValidator
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
 from platform_site.http import fields
-from platform_site.http.fields import Serializer, timestamp
+from platform_site.http.fields import Serializer
 from platform_site.http.filters import TimeField
+from platform_site.http.generics import ResourceViewSet
 from platform_site.http.pagination import read_limit
-from platform_site.http.views import LIST_PARAMETERS, ApiViewSet, respond
+from platform_site.http.views import LIST_PARAMETERS, respond
 from platform_site.request_log import reader
 
 
@@ -32,8 +31,8 @@ class LogQuery(Serializer):
 
 
 class LogCaller(Serializer):
-    kind = fields.ChoiceField(choices=["account", "user", "key", "anonymous", "staff"])
-    id = fields.CharField()
+    kind = fields.ChoiceField(choices=["account", "user", "key", "anonymous", "staff"], source="caller_kind")
+    id = fields.CharField(source="caller_id")
 
 
 class LogEntryDetail(Serializer):
@@ -41,24 +40,25 @@ class LogEntryDetail(Serializer):
     request_id = fields.CharField()
     method = fields.CharField()
     route = fields.CharField(help_text="The path's template, such as `/v1/rows/{table}`.")
-    table = fields.CharField(allow_null=True)
-    function = fields.CharField(allow_null=True)
+    table = fields.CharField(source="table_name", allow_null=True)
+    function = fields.CharField(source="function_name", allow_null=True)
     status = fields.IntegerField()
     code = fields.CharField(allow_null=True, help_text="The code of the error.")
     field_codes = fields.ListField(child=fields.CharField(), help_text="The codes of the error's fields.")
     duration_ms = fields.FloatField()
-    caller = LogCaller()
+    caller = LogCaller(source="*")
 
 
 class LogEntryPage(Serializer):
-    data = LogEntryDetail(many=True)  # type: ignore[assignment]  # a field with the name of a serializer's property
+    data = LogEntryDetail(many=True, source="entries")  # type: ignore[assignment]  # a field with the name of a serializer's property
     next_cursor = fields.CharField(allow_null=True, help_text="Pass it as `cursor`; null at the end.")
     omitted = fields.IntegerField(help_text="Requests of the period that have no entry.")
 
 
-class LogViewSet(ApiViewSet):
+class LogViewSet(ResourceViewSet):
     required_scopes = {"list": "logs:read"}
     query_parameters = {"list": LIST_PARAMETERS.union(LogQuery().fields)}
+    serializer_class = LogEntryPage
 
     @extend_schema(operation_id="listLogEntries", responses=LogEntryPage)
     def list(self, request: HttpRequest) -> HttpResponseBase:
@@ -74,16 +74,4 @@ class LogViewSet(ApiViewSet):
         elif status is not None:
             wanted["status"] = int(status)
         page = reader.page(self.place, wanted, read_limit(self.query.get("limit")), self.query.get("cursor"))
-        data = [_entry(entry) for entry in page.entries]
-        return respond({"data": data, "next_cursor": page.next_cursor, "omitted": page.omitted})
-
-
-def _entry(entry: dict[str, Any]) -> dict[str, Any]:
-    same = ("request_id", "method", "route", "status", "code", "field_codes", "duration_ms")
-    return {
-        "at": timestamp(entry["at"]),
-        **{name: entry[name] for name in same},
-        "table": entry["table_name"],
-        "function": entry["function_name"],
-        "caller": {"kind": entry["caller_kind"], "id": entry["caller_id"]},
-    }
+        return respond(self.get_serializer(page).data)

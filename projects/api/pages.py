@@ -7,10 +7,8 @@ from django import forms
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration.pages import AcceptForm, ConfirmForm, LinkPage
-from platform_site.http import exception_handler
 from projects import services
 from projects.directory import invitations
-from projects.errors import ProjectsError
 from projects.models import Project
 
 
@@ -26,8 +24,8 @@ class JoinProject(LinkPage):
     def find(self, token: str) -> AccountEmail:
         return invitations.find(token)
 
-    def form_for(self, found: AccountEmail) -> type[forms.Form]:
-        return AcceptForm if invitations.account_of(found) is None else ConfirmForm
+    def get_form_class(self) -> type[forms.Form]:
+        return AcceptForm if invitations.account_of(self.found) is None else ConfirmForm
 
     def lead_for(self, found: AccountEmail) -> str:
         return self.lead_to_new if invitations.account_of(found) is None else self.lead
@@ -42,10 +40,4 @@ class JoinProject(LinkPage):
         }
 
     def act(self, token: str, values: dict[str, Any]) -> object:
-        try:
-            return services.accept_invitation(token, password=values.get("password"), name=values.get("name", ""))
-        except ProjectsError as error:
-            raise exception_handler.to_api_error(error) from error
-
-
-join_project = JoinProject.as_view()
+        return services.accept_invitation(token, password=values.get("password"), name=values.get("name", ""))

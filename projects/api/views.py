@@ -25,7 +25,7 @@ from platform_site.http.fields import Serializer
 from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import listing
-from platform_site.http.views import ApiViewSet, created, no_content, respond
+from platform_site.http.views import created, no_content, respond
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, ProjectRole
 from platform_site.redis import rate_limits as api_limits
@@ -296,16 +296,13 @@ class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
         return no_content()
 
 
-class MemberInvitationAcceptViewSet(ApiViewSet):
+class MemberInvitationAcceptViewSet(ResourceViewSet):
     public = True
+    serializer_class = serializers.JoinedProject
     also_raises: ClassVar = {"accept": (InvalidGrant, Forbidden, QuotaExceeded)}
 
     @idempotent()
-    @extend_schema(
-        operation_id="acceptMemberInvitation",
-        request=serializers.AcceptedInvitation,
-        responses={200: serializers.JoinedProject},
-    )
+    @extend_schema(operation_id="acceptMemberInvitation", request=serializers.AcceptedInvitation)
     def accept(self, request: HttpRequest) -> HttpResponseBase:
         """Accept an invitation into a project. Without an account, choose a password to create one.
 
@@ -315,22 +312,18 @@ class MemberInvitationAcceptViewSet(ApiViewSet):
         member = services.accept_invitation(
             values["token"], password=values.get("password"), name=values.get("name", "")
         )
-        return respond(serializers.JoinedProject(member).data)
+        return respond(self.get_serializer(member).data)
 
 
-class LimitsViewSet(ApiViewSet):
+class LimitsViewSet(RetrieveModelMixin, ResourceViewSet):
     environment = "optional"
     required_scopes = {"retrieve": None}
     also_raises: ClassVar = {"retrieve": (NotFound, ValidationFailed)}
+    serializer_class = serializers.Limits
 
-    @extend_schema(responses=serializers.Limits)
-    def retrieve(self, request: HttpRequest) -> HttpResponseBase:
+    def get_object(self) -> dict[str, Any]:
+        return {"place": self.caller.place, "limits": limits.of(self.caller)}
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The limits of the plan that the call is under, and how much of them is used."""
-        place = self.caller.place
-        return respond(
-            {
-                "project_id": place.project_id if place else None,
-                "environment_id": place.environment_id if place else None,
-                "limits": limits.of(self.caller),
-            }
-        )
+        return super().retrieve(request, *args, **kwargs)

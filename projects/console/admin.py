@@ -1,13 +1,13 @@
 """Console pages of projects, environments and members, which use the services of the API."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import Error
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path
@@ -15,16 +15,14 @@ from django.utils.html import format_html
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from accounts.console.base import AsOpened, ConsoleAdmin, list_link, staff, url_of
+from accounts.console.base import AsOpened, ConditionFilter, ConsoleAdmin, ReadOnlyAdmin, list_link, staff, url_of
 from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ValidationFailed
-from platform_site.postgres import sqlstates
 from projects import services
 from projects.console.base import console_url
 from projects.directory import environments
-from projects.errors import LastOwner, ProjectsError, QuotaReached
-from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Plan, Project, Region
+from projects.models import REASON_LENGTH, Environment, Member, Plan, Project, Region
 
 PLAN_COLOURS = {Plan.FREE: "info", Plan.PRO: "success", Plan.TEAM: "warning"}
 STATUS_COLOURS = {
@@ -36,44 +34,6 @@ STATUS_COLOURS = {
 }
 
 
-def _explanation(error: Exception) -> str:
-    if isinstance(error, QuotaReached):
-        return f"The plan allows {error.limit}."
-    if isinstance(error, LastOwner):
-        return "A project must have at least one owner."
-    if isinstance(error, ProjectsError):
-        return "It no longer exists: it was changed by someone else a moment ago."
-    if sqlstates.is_unavailable(error):
-        return (
-            "A database is unavailable or busy: the region's, or the control database. Nothing was changed; try again."
-        )
-    if (answer := sqlstates.error_for(error)).status < 500:
-        return " ".join(field.message for field in answer.fields) or answer.text
-    raise error
-
-
-class ThroughServices(ConsoleAdmin):
-    """A model that is changed through `services`; the page shows their errors."""
-
-    empty_words = "Each project comes with two environments and its owner as a member."
-
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        return self._explained(request, super().changeform_view, *args, **kwargs)
-
-    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        return self._explained(request, super().delete_view, *args, **kwargs)
-
-    def _explained(self, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        try:
-            response: HttpResponse = view(request, *args, **kwargs)
-            return response
-        except (ProjectsError, Error) as error:
-            if request.method != "POST":
-                raise
-            self.message_user(request, _explanation(error), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
-
-
 def _code(text: str) -> str:
     return format_html('<code class="text-xs select-all whitespace-nowrap">{}</code>', text)
 
@@ -81,23 +41,18 @@ def _code(text: str) -> str:
 class SuspensionForm(forms.Form):
     reason = forms.CharField(
         label="Reason",
-        max_length=SUSPENSION_REASON_LENGTH,
+        max_length=REASON_LENGTH,
         widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
         help_text="The project's members read it. One line.",
     )
 
 
-class SuspendedFilter(admin.SimpleListFilter):
-    title = "suspended"
-    parameter_name = "suspended"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "Suspended"), ("no", "Not suspended")]
-
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
-        if self.value() is None:
-            return queryset
-        return queryset.filter(suspended_at__isnull=self.value() == "no")
+class SuspendedFilter(ConditionFilter):
+    title = parameter_name = "suspended"
+    conditions: ClassVar = {
+        "yes": ("Suspended", Q(suspended_at__isnull=False)),
+        "no": ("Not suspended", Q(suspended_at=None)),
+    }
 
 
 class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -117,7 +72,7 @@ class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(Project)
-class ProjectAdmin(ThroughServices):
+class ProjectAdmin(ConsoleAdmin):
     form = AsOpened
     empty_words = "Add one for an account, or let an account make its own: POST /v1/projects."
     list_display = ("name", "shown_id", "region", "shown_plan", "owner", "member_count", "created_at", "life")
@@ -131,10 +86,7 @@ class ProjectAdmin(ThroughServices):
     readonly_fields = ("shown_id", "region", "cluster", "created_by", "created_at", "deleted_at")
     fieldsets = (
         (None, {"fields": ("name", "plan")}),
-        (
-            "Where and since when",
-            {"fields": ("shown_id", "region", "cluster", "created_by", "created_at", "deleted_at")},
-        ),
+        ("Where and since when", {"fields": readonly_fields}),
     )
     add_fieldsets = ((None, {"fields": ("name", "owner", "region", "plan")}),)
 
@@ -149,9 +101,6 @@ class ProjectAdmin(ThroughServices):
 
     def get_fieldsets(self, request: HttpRequest, obj: Project | None = None) -> Any:
         return self.fieldsets if obj else self.add_fieldsets
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Project | None = None) -> Any:
-        return self.readonly_fields if obj else ()
 
     def has_change_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
         return bool(super().has_change_permission(request, obj)) and (obj is None or obj.deleted_at is None)
@@ -182,9 +131,9 @@ class ProjectAdmin(ThroughServices):
         )
         return [suspend, resume, *super().get_urls()]
 
-    def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def suspend_view(self, request: HttpRequest, object_id: str) -> Any:
         """Asks for the reason; for a suspended project it changes the reason."""
-        return self._explained(request, self._suspend, object_id)
+        return self.explained(request, self._suspend, object_id)
 
     def _suspend(self, request: HttpRequest, object_id: str) -> HttpResponse:
         project = self._for_operators(request, object_id)
@@ -199,8 +148,8 @@ class ProjectAdmin(ThroughServices):
         title = f"Suspend {project.name}?" if project.suspended_at is None else f"Why {project.name} is suspended"
         return self._asked(request, project, "suspend", title, verb="suspend", form=form)
 
-    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self._explained(request, self._resume, object_id)
+    def resume_view(self, request: HttpRequest, object_id: str) -> Any:
+        return self.explained(request, self._resume, object_id)
 
     def _resume(self, request: HttpRequest, object_id: str) -> HttpResponse:
         project = self._for_operators(request, object_id)
@@ -233,7 +182,7 @@ class ProjectAdmin(ThroughServices):
         self.message_user(request, words, messages.SUCCESS)
         return HttpResponseRedirect(url_of("projects_project", project.pk))
 
-    def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
+    def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         """Deletes a project after its name was typed."""
         if request.method == "POST":
             project = self.get_object(request, unquote(object_id))
@@ -282,44 +231,20 @@ class ProjectAdmin(ThroughServices):
 
 
 @admin.register(Environment)
-class EnvironmentAdmin(ThroughServices):
+class EnvironmentAdmin(ReadOnlyAdmin):
+    empty_words = "Each project comes with two environments and its owner as a member."
     list_display = ("name", "shown_id", "project", "region", "shown_status", "created_at")
     list_filter = ("status", "project__region", ("parent", admin.EmptyFieldListFilter))
     list_select_related = ("project",)
     search_fields = ("=id", "=name", "=project__id", "project__name")
     search_help_text = "Environment id or name, project id or name"
     ordering = ("-created_at", "-id")
-    readonly_fields = (
-        "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "parent", "pool_id",
-        "users", "keys", "created_at", "console",
+    of_itself = (
+        "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "console",
     )  # fmt: skip
-    fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    "shown_id",
-                    "name",
-                    "project",
-                    "region",
-                    "shown_status",
-                    "status_reason",
-                    "schema_version",
-                    "console",
-                )
-            },
-        ),
-        ("Users, keys and branches", {"fields": ("users", "keys", "pool_id", "parent", "created_at")}),
-    )
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Environment | None = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Environment | None = None) -> bool:
-        return False
+    of_others = ("users", "keys", "pool_id", "parent", "created_at")
+    fieldsets = ((None, {"fields": of_itself}), ("Users, keys and branches", {"fields": of_others}))
+    readonly_fields = of_itself + of_others
 
     @display(description="id")
     def shown_id(self, environment: Environment) -> str:

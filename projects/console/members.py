@@ -6,11 +6,10 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from accounts.console.base import AsOpened, staff
+from accounts.console.base import AsOpened, ConsoleAdmin, staff
 from accounts.models import User
 from platform_site.identity import ids
 from projects import services
-from projects.console.admin import ThroughServices
 from projects.models import Member, Project
 
 
@@ -40,8 +39,9 @@ class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(Member)
-class MemberAdmin(ThroughServices):
+class MemberAdmin(ConsoleAdmin):
     form = AsOpened
+    empty_words = "Each project comes with two environments and its owner as a member."
     list_display = ("user", "role", "project", "created_at")
     list_filter = ("role",)
     search_fields = ("=user__email", "=user__id", "=project__id", "project__name")
@@ -61,9 +61,6 @@ class MemberAdmin(ThroughServices):
 
     def get_fields(self, request: HttpRequest, obj: Member | None = None) -> Any:
         return self.fields if obj else ("project_id", "email", "role")
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Member | None = None) -> Any:
-        return self.readonly_fields if obj else ()
 
     def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
         if change:

@@ -70,12 +70,6 @@ def place_named(text: str) -> EnvironmentRef | None:
     return None if environment_id is None else place_of(environment_id)
 
 
-def pool_of(environment_id: str) -> str | None:
-    if not ids.matches("env", environment_id):
-        return None
-    return Environment.objects.reachable().filter(pk=environment_id).values_list("pool_id", flat=True).first()
-
-
 def place_for(caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
     """The place and the caller's scopes there; None if the caller may not see it. At most one query."""
     if caller.account_id is None:

@@ -8,12 +8,20 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
-from projects.errors import NoSuchEnvironment, SchemaLost
-from projects.models import Environment
+from projects.errors import NoSuchEnvironment, NoSuchProject, SchemaLost
+from projects.models import Environment, Project
 
 # A statement of its own, so that it sees what was committed before the lock was ours; of the table and not
 # `to_regnamespace`, which answers from what this session remembers of the catalogue.
 _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s)"
+
+
+def lock_project(project_id: str) -> Project:
+    """Lock a live project until the control transaction ends. Raises NoSuchProject."""
+    project: Project | None = Project.objects.live().select_for_update(no_key=True).filter(pk=project_id).first()
+    if project is None:
+        raise NoSuchProject
+    return project
 
 
 def lock_shared(environment_id: str) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from platform_site.http.errors import FieldError, ValidationFailed
+
 EVERY: Final = "*"
 MAX_ORIGINS: Final = 50
 MAX_LENGTH: Final = 200
@@ -12,8 +14,9 @@ _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 _EVERY_PORT: Final = ":*"
 
 
-class NotAnOrigin(ValueError):
-    pass
+class NotAnOrigin(ValidationFailed):
+    def __init__(self, message: str) -> None:
+        super().__init__(fields=[FieldError("allowed_origins", "not_an_origin", message)])
 
 
 def normalised(origins: Sequence[str]) -> list[str]:

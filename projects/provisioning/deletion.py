@@ -1,20 +1,17 @@
 """Removes the schemas of deleted projects and environments, then their records. `services` marks them, which makes them
 unreachable. All steps can be interrupted and repeated: the mark is removed last."""
 
-import logging
 from datetime import timedelta
 
 from django.conf import settings
-from django.db import Error
 from django.db.models.functions import Now
 
 from platform_site.background import dispatch
+from platform_site.background.periodic import log_failures
 from platform_site.identity import signals
 from projects.models import Environment, Project
 from projects.provisioning import failpoints, schemas
 from projects.provisioning.schemas import SchemaBusy
-
-log = logging.getLogger("platform.projects")
 
 _PER_LOOK = 100
 TABLES_DROPPED_AT_ONCE = 50
@@ -23,12 +20,10 @@ TABLES_DROPPED_AT_ONCE = 50
 def finish_soon(project_id: str) -> None:
     """Finish a small deletion now, otherwise notify a worker. Never raises: a periodic job continues."""
     failpoints.reach("delete.after_mark")
-    try:
+    with log_failures(f"the deletion of {project_id}", SchemaBusy):
         if _is_small(project_id):
             finish(project_id)
             return
-    except (Error, SchemaBusy) as error:
-        log.warning("project %s is deleted but not yet dropped: %s", project_id, type(error).__name__)
     dispatch.send_now("projects.tasks.finish_deletion", project_id)
 
 
@@ -52,12 +47,10 @@ def finish(project_id: str) -> bool:
 
 def finish_environment_soon(environment_id: str, cluster: str) -> None:
     failpoints.reach("delete.after_mark")
-    try:
+    with log_failures(f"the deletion of {environment_id}", SchemaBusy):
         if schemas.count_tables(environment_id, cluster) <= TABLES_DROPPED_AT_ONCE:
             finish_environment(environment_id)
             return
-    except (Error, SchemaBusy) as error:
-        log.warning("environment %s is deleted but not yet dropped: %s", environment_id, type(error).__name__)
     dispatch.send_now("projects.tasks.finish_environment_deletion", environment_id)
 
 

@@ -1,7 +1,6 @@
 """The services of projects: one change per control transaction, with its audit entry. Callers check access before.
 Depends on: provisioning, directory. Used from outside: the functions below."""
 
-from projects.provisioning.branch_reset import reset_branch
 from projects.provisioning.branching import place_of
 from projects.services.environments import (
     change_environment,
@@ -10,6 +9,7 @@ from projects.services.environments import (
     filled_branch,
     find_source,
     is_ready,
+    reset_branch,
 )
 from projects.services.member_invitations import accept_invitation, invite_member, withdraw_invitation
 from projects.services.members import add_member, change_member, remove_member

@@ -4,17 +4,17 @@ from datetime import datetime
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, transaction
+from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.audit import Actor
-from accounts.users.service import UNSET, Unset
+from accounts.changes import UNSET, Unset
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from projects.directory import applying, environment_cache, origins
-from projects.directory import locks as environment_locks
+from projects.directory import applying, environment_cache, locks, origins
 from projects.errors import (
     BranchesQuotaReached,
     NameTaken,
@@ -22,13 +22,13 @@ from projects.errors import (
     NoSuchProject,
     NoSuchSource,
     NotABranch,
+    NotResettable,
     SourceNotReady,
 )
 from projects.models import Environment, Project
 from projects.provisioning import branching, failpoints, schemas
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning.branching import place_of
-from projects.services.locking import locked
 
 
 def find_source(project: Project, named: str) -> Environment:
@@ -54,7 +54,7 @@ def create_branch(
     NameTaken, BranchesQuotaReached, and DatabaseError."""
     with transaction.atomic():
         # The project's row is the lock under which its branches are counted and named.
-        project = locked(project_id)
+        project = locks.lock_project(project_id)
         source: Environment | None = project.environments.live().filter(pk=source_id).first()
         if source is None:
             raise NoSuchSource
@@ -129,7 +129,7 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
     branch_id = ids.new("env")
     with branching.region_of_new(branch_id, project.cluster):
         with transaction.atomic():
-            project = locked(project_id)
+            project = locks.lock_project(project_id)
             source = find_source(project, environment_cache.DEFAULT_ENVIRONMENT)
             branch = begin_branch(project, source, name, Environment.Filling.ARCHIVE, at_once=False, pk=branch_id)
             audit.record(
@@ -154,6 +154,56 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
         branching.settle(branch_id)
 
 
+def reset_branch(environment_id: str, *, data: branching.Data, actor: Caller | Actor) -> Environment:
+    """Replace the tables, functions and webhooks of a preview branch by copies of its parent's, and with `data="full"`
+    its rows. With many rows, a worker copies them and the branch is `creating`. Raises NoSuchEnvironment, NotABranch,
+    NotResettable, ApplyInProgress, TablesInUse, and DatabaseError."""
+    with transaction.atomic():
+        branch, parent = _branch_and_parent(environment_id)
+        target, source = place_of(branch.project, branch), place_of(branch.project, parent)
+        at_once = data == "none" or branching.is_small(source)
+        if not at_once:
+            _leave_to_worker(branch, parent, actor, data)
+    if at_once:
+        branching.reset(source, target, data, actor=actor)
+    else:
+        dispatch.send("projects.tasks.fill_branch", branch.pk)
+    return branch
+
+
+def _branch_and_parent(environment_id: str) -> tuple[Environment, Environment]:
+    live: Any = Environment.objects.live().select_related("project", "parent")
+    branch: Environment | None = live.select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
+    if branch is None:
+        raise NoSuchEnvironment
+    if not branch.is_branch:
+        raise NotABranch
+    status, parent = Environment.Status, branch.parent
+    ready = (status.READY, status.MIGRATING)
+    if branch.status not in ready or parent is None or parent.status not in ready:
+        raise NotResettable
+    for each in (branch, parent):
+        applying.require_settled(each.pk)
+    return branch, parent
+
+
+def _leave_to_worker(branch: Environment, parent: Environment, actor: Caller | Actor, data: branching.Data) -> None:
+    environment_cache.evict_environment(branch)
+    branch.status, branch.status_reason = Environment.Status.CREATING, None
+    branch.filled_from = Environment.Filling.RESET
+    branch.save(update_fields=["status", "status_reason", "filled_from"])
+    Environment.objects.filter(pk=branch.pk).update(applying_since=Now())
+    audit.record(
+        "environment.reset",
+        actor=actor,
+        target_id=branch.pk,
+        project_id=branch.project_id,
+        environment_id=branch.pk,
+        source=parent.pk,
+        data=data,
+    )
+
+
 def is_ready(environment_id: str) -> bool:
     """Whether the environment exists and is not `creating`. One query."""
     return Environment.objects.live().filter(pk=environment_id).exclude(status=Environment.Status.CREATING).exists()
@@ -162,7 +212,7 @@ def is_ready(environment_id: str) -> bool:
 def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:
     """Delete a preview branch with all it has. Raises NoSuchProject, NoSuchEnvironment, NotABranch."""
     with transaction.atomic():
-        project = locked(project_id)
+        project = locks.lock_project(project_id)
         environment: Environment | None = (
             project.environments.live().select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
         )
@@ -170,7 +220,7 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
             raise NoSuchEnvironment
         if not environment.is_branch:
             raise NotABranch
-        environment_locks.lock_exclusive(environment_id, DEFAULT_DB_ALIAS)
+        locks.lock_exclusive(environment_id, DEFAULT_DB_ALIAS)
         environment_cache.evict_environment(environment)
         Environment.objects.filter(pk=environment_id).update(status=Environment.Status.DELETING)
         signals.environment_deleting.send(sender=Environment, environment_id=environment_id, cluster=project.cluster)

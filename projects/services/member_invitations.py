@@ -11,9 +11,9 @@ from accounts.users import passwords
 from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.identity.callers import Caller, ProjectRole
 from projects.directory import invitations
+from projects.directory.locks import lock_project
 from projects.errors import NoSuchAccount, NoSuchInvitation
 from projects.models import Member, Project
-from projects.services.locking import locked
 from projects.services.members import check_quota, create_membership
 
 
@@ -23,7 +23,7 @@ def invite_member(
     """Invite an email without an account, replacing an earlier invitation. `admit` runs when all else is valid, and may
     raise (a rate limit). Raises NoSuchProject, NoSuchAccount, ValidationFailed, MembersQuotaReached."""
     with transaction.atomic():
-        project = locked(project_id)
+        project = lock_project(project_id)
         if not invitations.are_taken():
             raise NoSuchAccount
         invitations.of_address(project_id, email).delete()
@@ -39,7 +39,7 @@ def invite_member(
 def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | Actor) -> None:
     """Withdraw an invitation. Raises NoSuchProject, NoSuchInvitation."""
     with transaction.atomic():
-        locked(project_id)
+        lock_project(project_id)
         found = invitations.pending(project_id).select_for_update().filter(pk=invitation_id).first()
         if found is None:
             raise NoSuchInvitation

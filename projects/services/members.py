@@ -6,15 +6,15 @@ from accounts.models import User
 from platform_site.identity.callers import Caller, ProjectRole
 from platform_site.identity.plans import plan_limits
 from projects.directory import environment_cache, invitations
+from projects.directory.locks import lock_project
 from projects.errors import AlreadyMember, LastOwner, MembersQuotaReached, NoSuchAccount, NoSuchMember
 from projects.models import Member, Project
-from projects.services.locking import locked
 
 
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
     """Also ends an open invitation. Raises NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached."""
     with transaction.atomic():
-        project = locked(project_id)
+        project = lock_project(project_id)
         user = User.objects.with_email(None, email).filter(disabled_at=None).first()
         if user is None:
             raise NoSuchAccount
@@ -65,7 +65,7 @@ def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> No
 
 def _member(project_id: str, user_id: str) -> Member:
     """The membership, with the project locked: two owners cannot remove each other."""
-    locked(project_id)
+    lock_project(project_id)
     member = Member.objects.select_related("user").filter(project_id=project_id, user_id=user_id).first()
     if member is None:
         raise NoSuchMember

@@ -8,18 +8,16 @@ from accounts.audit import Actor
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, pool_settings
-from platform_site.http.errors import ValidationFailed
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller
 from platform_site.identity.plans import plan_limits
-from projects.directory import environment_cache, invitations, origins
-from projects.directory import locks as environment_locks
+from projects.directory import environment_cache, invitations, locks, origins
 from projects.errors import NoSuchAccount, ProjectsQuotaReached
-from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Project
+from projects.models import Environment, Member, Project
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning import failpoints, schemas, suspension
 from projects.provisioning.branching import place_of
-from projects.services.locking import locked
+from projects.staff_access import checked_reason
 
 DEVELOPMENT: Final = "development"
 FIRST_ENVIRONMENTS: Final = (DEVELOPMENT, "production")
@@ -78,7 +76,7 @@ def change_project(
     with transaction.atomic():
         if plan is not None:
             _lock_creator(project_id)
-        project = locked(project_id)
+        project = locks.lock_project(project_id)
         changes = {
             field: value
             for field, value in (("name", name), ("plan", plan))
@@ -105,10 +103,10 @@ def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
     """Delete a project with everything in it; unreachable when this returns. A worker removes large ones
     (`projects.tasks`). Raises NoSuchProject. Contract section 4.3."""
     with transaction.atomic():
-        project = locked(project_id)
+        project = locks.lock_project(project_id)
         environments = list(project.environments.order_by("pk"))
         for environment in environments:
-            environment_locks.lock_exclusive(environment.pk, DEFAULT_DB_ALIAS)
+            locks.lock_exclusive(environment.pk, DEFAULT_DB_ALIAS)
         environment_cache.evict_project(project_id)
         Project.objects.filter(pk=project_id).update(deleted_at=Now())
         project.environments.update(status=Environment.Status.DELETING)
@@ -125,13 +123,9 @@ def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> P
     """Suspend a live project until it is resumed, or change the reason; for operators. Calls are refused from the next
     request on; deliveries, queued runs and emails wait (`projects.provisioning.suspension`). Owners get an email with
     `reason` (1-500 printable characters). Raises NoSuchProject, ValidationFailed on the field `reason`."""
-    reason = reason.strip()
-    if not reason or len(reason) > SUSPENSION_REASON_LENGTH or not reason.isprintable():
-        raise ValidationFailed.of(
-            "reason", "invalid", f"The reason takes 1 to {SUSPENSION_REASON_LENGTH} printable characters, on one line."
-        )
+    reason = checked_reason(reason)
     with transaction.atomic():
-        project = locked(project_id)
+        project = locks.lock_project(project_id)
         if project.suspension_reason == reason:
             return project
         if project.suspended_at is None:
@@ -149,7 +143,7 @@ def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> P
 def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
     """Resume a project, and email its owners; for operators. False if it is not suspended. Raises NoSuchProject."""
     with transaction.atomic():
-        project = locked(project_id)
+        project = locks.lock_project(project_id)
         since, reason = project.suspended_at, project.suspension_reason
         if since is None:
             return False

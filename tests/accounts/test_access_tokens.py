@@ -304,15 +304,6 @@ def test_a_remembered_token_still_expires(signed_in: SignedIn) -> None:
     pytest.fail("a token was accepted ten seconds after its leeway")
 
 
-def test_of_very_many_tokens_the_last_are_remembered(signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_tokens, "_remembered", {})
-    monkeypatch.setattr(access_tokens, "_REMEMBERED", 3)
-    claims = access_tokens.verify_access_token(signed_in.access_token)
-    for number in range(5):
-        access_tokens._remember(bytes([number]) * 32, claims)
-    assert list(access_tokens._remembered) == [bytes([number]) * 32 for number in (2, 3, 4)]
-
-
 def test_a_remembered_token_is_of_the_future_once_the_clock_is_set_back(
     signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,7 +180,7 @@ def test_no_session_slips_in_behind_the_disabling_of_its_user(alice: User) -> No
         with ThreadPoolExecutor(2) as pool:
             for done in [pool.submit(enter), pool.submit(disable)]:
                 done.result(30)
-        assert sessions.live_of(alice.pk).count() == 0
+        assert sessions.of_user(alice.pk).count() == 0
 
 
 def test_a_refresh_token_with_any_character_changed_is_none() -> None:

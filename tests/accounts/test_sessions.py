@@ -149,7 +149,7 @@ def test_more_sessions_than_are_ended_in_one_statement_all_end(alice: User) -> N
         for number in range(1_001)
     )
     assert sessions.end_where(Q(user=alice), "signed_out") == 1_001
-    assert not sessions.live_of(alice.pk).exists()
+    assert not sessions.of_user(alice.pk).exists()
 
 
 def test_an_expired_session_is_401(api: Api, three: list[SignedIn]) -> None:

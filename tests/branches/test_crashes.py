@@ -10,9 +10,8 @@ from django.db.models import Count
 from accounts import audit
 from accounts.models import AuditEntry
 from functions.models import Function
-from projects import tasks
+from projects import services, tasks
 from projects.models import Environment
-from projects.provisioning import branch_reset
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox import audit as audit_outbox
 from tests.branches.conftest import Branch, row, rows
@@ -169,7 +168,7 @@ def test_killed_while_it_resets(tracker: Tracker, blue: str, run: Run, failpoint
 )
 def test_killed_while_a_worker_resets(tracker: Tracker, blue: str, run: Run, settings: Any, failpoint: str) -> None:
     settings.BRANCH_AT_ONCE_BYTES = 0
-    branch_reset.reset_branch(blue, data="full", actor=audit.SYSTEM)
+    services.reset_branch(blue, data="full", actor=audit.SYSTEM)
     assert run(do="fill", environment=blue, failpoint=failpoint)["signal"] == 9
     assert Environment.objects.get(pk=blue).status == "creating"
     tasks.finish_branches()

@@ -448,7 +448,7 @@ def delete_session(w: World) -> Call:
 
 
 def _proof(w: World) -> dict[str, str]:
-    proof = proofs.make(
+    proof = proofs.Proof(
         provider_id=w.provider["id"],
         subject=w.name("subject"),
         email=None,
@@ -456,7 +456,7 @@ def _proof(w: World) -> dict[str, str]:
         code_challenge=s256(VERIFIER),
         issuer=w.provider["issuer"],
     )
-    return {"code": proof, "code_verifier": VERIFIER, "current_password": PASSWORD}
+    return {"code": proofs.seal(proof), "code_verifier": VERIFIER, "current_password": PASSWORD}
 
 
 @call_of

@@ -1,6 +1,7 @@
 """From a request to a caller: what it costs, which environment it means, and how soon a change is noticed."""
 
 import time
+from functools import lru_cache
 
 import orjson
 import pytest
@@ -11,6 +12,7 @@ from accounts import audit
 from accounts.keys import server_keys
 from accounts.models import ServerKey, User
 from accounts.users import service as accounts
+from platform_site.concurrency.memo import Memo
 from platform_site.embedded import valkey as embedded_valkey
 from platform_site.identity.plans import plan_limits
 from projects import services
@@ -443,12 +445,14 @@ def test_a_process_remembers_of_a_caller_what_its_records_say(api: Api, producti
 def test_a_process_remembers_only_so_many_callers(
     api: Api, production: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authentication, "_MAX_REMEMBERED", 2)
+    records = lru_cache(2)(authentication._read_records.__wrapped__)
+    monkeypatch.setattr(authentication, "_read_records", records)
+    monkeypatch.setattr(authentication, "_verified", Memo(1))
     tokens = [key_for(production.pk, "rows:read") for _ in range(4)]
     flush_redis()
     for _ in range(3):
         assert [required(api, token).status for token in tokens] == [200] * 4
-    assert len(authentication._memory) == 2
+    assert records.cache_info().currsize == 2
     assert len(authentication._verified) == 2
 
 

@@ -31,7 +31,7 @@ def test_create_project_prints_the_ids(alice: User) -> None:
     [
         (" ", "alice@example.com", "blank"),
         ("x" * 65, "alice@example.com", "64"),
-        ("x", "nobody@example.com", "No account has the email nobody@example.com"),
+        ("x", "nobody@example.com", "no platform account nobody@example.com"),
     ],
 )
 def test_create_project_says_what_is_wrong(alice: User, name: str, owner: str, says: str) -> None:

@@ -77,9 +77,9 @@ def test_the_directory_knows_pools_and_what_a_caller_may_where(alice: User, bob:
     )
     services.add_member(project.pk, email=bob.email, role="viewer", actor=audit.SYSTEM)
     ask = directory()
-    assert (ask.pool_of(production.pk), ask.pool_of(branch.pk)) == (production.pk, production.pk)
+    assert {ask.place_of(each.pk).pool_id for each in (production, branch)} == {production.pk}
     for nothing in ("env_01h455vb4pex5vsknk084sn02q", "x", "", "\0"):
-        assert ask.pool_of(nothing) is None
+        assert ask.place_of(nothing) is None
         assert ask.place_for(Caller("account", alice.pk, frozenset(), account_id=alice.pk), nothing) is None
     for user, role in ((alice, "owner"), (bob, "viewer")):
         found = ask.place_for(Caller("account", user.pk, frozenset(), account_id=user.pk), branch.pk)
@@ -94,7 +94,7 @@ def test_the_directory_knows_pools_and_what_a_caller_may_where(alice: User, bob:
     assert found is not None
     assert found[1] == {"projects:read"}
     services.delete_project(project.pk, actor=audit.SYSTEM)
-    assert ask.pool_of(production.pk) is None
+    assert ask.place_of(production.pk) is None
     assert ask.place_for(Caller("account", alice.pk, frozenset(), account_id=alice.pk), production.pk) is None
 
 

@@ -204,7 +204,7 @@ def people(walk: Walk, owner: str, box: Postbox) -> None:
     )
     walk.do("updateIdentityProvider", {"display_name": "GitHub!"}, token=owner, provider_id=provider["id"])
     verifier = walk.secret("verifier", secrets.token_urlsafe(48))
-    proof = proofs.make(
+    proof = proofs.Proof(
         provider_id=provider["id"],
         subject="1",
         email=None,
@@ -212,7 +212,11 @@ def people(walk: Walk, owner: str, box: Postbox) -> None:
         code_challenge=s256(verifier),
         issuer=provider["issuer"],
     )
-    body = {"code": walk.secret("proof", proof), "code_verifier": verifier, "current_password": mary["password"]}
+    body = {
+        "code": walk.secret("proof", proofs.seal(proof)),
+        "code_verifier": verifier,
+        "current_password": mary["password"],
+    }
     identity = walk.do("linkIdentity", body, token=token)
     walk.do("deleteIdentity", token=token, identity_id=identity["id"])
     walk.do("deleteIdentityProvider", token=owner, provider_id=provider["id"])

@@ -21,7 +21,7 @@ def do(order: dict[str, Any]) -> None:
 
     from accounts import audit
     from projects import services
-    from projects.provisioning import branch_reset, branching
+    from projects.provisioning import branching
     from projects.provisioning import deletion as project_deletion
 
     settings.FAILPOINT = order.get("failpoint") or ""
@@ -42,7 +42,7 @@ def do(order: dict[str, Any]) -> None:
     elif order["do"] == "fill":
         branching.finish(order["environment"])
     elif order["do"] == "reset":
-        branch_reset.reset_branch(order["environment"], data="full", actor=audit.SYSTEM)
+        services.reset_branch(order["environment"], data="full", actor=audit.SYSTEM)
     elif order["do"] == "restore":
         call_command(
             "restore",

@@ -88,7 +88,7 @@ class Command(terminal.Command):
         secret = self._secret(options)
         if secret is not None:
             given["client_secret"] = secret
-        with terminal.sentences():
+        with terminal.command_errors():
             values = serializers.filled_in(terminal.validated(serializers.NewProvider, given))
             values.setdefault("client_secret", None)
             if "issuer" in values:
@@ -99,7 +99,6 @@ class Command(terminal.Command):
             facts,
             sentence=f"Added {provider.name} ({provider.pk}) for {pool_id or 'platform accounts'}.\n"
             f"Register this redirect URI there: {facts['callback_url']}",
-            as_json=options["json"],
         )
         if not identities.admits_new_users(provider):
             self.stderr.write("Existing users can sign in with it; it does not create new ones (sign_up).")

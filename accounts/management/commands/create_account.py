@@ -22,7 +22,7 @@ class Command(terminal.Command):
         terminal.add_password_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with terminal.sentences():
+        with terminal.command_errors():
             values = terminal.validated(serializers.UserFields, {name: options[name] for name in ("email", "name")})
             user = user_service.create_user(
                 pool_id=None,
@@ -34,5 +34,4 @@ class Command(terminal.Command):
         self.answer(
             {"id": user.pk, "email": user.email, "name": user.name, "staff": user.is_staff},
             sentence=f"Created the account {user.pk} for {user.email}.",
-            as_json=options["json"],
         )

@@ -35,7 +35,7 @@ class Command(terminal.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.place_named(options["environment"]).pool_id
         given = {name: options[name] for name in ("email", "name", "role", "claims") if options[name] is not None}
-        with terminal.sentences():
+        with terminal.command_errors():
             values = terminal.validated(serializers.UserFields, given)
             user = user_service.create_user(
                 pool_id=pool_id, password=terminal.read_password(options), actor=audit.SYSTEM, **values
@@ -43,5 +43,4 @@ class Command(terminal.Command):
         self.answer(
             serializers.UserDetail(user).data | {"environment_id": pool_id},
             sentence=f"Created the user {user.pk} ({user.email}) in {pool_id}.",
-            as_json=options["json"],
         )

@@ -4,6 +4,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from accounts import audit
+from accounts.api.serializers import InvitationInput
 from accounts.management import terminal
 from accounts.registration import invitations, pool_settings, serializers
 
@@ -21,8 +22,8 @@ class Command(terminal.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.pool(options)
         given = {name: options[name] for name in ("email", "name", "role") if options[name] is not None}
-        with terminal.sentences():
-            values = terminal.validated(serializers.InvitationInput, given)
+        with terminal.command_errors():
+            values = terminal.validated(InvitationInput, given)
             made = invitations.invite(
                 pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values
             )
@@ -30,5 +31,4 @@ class Command(terminal.Command):
             serializers.Invitation(made).data | {"environment_id": pool_id},
             sentence=f"Invited {made.recipient} to {pool_id or 'a platform account'} ({made.pk}); a worker sends the"
             " e-mail.",
-            as_json=options["json"],
         )

@@ -60,7 +60,7 @@ class Command(terminal.Command):
             scopes = sorted(everything)
         days: int | None = options["expires_in_days"]
         opened = publishable_key_exposure.by_key(authority.environment_id, scopes) if options["publishable"] else None
-        with terminal.sentences():
+        with terminal.command_errors():
             key, secret = user_service.issue_key(
                 name=terminal.validated(serializers.KeyName, {"name": options["name"]})["name"],
                 scopes=scopes,
@@ -75,5 +75,4 @@ class Command(terminal.Command):
             serializers.KeyDetail(key).data,
             sentence=f"Issued the key {key.pk} ({key.name}) for {authority.owner}: {', '.join(key.scopes)}.{exposure}",
             secret=secret,
-            as_json=options["json"],
         )

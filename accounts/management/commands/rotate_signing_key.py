@@ -29,6 +29,4 @@ class Command(terminal.Command):
         key = signing_keys.rotate(actor=audit.SYSTEM, immediately=options["immediately"])
         removed = signing_keys.remove_retired()
         facts = {"kid": key.kid, "signs_from": timestamp(key.signs_from), "removed": removed}
-        self.answer(
-            facts, sentence=f"The key {key.kid} signs from {timestamp(key.signs_from)}.", as_json=options["json"]
-        )
+        self.answer(facts, sentence=f"The key {key.kid} signs from {timestamp(key.signs_from)}.")

@@ -44,17 +44,16 @@ class Command(terminal.Command):
         }
         if options["link"] is not None:
             given["link_urls"] = dict(options["link"])
-        with terminal.sentences():
+        with terminal.command_errors():
             found = (
                 pool_settings.change_settings(pool_id, actor=audit.SYSTEM, **given)
                 if given
                 else pool_settings.settings_of(pool_id)
             )
-        facts = serializers.pool_settings(found) | {"environment_id": pool_id}
+        facts = serializers.Settings(found).data | {"environment_id": pool_id}
         links = "".join(f"\n  {kind}: {url}" for kind, url in found.link_urls.items())
         self.answer(
             facts,
             sentence=f"Sign-up to {pool_id or 'platform accounts'}: {found.sign_up}."
             f" E-mails speak of {pool_settings.app_name(found)}.{links}",
-            as_json=options["json"],
         )

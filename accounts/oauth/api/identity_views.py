@@ -48,7 +48,7 @@ class IdentityViewSet(ListModelMixin, ResourceViewSet):
         Needs the current password; for an account without one, a session younger than ten minutes."""
         self._person()
         values = self.read(serializers.LinkIdentityInput)
-        caller, user = self.caller, own_account.of(self.caller)
+        caller, user = self.caller, own_account.user_of(self.caller)
         rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
         environment_id = caller.place.environment_id if caller.kind == "user" and caller.place else None
         proof = proofs.read(values["code"], environment_id=environment_id, code_verifier=values["code_verifier"])

@@ -17,7 +17,7 @@ from platform_site.http.fields import Serializer
 from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import listing
-from platform_site.http.views import ApiViewSet, created, no_content, respond
+from platform_site.http.views import created, no_content, respond
 
 Action = TypeVar("Action", bound=Callable[..., HttpResponse])
 
@@ -30,10 +30,7 @@ def _discovered_before(action: Action) -> Action:
         body = view.request.data
         issuer = body.get("issuer") if isinstance(body, dict) else None
         if isinstance(issuer, str):
-            try:
-                view.checked_issuer = discovery.check(issuer, view.place.pool_id)
-            except ValidationFailed as error:
-                view.checked_issuer = error
+            view.checked_issuer = discovery.try_check(issuer, view.place.pool_id)
         return action(view, *args, **kwargs)
 
     return cast(Action, checked)
@@ -109,25 +106,24 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         return provider
 
 
-class RedirectUriViewSet(ApiViewSet):
+class RedirectUriViewSet(ResourceViewSet):
     """`GET|PUT /v1/redirect-uris`: where applications of the environment may be sent back with a code."""
 
-    required_scopes: ClassVar = {"list": "environments:write", "replace": "environments:write"}
-    query_parameters: ClassVar = {"list": frozenset()}
-    serializer_class = serializers.RedirectUrisInput
+    required_scopes: ClassVar = {"retrieve": "environments:write", "replace": "environments:write"}
+    query_parameters: ClassVar = {"retrieve": frozenset()}
+    serializer_class = serializers.RedirectUris
 
-    @extend_schema(operation_id="getRedirectUris", responses=serializers.RedirectUris)
-    def list(self, request: Any) -> HttpResponse:
+    @extend_schema(operation_id="getRedirectUris")
+    def retrieve(self, request: Any) -> HttpResponse:
         """The redirect URIs of the environment."""
-        return respond({"redirect_uris": redirects.of(self.place.environment_id)})
+        return respond(self.get_serializer({"redirect_uris": redirects.of(self.place.environment_id)}).data)
 
-    @extend_schema(
-        operation_id="replaceRedirectUris", request=serializers.RedirectUrisInput, responses=serializers.RedirectUris
-    )
+    @extend_schema(operation_id="replaceRedirectUris", request=serializers.RedirectUrisInput)
     def replace(self, request: Any) -> HttpResponse:
         """Replace the redirect URIs of the environment. They are compared letter by letter: no wildcards, no prefixes.
 
         `https://`, `http://` on `localhost`, `127.0.0.1` or `[::1]`, or an app's own scheme (`com.example.app:/done`);
         no fragment, no user name, no dot segments, the host in lower case."""
         uris = self.read(serializers.RedirectUrisInput)["redirect_uris"]
-        return respond({"redirect_uris": redirects.replace(self.place.environment_id, uris, actor=self.caller)})
+        replaced = redirects.replace(self.place.environment_id, uris, actor=self.caller)
+        return respond(self.get_serializer({"redirect_uris": replaced}).data)

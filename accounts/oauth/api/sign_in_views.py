@@ -126,14 +126,15 @@ class ProviderSignInViewSet(_BrowserViewSet):
                 if not pages.is_wanted(request):
                     raise errors.InvalidFlowRequest("Name a provider: there are several.")
                 return pages.choice(providers.of_pool(pool_id).filter(enabled=True), self.query, pool_id)
-            flow, state, url = sign_in.begin(
-                provider,
+            flow = Flow(
+                provider_id=provider.pk,
                 environment_id=environment_id,
                 redirect_uri=application.redirect_uri,
                 client_state=application.state,
                 code_challenge=challenge,
                 links=links,
             )
+            state, url = sign_in.begin(provider, flow)
         except errors.FlowError as error:
             return _logged(application, error, environment_id)
         response = _see_other(url)

@@ -24,5 +24,5 @@ urlpatterns = [
         IdentityProviderViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
         name="identity-provider",
     ),
-    path("v1/redirect-uris", RedirectUriViewSet.as_view({"get": "list", "put": "replace"}), name="redirect-uris"),
+    path("v1/redirect-uris", RedirectUriViewSet.as_view({"get": "retrieve", "put": "replace"}), name="redirect-uris"),
 ]

@@ -23,19 +23,7 @@ KEYS_RELOAD_SECONDS: Final = 30.0
 """Minimum seconds between reads of a key set for an unknown key id."""
 MAX_ENTRIES: Final = 200
 MAX_KEYS: Final = 40
-ALGORITHMS: Final = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "EdDSA",
-    "Ed25519",
-)
+ALGORITHMS: Final = frozenset("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA Ed25519".split())
 """Asymmetric only: no `none`, and no HMAC, whose key the client shares."""
 TENANT: Final = "{tenantid}"
 _TENANT: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)

@@ -1,7 +1,7 @@
 """`manage.py branch`: preview branches of a project: list, reset, expire."""
 
 import json
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -11,11 +11,11 @@ from django.db import Error as DatabaseError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named
+from platform_site.cli.argument_types import whole_number
 from platform_site.cli.base import CommandWithExamples, confirmed_by_name
 from platform_site.http.errors import ApiError
 from platform_site.http.fields import timestamp
 from projects import services
-from projects.errors import NoSuchEnvironment, NotABranch, NotResettable, TablesInUse
 from projects.models import Environment, Project
 
 _EXAMPLES: Final = """
@@ -27,12 +27,6 @@ examples:
   manage.py branch expire prj_01k…/preview --never
 """
 _MAX_DAYS: Final = 365
-
-
-def _days(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:4]) <= _MAX_DAYS:
-        raise ArgumentTypeError(f"{text!r} is not a number of days from 1 to {_MAX_DAYS}")
-    return int(text)
 
 
 class Command(CommandWithExamples):
@@ -53,21 +47,15 @@ class Command(CommandWithExamples):
         expire = verbs.add_parser("expire", help="say when a branch is deleted")
         expire.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         when = expire.add_mutually_exclusive_group(required=True)
-        when.add_argument("--in-days", type=_days, metavar="N", help=f"in so many days, at most {_MAX_DAYS}")
+        when.add_argument(
+            "--in-days", type=whole_number(1, _MAX_DAYS), metavar="N", help=f"in so many days, at most {_MAX_DAYS}"
+        )
         when.add_argument("--never", action="store_true", help="it is kept")
 
     def handle(self, *args: Any, **options: Any) -> None:
         verb: Callable[..., None] = getattr(self, options["verb"])
         try:
             verb(options)
-        except NotABranch:
-            raise CommandError("This is no preview branch.") from None
-        except NotResettable:
-            raise CommandError("The branch or its source is deleted or not ready. Nothing was changed.") from None
-        except NoSuchEnvironment:
-            raise CommandError("The environment was deleted meanwhile.") from None
-        except TablesInUse:
-            raise CommandError("The tables of the branch are in use. Nothing was changed; try again.") from None
         except ApiError as error:
             raise CommandError(error.text) from None
         except DatabaseError as error:

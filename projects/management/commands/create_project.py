@@ -3,13 +3,12 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
 from accounts import audit
-from accounts.models import User
+from accounts.management import terminal
 from projects import services
 from projects.api.serializers import NewProject
-from projects.errors import NoSuchAccount, QuotaReached
 from projects.models import Plan, Region
 
 
@@ -23,18 +22,10 @@ class Command(BaseCommand):
         parser.add_argument("--plan", choices=Plan.values, default=Plan.FREE.value)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        read = NewProject(data={field: options[field] for field in ("name", "region", "plan")})
-        if not read.is_valid():
-            raise CommandError(" ".join(str(message) for messages in read.errors.values() for message in messages))
-        owner = User.objects.with_email(None, options["owner"]).first()
-        try:
-            project = services.create_project(
-                account_id=owner.pk if owner else "", actor=audit.SYSTEM, **read.validated_data
-            )
-        except NoSuchAccount:
-            raise CommandError(f"No account has the email {options['owner']}.") from None
-        except QuotaReached as error:
-            raise CommandError(f"The account has {error.limit} projects on this plan, and may have no more.") from None
+        owner = terminal.account(options["owner"])
+        with terminal.command_errors():
+            values = terminal.validated(NewProject, {field: options[field] for field in ("name", "region", "plan")})
+            project = services.create_project(account_id=owner.pk, actor=audit.SYSTEM, **values)
         self.stdout.write(f"project      {project.pk}  {project.region}")
         for environment in project.environments.order_by("name"):
             self.stdout.write(f"{environment.name:12} {environment.pk}")

@@ -24,5 +24,4 @@ class Command(terminal.Command):
         self.answer(
             {"id": user.pk, "email": user.email},
             sentence=f"Removed the second factor of {user.email}.",
-            as_json=options["json"],
         )
