@@ -31,7 +31,7 @@ def _all(schema: Schema) -> Iterator[FieldError]:
             access = ruleset.access(table.name, role_key)
             at = f"tables.{table.name}.rules.{role}"
             yield from _hidden_but_writable(table, role, access, at)
-            yield from _hidden_in_checks(table, role, access, checks_of_table, at)
+            yield from _hidden_in_checks(role, access, checks_of_table, at)
             yield from _variables_in_patterns(table.rules[role], at)
             # An update without a check is checked by its `where`, which was asked of the row as it was before, too.
             specs = table.rules[role]
@@ -57,9 +57,7 @@ def _hidden_but_writable(table: Table, role: str, access: Access, at: str) -> It
         yield FieldError(f"{at}.update", "hidden", message)
 
 
-def _hidden_in_checks(
-    table: Table, role: str, access: Access, found: Mapping[str, Condition], at: str
-) -> Iterator[FieldError]:
+def _hidden_in_checks(role: str, access: Access, found: Mapping[str, Condition], at: str) -> Iterator[FieldError]:
     """A check depends on all columns, so the success of an update reveals hidden ones."""
     if access.read is None or access.update is None:
         return

@@ -3,7 +3,7 @@ and proposed rules over the same rows in one statement per table and subject, bo
 and a deadline; the result says what was not evaluated."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
@@ -64,9 +64,9 @@ class Impact:
     columns_vanishing: tuple[str, ...] = ()
 
 
-def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = (), name_users: bool = True) -> list[Impact]:
+def of_change(place: EnvironmentRef, raw: Any, *, name_users: bool = True) -> list[Impact]:
     """The impact of making the valid document `raw` the schema: for each table with other rules, on each role that they
-    name, on `users`, and with `name_users` on some of its users. Also changes of users' visible fields."""
+    name, and with `name_users` on some of its users. Also changes of users' visible fields."""
     state = schema_service.current(place)
     if state.record is None:
         return []
@@ -89,7 +89,7 @@ def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = (), na
         if table in undetermined:
             continue
         rules = (today["tables"][table].get("rules") or {}, proposed["tables"][table].get("rules") or {})
-        for onlooker in _impact_subjects({*rules[0], *rules[1]}, pool, users):
+        for onlooker in _impact_subjects({*rules[0], *rules[1]}, pool):
             impacts.append(_impact(before, after, table, onlooker, deadline))
     return impacts + of_users
 
@@ -154,7 +154,7 @@ class _Pool:
         return wanted[:USERS_PER_ROLE]
 
 
-def _impact_subjects(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -> Iterator[ImpactSubject]:
+def _impact_subjects(roles: Iterable[str], pool: _Pool) -> Iterator[ImpactSubject]:
     named = sorted(roles)
     if SERVER in named:
         yield ImpactSubject("role server", Principal("key"))
@@ -162,16 +162,12 @@ def _impact_subjects(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -
         yield ImpactSubject("role member", Principal("account"))
     if ANONYMOUS in named:
         yield ImpactSubject("role anonymous, with a publishable key", Principal("anonymous"))
-    chosen = {each.pk for each in users}
-    for user in users:
-        yield ImpactSubject(f"{user.email} (chosen)", Principal.of_user(user))
     for role in named:
         if role in (SERVER, MEMBER, ANONYMOUS):
             continue
         yield ImpactSubject(f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
         for user in pool.with_role(role, named):
-            if user.pk not in chosen:
-                yield ImpactSubject(f"{user.email} (role {role})", Principal.of_user(user))
+            yield ImpactSubject(f"{user.email} (role {role})", Principal.of_user(user))
 
 
 def _impact(

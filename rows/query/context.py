@@ -36,10 +36,6 @@ _NAME_GONE: Final = "26000"
 _statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
 
 
-def forget_statements() -> None:
-    _statements.clear()
-
-
 class StaleVersion(Exception):
     pass
 

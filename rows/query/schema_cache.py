@@ -103,12 +103,6 @@ def evict(environment_id: str) -> None:
         _drop(environment_id)
 
 
-def evict_all() -> None:
-    with _lock:
-        for environment_id in list(_known):
-            _drop(environment_id)
-
-
 def _drop(environment_id: str) -> None:
     global _columns
     dropped = _known.pop(environment_id, None)

@@ -141,10 +141,15 @@ def test_queryset_without_values_cannot_run(tenant: Tenant) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """How many environments this process keeps for the length of a test."""
-    schema_cache.evict_all()
+    _evict_all()
     monkeypatch.setattr(schema_cache, "MAX_ENVIRONMENTS", 20)
     yield 20
-    schema_cache.evict_all()
+    _evict_all()
+
+
+def _evict_all() -> None:
+    for environment_id in list(schema_cache._known):
+        schema_cache.evict(environment_id)
 
 
 def _models_of(environment_ids: Collection[str]) -> list[type[RowModel]]:
