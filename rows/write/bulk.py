@@ -25,7 +25,7 @@ from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
 from rows.write.pending_write import PendingWrite, announce
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
-from rows.write.statements.shapes import BulkShape, ChosenShape, UpdateShape
+from rows.write.statements.shapes import ChosenShape, UpdateShape
 
 MAX_ROWS: Final = 1_000
 """That one request changes."""
@@ -114,8 +114,7 @@ def _update_at_once(context: QueryContext, attempt: PendingWrite, ids: Sequence[
         return frozenset()
     wants = context.environment.wants_events(shape.table, "update")
     current = attempt.with_events(wants)
-    assert isinstance(current.shape, UpdateShape)  # noqa: S101 - for the type checker
-    statement = context.statement(BulkShape(current.shape), writes.bulk_update)
+    statement = context.statement(current.shape, writes.bulk_update)
     try:
         rows = context.write(statement, current.named | referential_actions.rows_and_events(0, ids))
     except DatabaseError as error:

@@ -33,7 +33,7 @@ from rows.write import body_parsing, row_size, update_operators
 from rows.write.pending_write import Named, PendingWrite
 from rows.write.row_size import Shares
 from rows.write.statements import conditions, probes
-from rows.write.statements.shapes import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
+from rows.write.statements.shapes import DeleteShape, UpdateShape
 from rows.write.update_operators import GROWING
 
 
@@ -50,7 +50,7 @@ class WriteRefused(NotFound):
 def probed(context: QueryContext, attempt: PendingWrite) -> tuple[list[bool], ApiError | None]:
     """What the probe says of a write that is still to be made: its verdicts from the second on, and what keeps the row
     itself from being written."""
-    rows = context.read(context.statement(ProbeShape(attempt.shape), probes.probe), attempt.named)
+    rows = context.read(context.statement(attempt.shape, probes.probe), attempt.named)
     if not rows:
         return [], WriteRefused()
     matches, *rest = [cell == b"t" for cell in rows[0]]
@@ -112,7 +112,7 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
 def error_after_write(context: QueryContext, attempt: PendingWrite, old: Named) -> ApiError | None:
     """Whether the row, as the write left it, fails its checks."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    statement = context.statement(AfterwardsShape(attempt.shape), probes.probe_afterwards)
+    statement = context.statement(attempt.shape, probes.probe_afterwards)
     [row] = context.read(statement, attempt.named | old)
     return _checked(context, attempt, [cell == b"t" for cell in row])
 

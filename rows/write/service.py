@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from platform_site.http.errors import Conflict, FieldError, ValidationFailed
+from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity.callers import EnvironmentRef
-from rows.query.context import MAX_RUNS, QueryContext, run
+from rows.query.context import QueryContext, run
 from rows.query.service import RowAnswer
 from rows.query.sql import select
 from rows.query.sql.select import ReadShape
@@ -20,13 +20,13 @@ from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.principal import Principal
 from rows.schema import column_values, values
 from rows.write import body_parsing
-from rows.write.attempts import persist, read_back
-from rows.write.errors import WriteRefused, error_after_write, error_of, probed, unknown_users, unseen_references
+from rows.write.attempts import lock, persist, read_back
+from rows.write.errors import WriteRefused, error_after_write, probed, unknown_users, unseen_references
 from rows.write.inserts import insert, insert_many, is_large
 from rows.write.pending_write import Named, PendingWrite, answer_of
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
-from rows.write.statements.shapes import ETAGS, DeleteShape, LockShape, OldCell, UpdateShape
+from rows.write.statements.shapes import ETAGS, DeleteShape, OldCell, UpdateShape
 
 MAX_BATCH: Final = 100
 """Rows in one insert."""
@@ -120,26 +120,14 @@ def update(
         row = persist(context, attempt, writes.update)
         return answer_of(row_id, row[0])
     with transaction.atomic(using=context.environment.alias):
-        old = _lock(context, attempt)
+        columns = conditions.compared_with(context.environment.open_role_view(context.role_key), table, shape)
+        _, *cells_before = lock(context, attempt, columns)
         persist(context, attempt, writes.update)
+        old: Named = {OldCell(column): cell for column, cell in zip(columns, cells_before, strict=True)}
         refusal = error_after_write(context, attempt, old)
         if refusal is not None:
             raise refusal
         return read_back(context, name, row_id)
-
-
-def _lock(context: QueryContext, attempt: PendingWrite) -> Named:
-    """The cells of the row that its checks are to compare with, once it is locked. Of others nothing is read: its time
-    would tell how long they are. Raises what keeps it from being changed."""
-    assert isinstance(attempt.shape, UpdateShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.open_role_view(context.role_key)
-    columns = conditions.compared_with(role_view, attempt.table, attempt.shape)
-    rows = context.write(context.statement(LockShape(attempt.shape, columns), writes.locked), attempt.named)
-    if rows:
-        return {OldCell(column): cell for column, cell in zip(columns, rows[0][1:], strict=True)}
-    context.verify()
-    refusal = error_of(context, attempt.with_events(True))
-    raise refusal or Conflict
 
 
 def _unchanged(context: QueryContext, attempt: PendingWrite, row_id: str) -> RowAnswer:
@@ -168,18 +156,5 @@ def delete(context: QueryContext, name: str, row_id: str, matches: Sequence[str]
         persist(context, attempt, writes.delete)
         return
     with transaction.atomic(using=context.environment.alias):
-        _lock_for_delete(context, attempt)
+        lock(context, attempt)
         referential_actions.delete_with_referrers(context, table, [row_id], depth)
-
-
-def _lock_for_delete(context: QueryContext, attempt: PendingWrite) -> None:
-    """Hold the row until the transaction ends. Raises what keeps it from being deleted."""
-    assert isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    for _ in range(MAX_RUNS):
-        if context.write(context.statement(LockShape(attempt.shape), writes.locked), attempt.named):
-            return
-        context.verify()
-        refusal = error_of(context, attempt.with_events(True))
-        if refusal is not None:
-            raise refusal
-    raise Conflict

@@ -1,4 +1,5 @@
-"""What the statements are compiled for (their shapes) and the keys of their parameters."""
+"""What the statements are compiled for (their shapes) and the keys of their parameters. Several statements may be
+compiled for one shape: a write of several rows, and its probes, for that of the write."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -23,13 +24,6 @@ class InsertShape:
 
 
 @dataclass(frozen=True, slots=True)
-class InsertManyShape:
-    """Several rows by one statement: it takes each cell and the id as an array of texts, in the order of the rows."""
-
-    write: InsertShape
-
-
-@dataclass(frozen=True, slots=True)
 class UpdateShape:
     """`columns` are those sent, sorted; `matches` says that there is an If-Match, `large` that the new cells may have
     more than `sizes.LARGE_WRITE`, so that the row's size must be looked at. `update_operators` are those of the
@@ -48,6 +42,9 @@ class DeleteShape:
     table: str
     matches: bool = False
     events: bool = False
+
+
+WriteShape = InsertShape | UpdateShape | DeleteShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class DeleteWithEventsShape:
 class LockShape:
     """The row that an update or delete may take, locked, with the text of `cells`."""
 
-    write: "UpdateShape | DeleteShape"
+    write: UpdateShape | DeleteShape
     cells: tuple[str, ...] = ()
 
 
@@ -87,31 +84,12 @@ class ChosenShape:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkShape:
-    write: UpdateShape
-
-
-@dataclass(frozen=True, slots=True)
 class ChildrenShape:
     """Which rows of `table` refer to given rows by `column`; locked, at most `most`."""
 
     table: str
     column: str
     most: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeShape:
-    """Why a write of this shape came to nothing."""
-
-    write: InsertShape | UpdateShape | DeleteShape
-
-
-@dataclass(frozen=True, slots=True)
-class AfterwardsShape:
-    """Whether the row that a write of this shape has left passes its checks."""
-
-    write: InsertShape | UpdateShape
 
 
 @dataclass(frozen=True, slots=True)
