@@ -15,7 +15,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from platform_site.postgres.prepared import run
 from rows.migrate import service as schema_service
-from rows.migrate.planning import planner, user_field_changes
+from rows.migrate.planning import planner
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.expressions import boolean
@@ -74,7 +74,7 @@ def of_change(place: EnvironmentRef, raw: Any, *, name_users: bool = True) -> li
     becomes = schema_service.read(raw)
     of_users = [
         Impact(None, f"role {role}", None, "", more, less)
-        for role, more, less in user_field_changes.by_role(state.schema.users, becomes.users)
+        for role, more, less in planner.user_field_changes(state.schema.users, becomes.users)
     ]
     changed = _tables_with_other_rules(state.schema, becomes)
     if not changed:

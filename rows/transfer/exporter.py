@@ -36,17 +36,6 @@ def table_of(place: EnvironmentRef, name: str) -> Table:
     return known[name]
 
 
-def estimates(place: EnvironmentRef) -> dict[str, int]:
-    with connections[place.cluster].cursor() as cursor:
-        cursor.execute(
-            "SELECT c.relname, greatest(0, c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid))::bigint"
-            " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relkind = 'r'",
-            [place.environment_id],
-        )
-        return dict(cursor.fetchall())
-
-
 def export_rows(
     place: EnvironmentRef, table: Table, form: Format, columns: Collection[str] | None = None
 ) -> Iterator[tuple[bytes, int]]:

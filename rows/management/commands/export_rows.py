@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
+from rows.query.tables.existing_tables import estimated_sizes
 from rows.transfer import exporter
 from rows.transfer.exporter import NoSuchColumn
 from rows.transfer.file_formats import FORMATS, format_of
@@ -44,10 +45,11 @@ class Command(BaseCommand):
         rows = 0
         try:
             table = exporter.table_of(place, options["table"])
+            sizes = estimated_sizes(place.cluster, place.environment_id)
             with (
                 _target(name) as target,
                 tqdm(
-                    total=exporter.estimates(place).get(table.name, 0), unit=" rows", unit_scale=True, desc=table.name,
+                    total=sizes.get(table.name, (0, 0))[0], unit=" rows", unit_scale=True, desc=table.name,
                     file=self.stderr._out, disable=True if options["no_progress"] else None,
                 ) as bar,
             ):  # fmt: skip
