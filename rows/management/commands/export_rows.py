@@ -1,7 +1,6 @@
 """`manage.py export_rows`: all rows of a table into a CSV or NDJSON file that `import_rows` reads back."""
 
 import gzip
-import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Generator
@@ -18,7 +17,7 @@ from rows.transfer import exporter
 from rows.transfer.exporter import NoSuchColumn
 from rows.transfer.file_formats import FORMATS, format_of
 from rows.transfer.import_report import NoSuchTable
-from rows.transfer.partial_file import open_partial_file
+from rows.transfer.partial_file import partial_file
 
 
 class Command(BaseCommand):
@@ -76,14 +75,9 @@ def _target(name: str) -> Generator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    descriptor, unfinished = open_partial_file(Path(name))
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            if name.lower().endswith(".gz"):
-                with gzip.GzipFile(Path(name).name.removesuffix(".gz"), "wb", fileobj=file) as packed:
-                    yield packed  # type: ignore[misc]
-            else:
-                yield file
-        unfinished.rename(name)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with partial_file(Path(name)) as file:
+        if name.lower().endswith(".gz"):
+            with gzip.GzipFile(Path(name).name.removesuffix(".gz"), "wb", fileobj=file) as packed:
+                yield packed  # type: ignore[misc]
+        else:
+            yield file
