@@ -22,7 +22,7 @@ from rows.changes import watched_tables
 from rows.migrate import service as schema_service
 from rows.migrate import stored_values
 from rows.outbox.models import ANY, EventInterest
-from rows.query.sql import json_rendering
+from rows.query.sql.row_json import json_format
 from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
@@ -295,7 +295,7 @@ class _Import:
 
     def _record_events(self) -> None:
         """With the payload of `rows.write.statements`."""
-        parts = [json_rendering.fragment(column) for column in self.columns]
+        parts = [json_format(column) for column in self.columns]
         record = sql.SQL(", ").join(
             sql.SQL("{}s.{}{} AS {}").format(
                 sql.SQL(before), sql.Identifier(column.name), sql.SQL(after), sql.Identifier(column.name)

@@ -1,3 +1,6 @@
+"""A row as JSON, the select list of its cells: of every response, relation, event and `ETag`, so bytes are the same
+everywhere. With it the JSON of embedded relations, and the bounds of its size."""
+
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -7,12 +10,11 @@ from django.db.models import QuerySet
 
 from rows.query import embedded_users
 from rows.query.params import With, WithUser
-from rows.query.sql import json_rendering
 from rows.query.sql.conditions import AliasedRow, RowSource
 from rows.query.sql.expressions import Piece, Sql
 from rows.query.sql.statement import Writer, combine, listed
 from rows.rules.conditions import Condition, Hop
-from rows.schema.model import Table
+from rows.schema.model import Column, Table
 
 if TYPE_CHECKING:
     from rows.query.role_view import RoleView
@@ -35,6 +37,18 @@ class TrackedRow:
         return AliasedRow(self.alias).column(name, depth)
 
 
+def json_format(column: Column) -> tuple[str, str]:
+    """The SQL before and after a cell that makes it what `row_to_json` shows: PostgreSQL's own form, if that is exact
+    and stable."""
+    if column.type == "decimal":
+        # A JSON number would lose digits in every client that reads it as a float. Always the column's scale: "1.50".
+        return "round(", f", {column.scale or 0:d})::text"
+    if column.type == "timestamp":
+        # PostgreSQL trims the fraction and follows the session's zone; these are always UTC, Z and six digits.
+        return "to_char(", " AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+    return "", ""
+
+
 def cells(
     role_view: "RoleView",
     table: Table,
@@ -42,14 +56,14 @@ def cells(
     masked: Callable[[Condition], Any] | None = None,
     chosen: Collection[str] | None = None,
 ) -> list[Any]:
-    """The select list of a row's JSON: readable cells at `source`, rendered by `json_rendering`. `masked` applies a
+    """The select list of a row's JSON: readable cells at `source`, as `json_format` renders them. `masked` applies a
     read condition; `chosen` names the columns, `id` among them (None: all)."""
     ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
     made: list[Any] = []
     for column in role_view.columns(table.name):
         if chosen is not None and column.name not in chosen:
             continue
-        before, after = json_rendering.fragment(column)
+        before, after = json_format(column)
         mask = role_view.mask(table.name, column.name)
         spelled: list[Any] = [before, source.column(column.name), after]
         if mask is not None:
@@ -61,7 +75,7 @@ def cells(
 def whole_row(table: Table, source: RowSource) -> list[Any]:
     made: list[Any] = []
     for column in table.all_columns.values():
-        before, after = json_rendering.fragment(column)
+        before, after = json_format(column)
         made += [before, source.column(column.name), after, f' AS "{column.name}"', ", "]
     return made[:-1]
 
