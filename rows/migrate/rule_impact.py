@@ -218,7 +218,7 @@ def _counted(
 def _statement(
     before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
 ) -> Statement:
-    role_views = [each.open_role_view(each.rules.role_key(principal)) for each in (before, after)]
+    role_views = [each.role_view(each.rules.role_key(principal)) for each in (before, after)]
     flags = {
         name: boolean("(", role_view.may_read(table), " IS TRUE)")
         for name, role_view in zip(("_before", "_after"), role_views, strict=True)

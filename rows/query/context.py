@@ -95,7 +95,7 @@ class QueryContext:
         key = (self.resolver.token, compile, shape)
         found = _statements.get(key)
         if found is None:
-            found = compile(self.environment.open_role_view(self.role_key), shape)
+            found = compile(self.environment.role_view(self.role_key), shape)
             _statements.put(key, found)
         return found
 

@@ -266,5 +266,5 @@ def _count(context: QueryContext, table: Table, where: Filter, how: Count) -> by
 
 
 def _sees_everything(context: QueryContext, table: Table) -> bool:
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     return role_view.sees_everything(table.name)

@@ -105,7 +105,7 @@ def _update_at_once(context: QueryContext, attempt: PendingWrite, ids: Sequence[
     """The rows that one statement wrote: not those that something refuses, and none where each has to be looked at."""
     shape = attempt.shape
     assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     if (
         not ids
         or inserts.is_large(attempt.table, attempt.named)

@@ -68,7 +68,7 @@ def error_of(context: QueryContext, attempt: PendingWrite) -> ApiError | None:
         return None
     if isinstance(attempt.shape, DeleteShape):
         return None
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     if isinstance(attempt.shape, UpdateShape):
         of_computed = 2 * len(attempt.shape.computed)
         if errors := _not_computable(attempt.shape, verdicts[:of_computed]):
@@ -160,7 +160,7 @@ def unseen_references(context: QueryContext, attempt: PendingWrite) -> list[Fiel
     """Errors for the references of a write that fails for another reason, so that all errors are reported together.
     Empty if the row does not exist for this principal, which learns nothing about its references."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     references = conditions.references_of(role_view, attempt.table, attempt.shape)
     if not any(attempt.named.get(Cell(column.name)) for column in references):
         return []

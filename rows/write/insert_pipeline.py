@@ -24,7 +24,7 @@ class NotInOneTrip(Exception):
 def is_possible(context: QueryContext, attempt: PendingWrite) -> bool:
     """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
     assert isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     return not uses_old_row(role_view, attempt.table.name, attempt.shape)
 
 
@@ -55,7 +55,7 @@ def _groups(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[lis
     those that it refers to, and each by itself where their order matters. Raises NotInOneTrip if a row refers to a
     later one."""
     if len(attempts) == 1 or depends_on_others(
-        context.environment.open_role_view(context.role_key), {attempt.table.name for attempt in attempts}
+        context.environment.role_view(context.role_key), {attempt.table.name for attempt in attempts}
     ):
         return [[attempt] for attempt in attempts]
     groups: list[list[PendingWrite]] = []

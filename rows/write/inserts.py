@@ -135,7 +135,7 @@ def _new_row(context: QueryContext, table: Table, access: Access, body: Any, dep
     )
     named: Named = {}
     stamped: list[str] = []
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     for name, cell, default in _cells_of(role_view, table, rule.set):
         if name in given:
             named[cell] = given[name]

@@ -116,11 +116,11 @@ def update(
         attempt = attempt.computing(changes)
     if not cells:
         return _unchanged(context, attempt, row_id)
-    if not conditions.uses_old_row(context.environment.open_role_view(context.role_key), name, shape):
+    if not conditions.uses_old_row(context.environment.role_view(context.role_key), name, shape):
         row = persist(context, attempt, writes.update)
         return answer_of(row_id, row[0])
     with transaction.atomic(using=context.environment.alias):
-        columns = conditions.compared_with(context.environment.open_role_view(context.role_key), table, shape)
+        columns = conditions.compared_with(context.environment.role_view(context.role_key), table, shape)
         _, *cells_before = lock(context, attempt, columns)
         persist(context, attempt, writes.update)
         old: Named = {OldCell(column): cell for column, cell in zip(columns, cells_before, strict=True)}

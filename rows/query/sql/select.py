@@ -1,4 +1,4 @@
-"""Compiles querysets into prepared statements, one per shape of a request: a `RoleView` with open operands and a shape
+"""Compiles querysets into prepared statements, one per shape of a request: a `RoleView` and a shape
 without values become a `Statement`. The innermost select *is* the row manager's queryset, compiled by Django; JSON is
 rendered outside of the LIMIT (17 ms instead of 155 ms):
 
