@@ -84,12 +84,12 @@ def of_change(place: EnvironmentRef, raw: Any, *, name_users: bool = True) -> li
     after = CompiledSchema(place.environment_id, place.cluster, state.version, hybrid, set())
     impacts = [Impact(table, "", None, why) for table, why in undetermined.items()]
     deadline = time.monotonic() + TOTAL_SECONDS
-    pool = _Pool(place if name_users else None)
+    newest = User.objects.in_pool(place.pool_id).order_by("-id")[:_USERS_LOOKED_AT] if name_users else ()
     for table in changed:
         if table in undetermined:
             continue
         rules = (today["tables"][table].get("rules") or {}, proposed["tables"][table].get("rules") or {})
-        for onlooker in _impact_subjects({*rules[0], *rules[1]}, pool):
+        for onlooker in _impact_subjects({*rules[0], *rules[1]}, newest):
             impacts.append(_impact(before, after, table, onlooker, deadline))
     return impacts + of_users
 
@@ -139,22 +139,13 @@ def _rules_of(
                     document["tables"][name][part] = today["tables"][name].get(part) or {}
 
 
-class _Pool:
-    """The environment's newest users, by role. One query, at first use."""
-
-    def __init__(self, place: EnvironmentRef | None) -> None:
-        self._pool_id = place.pool_id if place else ""
-        self._users: list[User] | None = None if place else []
-
-    def with_role(self, role: str, named: Iterable[str]) -> list[User]:
-        if self._users is None:
-            self._users = list(User.objects.in_pool(self._pool_id).order_by("-id")[:_USERS_LOOKED_AT])
-        others = set(named) - {USER, MEMBER, SERVER}
-        wanted = [each for each in self._users if (each.role not in others if role == USER else each.role == role)]
-        return wanted[:USERS_PER_ROLE]
+def _with_role(users: Iterable[User], role: str, named: Iterable[str]) -> list[User]:
+    others = set(named) - {USER, MEMBER, SERVER}
+    wanted = [each for each in users if (each.role not in others if role == USER else each.role == role)]
+    return wanted[:USERS_PER_ROLE]
 
 
-def _impact_subjects(roles: Iterable[str], pool: _Pool) -> Iterator[ImpactSubject]:
+def _impact_subjects(roles: Iterable[str], users: Iterable[User]) -> Iterator[ImpactSubject]:
     named = sorted(roles)
     if SERVER in named:
         yield ImpactSubject("role server", Principal("key"))
@@ -166,7 +157,7 @@ def _impact_subjects(roles: Iterable[str], pool: _Pool) -> Iterator[ImpactSubjec
         if role in (SERVER, MEMBER, ANONYMOUS):
             continue
         yield ImpactSubject(f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
-        for user in pool.with_role(role, named):
+        for user in _with_role(users, role, named):
             yield ImpactSubject(f"{user.email} (role {role})", Principal.of_user(user))
 
 
