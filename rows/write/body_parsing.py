@@ -20,17 +20,13 @@ ExtraField = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
 """What only a database knows to be wrong with the cells that can be read, beside the errors of the others."""
 
 
-def no_extra_fields(cells: Cells, errors: list[FieldError]) -> Iterable[FieldError]:
-    return ()
-
-
 def read_insert(
     table: Table,
     body: Any,
     *,
     writable: Iterable[str],
     readable: Iterable[str],
-    further: ExtraField = no_extra_fields,
+    further: ExtraField | None = None,
 ) -> dict[str, bytes | None]:
     """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body. `writable`
     (with `id` where the caller may choose it, without what rules `set`) and `readable` are names of columns of this
@@ -53,7 +49,7 @@ def read_insert(
 
 
 def read_update(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: ExtraField = no_extra_fields
+    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: ExtraField | None = None
 ) -> tuple[dict[str, bytes | None], dict[str, Change]]:
     """The columns that `body` changes, as wire text or None for null, and which of these are to be computed, of which
     the text is the operand. Arguments and errors as for `read_insert`. `id` is taken by no update, whatever `writable`
@@ -63,8 +59,8 @@ def read_update(
     return cells, changes
 
 
-def _refuse(errors: list[FieldError], cells: Cells, further: ExtraField) -> None:
-    if len(errors) < MAX_ERRORS:
+def _refuse(errors: list[FieldError], cells: Cells, further: ExtraField | None) -> None:
+    if further is not None and len(errors) < MAX_ERRORS:
         errors += further(cells, errors)
     if errors:
         raise ValidationFailed(fields=errors)

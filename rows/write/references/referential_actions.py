@@ -165,7 +165,7 @@ def _apply_user_deletion(context: QueryContext, user_id: str, leaving: PendingUs
         for table in tables:
             for column in table.columns.values():
                 if column.on_user_delete == policy:
-                    staying: set[str] | None = None if leaving is not None else set()
+                    staying: set[str] = set()
                     while _apply_batch(context, table, column, user_id, leaving, staying, depth):
                         pass
 
@@ -176,21 +176,20 @@ def _apply_batch(
     column: Column,
     user_id: str,
     leaving: PendingUserDeletion | None,
-    staying: set[str] | None,
+    staying: set[str],
     depth: int,
 ) -> bool:
-    """One batch. Whether there may be more. `staying` takes up the rows that may not go; None: that is a Conflict."""
+    """One batch. Whether there may be more. Without `leaving`, `staying` takes up the rows that may not go."""
     using = context.environment.alias
     with transaction.atomic(using=using):
-        found = _referring(context, table, column, [user_id], _BATCH + len(staying or ()))
-        rows = [row_id for row_id in found if row_id not in (staying or ())]
-        if rows and leaving is not None:
-            PendingUserDeletion.objects.using(using).bulk_create([leaving], ignore_conflicts=True)
+        found = _referring(context, table, column, [user_id], _BATCH + len(staying))
+        rows = [row_id for row_id in found if row_id not in staying]
         if rows and column.on_user_delete == "null":
             _refresh_interests(context)
-        if rows and staying is None:
+        if rows and leaving is not None:
+            PendingUserDeletion.objects.using(using).bulk_create([leaving], ignore_conflicts=True)
             _let_go(context, table, column, rows, depth)
-        elif rows and staying is not None:
+        elif rows:
             _let_go_or_leave(context, table, column, rows, staying, depth)
     return len(rows) == _BATCH
 
@@ -209,11 +208,10 @@ def _let_go_or_leave(
     """`_let_go` of what may go: all at once or, where some may not, each by itself."""
     try:
         with transaction.atomic(using=context.environment.alias):
-            return _let_go(context, table, column, rows, depth)
+            _let_go(context, table, column, rows, depth)
     except Conflict:
         if len(rows) == 1:
             staying.update(rows)
-            return None
-    for row_id in rows:
-        _let_go_or_leave(context, table, column, [row_id], staying, depth)
-    return None
+        else:
+            for row_id in rows:
+                _let_go_or_leave(context, table, column, [row_id], staying, depth)
