@@ -67,6 +67,10 @@ class SchemaVersion(models.Model):
         return document
 
     @property
+    def operation_names(self) -> list[str]:
+        return [operation["operation"] for operation in self.operations]
+
+    @property
     def applied_by(self) -> str:
         return self.author_id or self.author_kind
 
