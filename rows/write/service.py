@@ -33,15 +33,15 @@ MAX_BATCH: Final = 100
 
 
 def insert_row(place: EnvironmentRef, principal: Principal, table: str, body: Any, *, depth: int = 0) -> RowAnswer:
-    """One new row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed naming
-    every invalid column, and Conflict for an id that is taken."""
+    """Insert one row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed
+    naming every invalid column, and Conflict for an id that is taken."""
     return run(place, principal, lambda context: insert(context, table, body, depth))
 
 
 def insert_rows(
     place: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], *, depth: int = 0
 ) -> list[RowAnswer]:
-    """1 to MAX_BATCH new rows, all or none. Fields of errors begin with the row's number: `3.title`."""
+    """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number: `3.title`."""
     check_count(bodies)
     return run(place, principal, lambda context: insert_many(context, table, bodies, depth, numbered=True))
 
@@ -62,9 +62,9 @@ def update_row(
     matches: Sequence[str] | None = None,
     depth: int = 0,
 ) -> RowAnswer:
-    """The columns in `body` changed, the others as they were. `matches` are the hex digests of an If-Match, None
-    without. Nothing in `body` changes nothing and records no event. Raises NotFound (not there for this principal, or
-    not to be changed by it), PreconditionFailed and ValidationFailed. Contract section 4.8."""
+    """Change the columns in `body`. `matches` are the hex digests of an If-Match, None without. An empty `body` changes
+    nothing and records no event. Raises NotFound (the row does not exist for this principal, or it may not be changed),
+    PreconditionFailed and ValidationFailed. Contract section 4.8."""
     return run(place, principal, lambda context: update(context, table, row_id, body, depth, matches))
 
 
@@ -77,9 +77,9 @@ def delete_row(
     matches: Sequence[str] | None = None,
     depth: int = 0,
 ) -> None:
-    """One row gone, and with it, or set free of it, the rows that refer to it, each with its event. Raises NotFound,
-    PreconditionFailed, and Conflict where a row refers to it that keeps it from going, or more than
-    `referential_actions.MAX_CASCADE` would go or change."""
+    """Delete one row, and delete or detach the rows that refer to it, each with its event. Raises NotFound,
+    PreconditionFailed, and Conflict if a row that refers to it restricts that, or if more than
+    `referential_actions.MAX_CASCADE` rows would be deleted or changed."""
     run(place, principal, lambda context: delete(context, table, row_id, matches, depth))
 
 
@@ -131,7 +131,7 @@ def update(
 
 
 def _unchanged(context: QueryContext, attempt: PendingWrite, row_id: str) -> RowAnswer:
-    """The answer to an update of nothing: the row, if it may be updated and matches. Its check is not asked."""
+    """The response to an empty update: the row, if it may be updated and matches. Its check is not evaluated."""
     _, refusal = probed(context, attempt.with_events(True))
     if refusal is not None:
         raise refusal

@@ -25,9 +25,9 @@ class InsertShape:
 
 @dataclass(frozen=True, slots=True)
 class UpdateShape:
-    """`columns` are those sent, sorted; `matches` says that there is an If-Match, `large` that the new cells may have
-    more than `sizes.LARGE_WRITE`, so that the row's size must be looked at. `update_operators` are those of the
-    columns, sorted, whose new cells an operator makes of the old ones."""
+    """`columns` are the sent ones, sorted. `matches`: there is an If-Match. `large`: the new cells may have more than
+    `row_size.LARGE_WRITE`, so the row's size must be checked. `computed`: the columns whose new cells an operator
+    computes from the old ones, sorted."""
 
     table: str
     columns: tuple[str, ...]
@@ -49,7 +49,7 @@ WriteShape = InsertShape | UpdateShape | DeleteShape
 
 @dataclass(frozen=True, slots=True)
 class ReleaseShape:
-    """A referential action: given rows let go of what `column` refers to. No rule is asked."""
+    """A referential action: sets `column` of given rows to null, without rules."""
 
     table: str
     column: str
@@ -58,8 +58,8 @@ class ReleaseShape:
 
 @dataclass(frozen=True, slots=True)
 class DeleteWithEventsShape:
-    """A referential action: given rows of several tables go at once. `parts` are the tables, and for each whether
-    events are recorded. No rule is asked."""
+    """A referential action: deletes given rows of several tables at once, without rules. `parts` are the tables, and
+    for each whether events are recorded."""
 
     parts: tuple[tuple[str, bool], ...]
 
