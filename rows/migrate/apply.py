@@ -249,7 +249,7 @@ def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], ma
 def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
     renamed = plan.renamed
     state = table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained, checks=renamed.checks)
-    for steps in _together(plan.steps):
+    for steps in _grouped(plan.steps):
         before = state.clone()
         if len(steps) > 1:
             state.__dict__.pop("apps", None)
@@ -267,7 +267,7 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
                 raise said from error
 
 
-def _together(steps: Iterable[Step]) -> Iterator[list[Step]]:
+def _grouped(steps: Iterable[Step]) -> Iterator[list[Step]]:
     """Groups steps that create tables: Django rebuilds all related models at each, which takes seconds."""
     for makes_tables, group in groupby(steps, lambda step: isinstance(step.django, migrations.CreateModel)):
         found = list(group)
