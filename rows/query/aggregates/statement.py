@@ -12,7 +12,7 @@ from rows.query.params import OrderKey
 from rows.query.sql import select, statement
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler, RowSource
 from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Piece, boolean, joined
-from rows.query.sql.row_json import held, json_format
+from rows.query.sql.row_json import json_format, limited
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, Writer, assign_parameter_numbers, combine, listed
 from rows.rules.conditions import TRUE, Condition, Operand, Slot
@@ -60,7 +60,7 @@ def aggregated(role_view: "RoleView", shape: AggregateShape) -> Statement:
     return assign_parameter_numbers(
         *combine(
             "SELECT ",
-            listed([held("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
+            listed([limited("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
             " FROM (SELECT ",
             listed(["row_to_json(_q)", *keys]),
             " FROM (",

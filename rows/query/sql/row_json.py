@@ -88,9 +88,10 @@ def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
     )
 
 
-def shown(
+def select_list(
     writer: Writer, table: Table, source: RowSource, chosen: Collection[str] | None = None
 ) -> tuple[Piece, Piece]:  # fmt: skip
+    """The cells of a row's JSON, and the join with the conditions of masked ones."""
     role_view = writer.role_view
     masks: dict[Condition, int] = {}
     flags = f"_m{writer.number()}"
@@ -111,14 +112,10 @@ def shown(
 
 def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowSource) -> Piece:
     if isinstance(one, WithUser):
-        found = writer.expression(embedded_users.mark(user_id(writer, one.column, table, source)), table)
+        found = writer.expression(embedded_users.mark(writer.role_view.reading.cell(table, one.column, source)), table)
     else:
         found = embedded(writer, one, table, source)
     return combine(found, f' AS "{one.name}"')
-
-
-def user_id(writer: Writer, column: str, table: str, source: RowSource) -> Any:
-    return writer.role_view.reading.cell(table, column, source)
 
 
 def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
@@ -128,7 +125,7 @@ def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
     seen, guard = writer.role_view.reading.linked(one.hop, table, source)
     number = writer.number()
     row, made = TrackedRow(f"_r{number}"), f"_q{number}"
-    select, joins = shown(writer, far, row, one.columns)
+    select, joins = select_list(writer, far, row, one.columns)
     inside = [relation_json(writer, inner, far.name, row) for inner in one.inside]
     rows: QuerySet[Any, Any] = seen.values_list(*needed_columns(far, row, one.columns))
     if one.hop.many:
@@ -153,7 +150,7 @@ def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
             _TOO_LARGE,
             " ELSE coalesce(array_to_json(array_agg(_b._j)), '[]'::json) END FROM (SELECT ",
             f"CASE WHEN row_number() OVER () <= {MAX_EMBEDDED} THEN ",
-            held("_a._j", "pg_column_size(_a._j)"),
+            limited("_a._j", "pg_column_size(_a._j)"),
             " ELSE ",
             writer.expression(_continuation(one.hop, source), table),
             " END AS _j FROM ",
@@ -186,6 +183,6 @@ _TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES} + 0 * count(*)::int
 _EARLIER: Final = "OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
 
-def held(json: str, size: str) -> str:
+def limited(json: str, size: str) -> str:
     """`json`, but null once previous rows exceed MAX_ANSWER_BYTES. For a query around the one that makes the JSON."""
     return f"CASE WHEN coalesce(sum({size}) {_EARLIER}, 0) <= {MAX_ANSWER_BYTES} THEN {json} END"

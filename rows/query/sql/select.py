@@ -17,7 +17,7 @@ from django.db.models import Expression, F, OrderBy, QuerySet
 from platform_site.http import cursors
 from rows.query.params import OrderKey, With, Withs, WithUser
 from rows.query.sql.expressions import NEVER, Parameter, Piece, boolean, joined
-from rows.query.sql.row_json import MAX_ANSWER_BYTES, TrackedRow, held, needed_columns, relation_json, shown, user_id
+from rows.query.sql.row_json import MAX_ANSWER_BYTES, TrackedRow, limited, needed_columns, relation_json, select_list
 from rows.query.sql.statement import (
     AS_TEXT,
     LIMIT,
@@ -61,13 +61,14 @@ def read(role_view: "RoleView", shape: ReadShape) -> Statement:
     writer = Writer(role_view)
     table = role_view.schema.tables[shape.table]
     row = TrackedRow("_r")
-    select, joins = shown(writer, table, row, shape.columns)
+    select, joins = select_list(writer, table, row, shape.columns)
     columns: list[str | Piece] = ["row_to_json(_q)"]
     joined_with: str | Piece = ""
     user_ids: list[str | Piece] = []
     if shape.has_only_users:
         columns_of_users = [one.column for one in shape.withs if isinstance(one, WithUser)]
-        user_ids = [writer.expression(user_id(writer, name, table.name, row), table.name) for name in columns_of_users]
+        cells = [role_view.reading.cell(table.name, name, row) for name in columns_of_users]
+        user_ids = [writer.expression(cell, table.name) for cell in cells]
     else:
         columns.append("row_to_json(_w)")
         relations = [relation_json(writer, one, table.name, row) for one in shape.withs]
@@ -105,13 +106,13 @@ def _bounded(found: Piece, shape: ReadShape, texts_beside: int) -> Piece:
     relations = f"CASE WHEN pg_column_size(_s._k) <= {MAX_ANSWER_BYTES} THEN _s._k END"
     if not shape.has_only_users:
         names, size = ["_j", "_k"], f"{size} + pg_column_size(_s._k)"
-    shown = ["_s._j", relations][: len(names)]
+    columns = ["_s._j", relations][: len(names)]
     if shape.order is not None:
-        shown = [held(json, size) for json in shown]
+        columns = [limited(json, size) for json in columns]
     texts = [f"_o{number}" for number in range(texts_beside)]
     return combine(
         "SELECT ",
-        listed([*shown, *(f"_s.{text}" for text in texts)]),
+        listed([*columns, *(f"_s.{text}" for text in texts)]),
         " FROM (",
         found,
         " OFFSET 0) _s (",

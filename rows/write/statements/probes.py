@@ -31,19 +31,19 @@ class OldRow:
 def probe(role_view: "RoleView", shape: WriteShape) -> Statement:
     """The result of each condition of a write that was not made: one row of booleans, or none if no changeable row has
     that id, so that nothing about it is computed. The booleans: If-Match fits (an insert: true); no event is missing;
-    then, except for a delete, the conditions of the row after the write (`_of_what_would_be`)."""
+    then, except for a delete, the conditions of the row after the write (`_after_write`)."""
     table = role_view.schema.tables[shape.table]
     match shape:
         case InsertShape():
-            would_be = _of_what_would_be(role_view, table, shape, None)
-            return _verdicts(role_view, table, [ALWAYS, _has_subscribers(table, "insert", shape), *would_be])
+            after = _after_write(role_view, table, shape, None)
+            return _verdicts(role_view, table, [ALWAYS, _has_subscribers(table, "insert", shape), *after])
         case UpdateShape():
-            would_be = _of_what_would_be(role_view, table, shape, CURRENT_ROW)
+            after = _after_write(role_view, table, shape, CURRENT_ROW)
             rows = role_view.models[table.name].objects.changeable_by(role_view, "update")
-            return _verdicts_of_row(role_view, rows, [*_of_what_is(role_view, table, "update", shape), *would_be])
+            return _verdicts_of_row(role_view, rows, [*_before_write(role_view, table, "update", shape), *after])
         case DeleteShape():
             rows = role_view.models[table.name].objects.changeable_by(role_view, "delete")
-            return _verdicts_of_row(role_view, rows, _of_what_is(role_view, table, "delete", shape))
+            return _verdicts_of_row(role_view, rows, _before_write(role_view, table, "delete", shape))
 
 
 def probe_afterwards(role_view: "RoleView", shape: InsertShape | UpdateShape) -> Statement:
@@ -53,7 +53,7 @@ def probe_afterwards(role_view: "RoleView", shape: InsertShape | UpdateShape) ->
     return _verdicts_of_row(role_view, rows, _checks(role_view, table, shape, CURRENT_ROW, OldRow(table)))
 
 
-def _of_what_is(role_view: "RoleView", table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
+def _before_write(role_view: "RoleView", table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
     matches = matches_etag(role_view, table) if write.matches else ALWAYS
     return [matches, _has_subscribers(table, action, write)]
 
@@ -63,7 +63,7 @@ def _has_subscribers(table: Table, action: str, write: WriteShape) -> Sql:
     return ALWAYS if write.events else boolean("(NOT ", wanted(table.name, action), ")")
 
 
-def _of_what_would_be(
+def _after_write(
     role_view: "RoleView", table: Table, write: InsertShape | UpdateShape, before: RowSource | None
 ) -> list[Any]:
     """Of an update two for each computed column; for a large one, whether the row stays small enough; one for each of

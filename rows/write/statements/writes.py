@@ -17,7 +17,7 @@ from django.db.models import F
 
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, WrittenRow
 from rows.query.sql.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
-from rows.query.sql.row_json import shown
+from rows.query.sql.row_json import select_list
 from rows.query.sql.statement import (
     AS_TEXT,
     LIMIT,
@@ -208,7 +208,7 @@ def _answer(writer: Writer, table: Table, work: Piece, events: bool, number: str
     subscribers."""
     role_view = writer.role_view
     read = role_view.access(table.name).read
-    select, joins = shown(writer, table, AliasedRow("_r"))
+    select, joins = select_list(writer, table, AliasedRow("_r"))
     body: str | Piece = "row_to_json(_q)"
     if read is None:
         body, select = "NULL::json", ("1", [])
