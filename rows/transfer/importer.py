@@ -2,10 +2,10 @@
 temporary table finds taken ids, violated uniques and missing references, so that every invalid line is reported. No
 rules are applied."""
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
@@ -27,6 +27,7 @@ from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
 from rows.transfer.copy_lines import CHUNK, LineEncoder
+from rows.transfer.file_formats import RecordFile
 from rows.transfer.import_report import BadLine, BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
 from rows.write.references import deleted_users
 
@@ -36,15 +37,10 @@ _LONG_LINE: Final = MAX_ROW_BYTES // 64
 _STAGE: Final = sql.Identifier("_import")
 
 
-class Source(Protocol):
-    def records(self, table: Table) -> Iterator[tuple[int, "Mapping[str, Any] | str"]]:
-        pass
-
-
 def import_rows(
     place: EnvironmentRef,
     table_name: str,
-    source: Source,
+    source: RecordFile,
     *,
     skip_bad: bool = False,
     events: bool = False,
@@ -93,7 +89,7 @@ class _Import:
         self.report = Report()
         self.long_lines: list[int] = []
 
-    def run(self, source: Source) -> Report:
+    def run(self, source: RecordFile) -> Report:
         with self.connection.cursor() as cursor:
             self.cursor: Any = cursor
             transaction_settings.lift_limits(cursor)
@@ -138,7 +134,7 @@ class _Import:
     def _names(self) -> sql.Composed:
         return sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
 
-    def _stage(self, source: Source) -> None:
+    def _stage(self, source: RecordFile) -> None:
         # Spelled out: made from the table itself, it would hold a lock on it while the file is read.
         columns = sql.SQL(", ").join(map(_staged, self.columns))
         self._execute(
