@@ -24,7 +24,7 @@ from rows.migrate import existing_rows, stored_values
 from rows.migrate.planning.plan import NewUnique, Plan, Step
 from rows.migrate.schema_editor import RowSchemaEditor
 from rows.query.tables import table_models
-from rows.query.tables.existing_tables import estimated_sizes
+from rows.query.tables.catalog import estimated_sizes
 from rows.schema import identifiers
 from rows.schema.model import InvalidDocument, Schema
 

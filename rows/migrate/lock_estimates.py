@@ -8,7 +8,7 @@ from typing import Final, Literal
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate.apply import Operation
 from rows.migrate.planning.plan import Plan
-from rows.query.tables.existing_tables import estimated_sizes
+from rows.query.tables.catalog import estimated_sizes
 
 Work = Literal["rewrite", "scan", "index"]
 Mode = Literal["ACCESS EXCLUSIVE", "SHARE ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE"]

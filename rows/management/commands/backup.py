@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site.postgres import sqlstates
-from rows.query.tables.existing_tables import estimated_sizes
+from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import backup
 from rows.transfer.backup import NotRestorable
 

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
-from rows.query.tables.existing_tables import estimated_sizes
+from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import exporter
 from rows.transfer.exporter import NoSuchColumn
 from rows.transfer.file_formats import FORMATS, format_of
