@@ -25,7 +25,7 @@ class RowsConfig(AppConfig):
             WatchedTable,
         )
         from rows.outbox import subscriptions
-        from rows.query.tables.existing_tables import existing_tables
+        from rows.query.tables.catalog import existing_tables
 
         connection_created.connect(guard_connection, dispatch_uid="rows.guard_connection")
         set_schema_version_reader(schema_service.current_versions)

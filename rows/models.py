@@ -8,18 +8,9 @@ from django.db import models
 from django.db.models.functions import Now
 
 from platform_site.http.models import public_id
-from rows.outbox.models import EventInterest, OutboxEvent, WatchedTable
-
-__all__ = [
-    "CurrentVersion",
-    "PendingUserReferences",
-    "EventInterest",
-    "PendingUserDeletion",
-    "OutboxEvent",
-    "SchemaVersion",
-    "AuditOutboxEntry",
-    "WatchedTable",
-]
+from rows.outbox.models import EventInterest as EventInterest
+from rows.outbox.models import OutboxEvent as OutboxEvent
+from rows.outbox.models import WatchedTable as WatchedTable
 
 
 class CurrentVersion(models.Model):
@@ -74,6 +65,10 @@ class SchemaVersion(models.Model):
         """With keys in the author's order."""
         document: dict[str, Any] = json.loads(self.document_text)
         return document
+
+    @property
+    def operation_names(self) -> list[str]:
+        return [operation["operation"] for operation in self.operations]
 
     @property
     def applied_by(self) -> str:

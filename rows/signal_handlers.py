@@ -29,11 +29,8 @@ def connect() -> None:
 
 def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
     """Delete versions, idempotently; events go in batches (`webhooks.signal_handlers`)."""
-    CurrentVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
-    SchemaVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
-    EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
-    PendingUserReferences.objects.using(cluster).filter(environment_id=environment_id).delete()
-    WatchedTable.objects.using(cluster).filter(environment_id=environment_id).delete()
+    for model in (CurrentVersion, SchemaVersion, EventInterest, PendingUserReferences, WatchedTable):
+        model._default_manager.using(cluster).filter(environment_id=environment_id).delete()
     schema_cache.evict(environment_id)
 
 

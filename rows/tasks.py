@@ -8,7 +8,6 @@ from django.db import Error, transaction
 
 from platform_site.background.periodic import log_failures, periodic_job, periodic_job_per_region
 from platform_site.http.errors import Conflict
-from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from projects.directory.environments import place_of
 from projects.models import Environment
@@ -28,21 +27,15 @@ _hopeless: Final[dict[str, float]] = {}
 
 @shared_task
 def make_indexes(environment_id: str) -> None:
-    place = place_of(environment_id)
-    if place is not None:
-        _make_indexes(place)
-
-
-def _make_indexes(place: EnvironmentRef) -> None:
+    if (place := place_of(environment_id)) is None:
+        return
     try:
         concurrent_indexes.make_due(place)
     except Error as error:
         if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
-            _hopeless[place.environment_id] = time.monotonic() + _HOPELESS_SECONDS
+            _hopeless[environment_id] = time.monotonic() + _HOPELESS_SECONDS
         # The table or the whole schema may be gone again, or the disk full.
-        log.warning(
-            "indexes of %s are still to be made: %s", place.environment_id, sqlstates.sqlstate(error) or type(error)
-        )
+        log.warning("indexes of %s are still to be made: %s", environment_id, sqlstates.sqlstate(error) or type(error))
 
 
 @periodic_job(every=settings.JOB_SECONDS)

@@ -6,13 +6,11 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 
 from platform_site.http import fields
-from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.views import respond
 from rows import services
 from rows.api.row_views import RowViewSet
-from rows.api.serializers import Described
-from rows.query.aggregates.request import DATE_PARTS, MAX_KEYS
-from rows.query.aggregates.service import MAX_GROUPS, MEMBERS
+from rows.api.serializers import Described, refuse_unknown_fields
+from rows.query.aggregates.request import DATE_PARTS, MAX_GROUPS, MAX_KEYS, MEMBERS
 
 _ROW_ID: Final = "aggregate"
 
@@ -71,10 +69,8 @@ class AggregateViewSet(RowViewSet):
 
         It changes nothing. A cell that the caller may not read counts as null."""
         body = self.read_object()
-        unknown = [name for name in body if name not in MEMBERS]
-        if unknown:
-            message = f"There is no such field. The fields are {', '.join(sorted(MEMBERS))}."
-            raise ValidationFailed(fields=[FieldError(name[:100], "unknown_field", message) for name in unknown])
+        message = f"There is no such field. The fields are {', '.join(sorted(MEMBERS))}."
+        refuse_unknown_fields(body, MEMBERS, message)
         return respond(services.aggregate_rows(self.place, self._principal(), table, body, self.freshness).body)
 
     @extend_schema(exclude=True)

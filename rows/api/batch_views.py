@@ -2,7 +2,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
-from platform_site.http.errors import Conflict, FieldError, NotFound, PreconditionFailed, Unavailable, ValidationFailed
+from platform_site.http.errors import Conflict, NotFound, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.views import ApiViewSet, respond
 from platform_site.identity import call_depth
@@ -30,11 +30,7 @@ class BatchViewSet(ApiViewSet):
         meta = self.request._request.META
         etags.refuse(meta, ("If-Match", "If-None-Match"), _IF_MATCH)
         body = self.read_object()
-        unknown = [
-            FieldError(name[:100], "unknown_field", "There is no such field.") for name in body.keys() - _MEMBERS
-        ]
-        if unknown:
-            raise ValidationFailed(fields=unknown)
+        serializers.refuse_unknown_fields(body, _MEMBERS, "There is no such field.")
         if "operations" not in body:
             raise ValidationFailed.of("operations", "required", "Required.")
         dry_run = body.get("dry_run", False)

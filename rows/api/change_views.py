@@ -11,13 +11,14 @@ from rest_framework import serializers
 
 from platform_site.concurrency import server_hints
 from platform_site.http import fields
-from platform_site.http.errors import FieldError, NotFound, ValidationFailed
+from platform_site.http.errors import NotFound
 from platform_site.http.event_streams import EventStreamResponse
 from platform_site.http.requests import named_environment
 from platform_site.http.views import ApiRequest, ApiViewSet
 from platform_site.identity.callers import Caller
 from projects import staff_access
 from projects.api.authentication import lookup_of
+from rows.api.serializers import refuse_unknown_fields
 from rows.changes import open_stream
 from rows.changes.credentials import SharedCredential, shared_credential
 from rows.changes.positions import HEADER
@@ -57,11 +58,8 @@ class ChangesViewSet(ApiViewSet):
     def create(self, request: HttpRequest) -> HttpResponseBase:
         """A stream of what changes in the rows that the caller may read. It changes nothing."""
         body: dict[str, Any] = self.read_object()
-        if unknown := body.keys() - {"subscriptions"}:
-            message = "There is no such field. The field is subscriptions."
-            raise ValidationFailed(
-                fields=[FieldError(name[:100], "unknown_field", message) for name in sorted(unknown)]
-            )
+        message = "There is no such field. The field is subscriptions."
+        refuse_unknown_fields(sorted(body), {"subscriptions"}, message)
         last_id = self.request._request.META.get("HTTP_LAST_EVENT_ID")
         stream = open_stream.open_stream(self.place, self.caller, body, last_id, self._shared_credential())
         return EventStreamResponse(stream.queue)

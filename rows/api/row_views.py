@@ -8,7 +8,7 @@ from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from platform_site.http.errors import Conflict, FieldError, PreconditionFailed, Unavailable, ValidationFailed
+from platform_site.http.errors import Conflict, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.openapi.description import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import read_limit
@@ -105,11 +105,7 @@ class RowViewSet(ApiViewSet):
     def search(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """The list, for filters that are too long for a URL. It changes nothing."""
         body = self.read_object()
-        unknown = [name for name in body if name not in QUERY_MEMBERS]
-        if unknown:
-            raise ValidationFailed(
-                fields=[FieldError(name[:100], "unknown_field", _NO_SUCH_MEMBER) for name in unknown]
-            )
+        serializers.refuse_unknown_fields(body, QUERY_MEMBERS, _NO_SUCH_MEMBER)
         limit = body.get("limit")
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
             raise ValidationFailed.of("limit", "wrong_type", "limit must be a whole number from 1 to 100.")

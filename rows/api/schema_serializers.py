@@ -2,11 +2,10 @@ from typing import Any
 
 from platform_site.http import fields
 from platform_site.http.errors import FieldError
-from platform_site.http.fields import Serializer, timestamp
+from platform_site.http.fields import Serializer
 from rows.migrate import service as schema_service
 from rows.migrate.errors import of_document
 from rows.migrate.rule_impact import Impact
-from rows.models import SchemaVersion
 
 
 class SchemaChange(Serializer):
@@ -25,10 +24,10 @@ class SchemaRevert(Serializer):
 
 class SchemaResponse(Serializer):
     version = fields.IntegerField()
-    document = fields.JSONField()
-    applied_at = fields.DateTimeField(allow_null=True)
-    applied_by = fields.CharField(allow_null=True)
-    indexes_pending = fields.BooleanField()
+    document = fields.JSONField(source="schema.document")
+    applied_at = fields.DateTimeField(source="record.applied_at", allow_null=True)
+    applied_by = fields.CharField(source="record.applied_by", allow_null=True)
+    indexes_pending = fields.BooleanField(source="indexes_due")
 
 
 class VersionResponse(Serializer):
@@ -36,7 +35,7 @@ class VersionResponse(Serializer):
     document = fields.JSONField()
     applied_at = fields.DateTimeField()
     applied_by = fields.CharField(allow_null=True)
-    operations = fields.ListField(child=fields.CharField())
+    operations = fields.ListField(child=fields.CharField(), source="operation_names")
     reverts_to = fields.IntegerField(allow_null=True)
 
 
@@ -77,28 +76,6 @@ class OutcomeResponse(Serializer):
     dry_run = fields.BooleanField()
     indexes_pending = fields.BooleanField()
     impact = fields.ListField(child=ImpactResponse(), required=False)
-
-
-def state_response(state: schema_service.State) -> dict[str, Any]:
-    record = state.record
-    return {
-        "version": state.version,
-        "document": state.schema.document,
-        "applied_at": timestamp(record.applied_at) if record else None,
-        "applied_by": record.applied_by if record else None,
-        "indexes_pending": state.indexes_due,
-    }
-
-
-def version_response(record: SchemaVersion) -> dict[str, Any]:
-    return {
-        "version": record.version,
-        "document": record.document,
-        "applied_at": timestamp(record.applied_at),
-        "applied_by": record.applied_by,
-        "operations": [operation["operation"] for operation in record.operations],
-        "reverts_to": record.reverts_to,
-    }
 
 
 def outcome_response(outcome: schema_service.Outcome, *, dry_run: bool) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class SchemaViewSet(ApiViewSet):
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
         """The schema as it is now; version 0 and no tables before the first. The `ETag` goes into `If-Match`."""
         state = schema_service.current(self.place)
-        return respond(serializers.state_response(state), headers=_etag(state.version))
+        return respond(serializers.SchemaResponse(state).data, headers=_etag(state.version))
 
     @extend_schema(parameters=[IF_MATCH], request=serializers.SchemaChange, responses=serializers.OutcomeResponse)
     def replace(self, request: HttpRequest) -> HttpResponseBase:
@@ -84,14 +84,13 @@ class SchemaViewSet(ApiViewSet):
             [self.place.environment_id],
             heavy="document_text",
         )
-        return respond(
-            {"data": [serializers.version_response(record) for record in page.items], "next_cursor": page.next_cursor}
-        )
+        shown = serializers.VersionResponse(page.items, many=True).data
+        return respond({"data": shown, "next_cursor": page.next_cursor})
 
     @extend_schema(operation_id="getSchemaVersion", responses=serializers.VersionResponse)
     def version(self, request: HttpRequest, number: int) -> HttpResponseBase:
         """One version."""
-        return respond(serializers.version_response(schema_service.version(self.place, number)))
+        return respond(serializers.VersionResponse(schema_service.version(self.place, number)).data)
 
     @extend_schema(
         operation_id="getSchemaTypes",

@@ -1,5 +1,6 @@
 """Schemas of rows for the API's description, and bodies that do not depend on a schema document."""
 
+from collections.abc import Container, Iterable
 from typing import Any, ClassVar
 
 from drf_spectacular.extensions import OpenApiSerializerExtension
@@ -7,6 +8,7 @@ from drf_spectacular.openapi import AutoSchema
 from rest_framework import serializers
 
 from platform_site.http import fields
+from platform_site.http.errors import FieldError, ValidationFailed
 from rows.query.service import COUNTS
 
 _CELLS: dict[str, Any] = {
@@ -27,6 +29,11 @@ _ROW: dict[str, Any] = {
 
 
 _A_ROW: dict[str, Any] = {"$ref": "#/components/schemas/Row"}
+
+
+def refuse_unknown_fields(names: Iterable[str], known: Container[str], message: str) -> None:
+    if unknown := [FieldError(name[:100], "unknown_field", message) for name in names if name not in known]:
+        raise ValidationFailed(fields=unknown)
 
 
 class Described(fields.Serializer):

@@ -21,8 +21,8 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
     return [[f"{table}.*"] for table in watched.values_list("table_name", flat=True)]
 
 
-def watch(environment_id: str, tables: Collection[str], using: str, keep: timedelta) -> dict[str, str]:
-    """Watch `tables` for the time `keep` from now, or a little longer. Returns their generations."""
+def watch(environment_id: str, tables: Collection[str], using: str, keep: timedelta) -> None:
+    """Watch `tables` for the time `keep` from now, or a little longer."""
     watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
     with transaction.atomic(using=using):
         # Rarely: a thousand streams that open one after the other would wait for as many commits of the same row.
@@ -42,7 +42,6 @@ def watch(environment_id: str, tables: Collection[str], using: str, keep: timede
                 ignore_conflicts=True,
             )
             subscriptions.refresh(environment_id, using)
-        return dict(watched.filter(table_name__in=tables).values_list("table_name", "generation"))
 
 
 def renew(environment_id: str, using: str) -> None:

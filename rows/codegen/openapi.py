@@ -63,7 +63,7 @@ def environment_description(platform: Mapping[str, Any], described: RoleTables) 
         for operation in item.values()
     }
     for table in described.tables.values():
-        components["schemas"] |= _schemas(table, described.tables)
+        components["schemas"] |= _schemas(table)
         for path, item in generic.items():
             found = {
                 method: _of_table(shared[operation["operationId"]], table)
@@ -131,7 +131,7 @@ def _reference(table: str, suffix: str) -> Json:
     return {"$ref": f"#/components/schemas/{table}_{suffix}"}
 
 
-def _schemas(table: RoleTable, tables: Mapping[str, RoleTable]) -> Iterator[tuple[str, Json]]:
+def _schemas(table: RoleTable) -> Iterator[tuple[str, Json]]:
     row = _reference(table.name, "row")
     data = {"type": "array", "items": row}
     # `columns` can leave out every column but `id`, and so does a write to a row that its caller may not read.

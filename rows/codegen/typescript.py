@@ -10,7 +10,7 @@ from typing import Final
 
 from django.conf import settings
 
-from rows.codegen.role_tables import RoleTable, RoleTables
+from rows.codegen.role_tables import RoleRelation, RoleTable, RoleTables
 from rows.schema.identifiers import PATTERN
 from rows.schema.model import ID, Column, ColumnType
 from rows.write.update_operators import OPERATORS
@@ -79,17 +79,9 @@ def _table(table: RoleTable, depth: int) -> Iterator[str]:
     yield from _object("row", row or None)
     yield from _object("insert", _sent(table, table.insert, is_insert=True), "Record<string, never>")
     yield from _object("update", _sent(table, table.update, is_insert=False), "Record<string, never>")
-    yield f"    delete: {'true' if table.may_delete else 'false'};"
-    yield from _object("types", [(name, "", _text(column.type)) for name, column in table.columns.items()])
-    relations = [
-        (
-            name,
-            "",
-            f"{{ table: {_text(relation.target)}; many: {_boolean(relation.many)}; null: {_boolean(relation.null)} }}",
-        )
-        for name, relation in table.relations.items()
-    ]
-    yield from _object("relations", relations)
+    yield f"    delete: {_literal(table.may_delete)};"
+    yield from _object("types", [(name, "", _literal(column.type)) for name, column in table.columns.items()])
+    yield from _object("relations", [(name, "", _relation(each)) for name, each in table.relations.items()])
     yield from _object("users", [(name, "", _user(fields)) for name, fields in table.users.items()])
     yield f"    conditions: {_union(table.conditions)};"
     yield f"    depth: {depth};"
@@ -140,25 +132,25 @@ def _value(column: Column) -> str:
     return _union(column.values) if column.type == "enum" else _TYPES[column.type]
 
 
+def _relation(one: RoleRelation) -> str:
+    return f"{{ table: {_literal(one.target)}; many: {_literal(one.many)}; null: {_literal(one.null)} }}"
+
+
 def _user(fields: Iterable[str]) -> str:
     return f"{{ {' '.join(f'{_property(field)}: string;' for field in fields)} }} | null"
 
 
 def _union(texts: Iterable[str]) -> str:
-    return " | ".join(map(_text, texts)) or "never"
+    return " | ".join(map(_literal, texts)) or "never"
 
 
-def _text(text: str) -> str:
-    """An ASCII string literal: JSON's escapes are TypeScript's."""
-    return json.dumps(text)
+def _literal(value: str | bool) -> str:
+    """Of a string in ASCII: JSON's escapes are TypeScript's."""
+    return json.dumps(value)
 
 
 def _property(name: str) -> str:
-    return name if PATTERN.fullmatch(name) else _text(name)
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
+    return name if PATTERN.fullmatch(name) else _literal(name)
 
 
 def _depths(tables: Mapping[str, RoleTable]) -> dict[str, int]:

@@ -24,6 +24,7 @@ from rows.migrate import existing_rows, stored_values
 from rows.migrate.planning.plan import NewUnique, Plan, Step
 from rows.migrate.schema_editor import RowSchemaEditor
 from rows.query.tables import table_models
+from rows.query.tables.catalog import estimated_sizes
 from rows.schema import identifiers
 from rows.schema.model import InvalidDocument, Schema
 
@@ -92,16 +93,10 @@ def _set(connection: BaseDatabaseWrapper, search_path: str, lock_timeout: str, s
         )
 
 
-def large_tables(connection: BaseDatabaseWrapper, schema: str) -> frozenset[str]:
-    """Tables whose indexes are built concurrently, by PostgreSQL's estimates of rows: exact sizes would need locks."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relkind = 'r'"
-            " AND greatest(c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid)) >= %s",
-            [schema, settings.SCHEMA_LARGE_TABLE_ROWS],
-        )
-        return frozenset(name for (name,) in cursor.fetchall())
+def large_tables(alias: str, schema: str) -> frozenset[str]:
+    """Tables whose indexes are built concurrently."""
+    sizes = estimated_sizes(alias, schema)
+    return frozenset(name for name, (rows, _) in sizes.items() if rows >= settings.SCHEMA_LARGE_TABLE_ROWS)
 
 
 NEW_UNIQUE_NAMES: Final = (identifiers.prefix("nu"), identifiers.prefix("nu")[:-1] + chr(ord("_") + 1))
@@ -149,7 +144,7 @@ def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -
         _lock(connection, plan)
         _take_over(connection, plan, made)
         _refuse_misfits(connection, plan)
-        return _run(connection, plan, large_tables(connection, schema), made)
+        return _run(connection, plan, large_tables(alias, schema), made)
 
 
 def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
@@ -158,7 +153,7 @@ def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
     with transaction.atomic(using=alias):
         with inside(connection, schema):
             _refuse_misfits(connection, plan)
-        large = large_tables(connection, schema)
+        large = large_tables(alias, schema)
         twin = f"twin_{ids.suffix()}"
         with connection.cursor() as cursor:
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(twin)))
@@ -206,14 +201,14 @@ def _lock(connection: BaseDatabaseWrapper, plan: Plan) -> None:
     limit = str(settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2)
     with connection.cursor() as cursor, locks_or_not():
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
-        for tables, mode in ((plan.exclusive, "ACCESS EXCLUSIVE"), (plan.guarded, "SHARE ROW EXCLUSIVE")):
+        for tables, mode in (
+            (plan.exclusive, sql.SQL("ACCESS EXCLUSIVE")),
+            (plan.guarded, sql.SQL("SHARE ROW EXCLUSIVE")),
+        ):
             if tables:
                 named = sql.SQL(", ").join(map(sql.Identifier, sorted(tables)))
-                cursor.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(named, _MODES[mode]))
+                cursor.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(named, mode))
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(settings.SCHEMA_STATEMENT_TIMEOUT_MS)])
-
-
-_MODES: Final = {"ACCESS EXCLUSIVE": sql.SQL("ACCESS EXCLUSIVE"), "SHARE ROW EXCLUSIVE": sql.SQL("SHARE ROW EXCLUSIVE")}
 
 
 @contextmanager
@@ -254,7 +249,7 @@ def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], ma
 def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
     renamed = plan.renamed
     state = table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained, checks=renamed.checks)
-    for steps in _together(plan.steps):
+    for steps in _grouped(plan.steps):
         before = state.clone()
         if len(steps) > 1:
             state.__dict__.pop("apps", None)
@@ -272,7 +267,7 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
                 raise said from error
 
 
-def _together(steps: Iterable[Step]) -> Iterator[list[Step]]:
+def _grouped(steps: Iterable[Step]) -> Iterator[list[Step]]:
     """Groups steps that create tables: Django rebuilds all related models at each, which takes seconds."""
     for makes_tables, group in groupby(steps, lambda step: isinstance(step.django, migrations.CreateModel)):
         found = list(group)

@@ -34,7 +34,7 @@ def wanted(place: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
     """The uniques of `plan` on large tables. At most one query."""
     if not plan.new_uniques:
         return ()
-    large = apply.large_tables(connections[place.cluster], place.environment_id)
+    large = apply.large_tables(place.cluster, place.environment_id)
     return tuple(unique for unique in plan.new_uniques if unique.table in large)
 
 

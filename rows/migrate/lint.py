@@ -31,7 +31,7 @@ def _all(schema: Schema) -> Iterator[FieldError]:
             access = ruleset.access(table.name, role_key)
             at = f"tables.{table.name}.rules.{role}"
             yield from _hidden_but_writable(table, role, access, at)
-            yield from _hidden_in_checks(table, role, access, checks_of_table, at)
+            yield from _hidden_in_checks(role, access, checks_of_table, at)
             yield from _variables_in_patterns(table.rules[role], at)
             # An update without a check is checked by its `where`, which was asked of the row as it was before, too.
             specs = table.rules[role]
@@ -57,9 +57,7 @@ def _hidden_but_writable(table: Table, role: str, access: Access, at: str) -> It
         yield FieldError(f"{at}.update", "hidden", message)
 
 
-def _hidden_in_checks(
-    table: Table, role: str, access: Access, found: Mapping[str, Condition], at: str
-) -> Iterator[FieldError]:
+def _hidden_in_checks(role: str, access: Access, found: Mapping[str, Condition], at: str) -> Iterator[FieldError]:
     """A check depends on all columns, so the success of an update reveals hidden ones."""
     if access.read is None or access.update is None:
         return
@@ -108,50 +106,50 @@ def _patterns_with_variables(document: Any) -> Iterator[tuple[str, str]]:
 
 def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Iterator[FieldError]:
     """A check that wants some row of the same table finds the row being written."""
-    said = _together(rule.check) | {
+    known = _conjuncts(rule.check) | {
         Compare(Path((), name), "eq", operand) for name, operand in rule.set.items() if operand is not None
     }
     for part in parts(rule.check):
-        way = _way_back(part, table.name, said)
-        if way is not None:
+        path = _path_back(part, table.name, known)
+        if path is not None:
             message = (
-                f"The row being written is already among the rows of {way} when this is checked, so it may satisfy the "
-                "condition itself. Add a condition that excludes it, or check another table."
+                f"The row being written is already among the rows of {path} when this is checked, so it may satisfy "
+                "the condition itself. Add a condition that excludes it, or check another table."
             )
             yield FieldError(at, "vouches_for_itself", message)
             return
 
 
-def _way_back(part: Condition, table: str, said: set[Condition]) -> str | None:
+def _path_back(part: Condition, table: str, known: set[Condition]) -> str | None:
     """The relation through which the written row itself may be found."""
     if not isinstance(part, Quantified) or part.kind != "some":
         return None
     if part.hop.many and part.hop.table == table:
-        return None if _excludes(said, _together(part.condition)) else part.hop.relation
+        return None if _excludes(known, _conjuncts(part.condition)) else part.hop.relation
     for further in parts(part.condition):
-        way = _way_back(further, table, said)
-        if way is not None:
-            return f"{part.hop.relation}.{way}"
+        path = _path_back(further, table, known)
+        if path is not None:
+            return f"{part.hop.relation}.{path}"
     return None
 
 
-def _together(condition: Condition) -> set[Condition]:
+def _conjuncts(condition: Condition) -> set[Condition]:
     return set(condition.conditions) if isinstance(condition, And) else {condition}
 
 
-def _excludes(said: set[Condition], wanted: set[Condition]) -> bool:
-    """Whether a row that is as `said` is certainly not as `wanted`."""
+def _excludes(known: set[Condition], wanted: set[Condition]) -> bool:
+    """Whether a row that is as `known` is certainly not as `wanted`."""
     for leaf in wanted:
         if not isinstance(leaf, Compare):
             continue
-        if Not(leaf) in said:
+        if Not(leaf) in known:
             return True
-        for other in said:
-            if isinstance(other, Compare) and other.path == leaf.path and _differ(other, leaf):
+        for other in known:
+            if isinstance(other, Compare) and other.path == leaf.path and _contradict(other, leaf):
                 return True
     return False
 
 
-def _differ(one: Compare, other: Compare) -> bool:
+def _contradict(one: Compare, other: Compare) -> bool:
     both = one.operator == other.operator == "eq"
     return both and isinstance(one.operand, Constant) and isinstance(other.operand, Constant) and one != other

@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from django.db import connections
-
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate.apply import Operation
 from rows.migrate.planning.plan import Plan
+from rows.query.tables.catalog import estimated_sizes
 
 Work = Literal["rewrite", "scan", "index"]
 Mode = Literal["ACCESS EXCLUSIVE", "SHARE ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE"]
@@ -32,6 +31,7 @@ _KINDS: Final[tuple[tuple[re.Pattern[str], Work], ...]] = (
     (re.compile(r"ALTER TABLE .* ADD COLUMN .* GENERATED ALWAYS "), "rewrite"),
 )
 """Other statements only change the catalog."""
+_LEAST_ROW_BYTES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class TableLock:
 
 def of(place: EnvironmentRef, plan: Plan, operations: Iterable[Operation]) -> tuple[TableLock, ...]:
     locks: dict[tuple[str, bool], TableLock] = {}
-    work = list(_work(plan, operations))
     modes: dict[str, Mode] = dict.fromkeys(plan.guarded, "SHARE ROW EXCLUSIVE")
     modes |= dict.fromkeys(plan.exclusive, "ACCESS EXCLUSIVE")
-    sizes = _sizes(place, {*modes, *(table for table, _, _ in work)})
+    estimates = estimated_sizes(place.cluster, place.environment_id)
+    sizes = {name: (rows, max(size, rows * _LEAST_ROW_BYTES)) for name, (rows, size) in estimates.items()}
     for table, mode in modes.items():
         locks[table, False] = TableLock(table, mode, *sizes.get(table, (0, 0)))
-    for table, kind, is_online in work:
+    for table, kind, is_online in _work(plan, operations):
         if table not in sizes:
             continue  # one that the change makes
         rows, size = sizes[table]
@@ -92,22 +92,3 @@ def _only_widens(plan: Plan, table: str, statement: str) -> bool:
     if column is None or column.type != "text":
         return False
     return wider[2] is None or (column.max_length is not None and column.max_length <= int(wider[2]))
-
-
-_LEAST_ROW_BYTES: Final = 100
-_SIZES: Final = """
-SELECT c.relname, greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))::bigint,
-       (c.relpages + coalesce(t.relpages, 0)) * current_setting('block_size')::bigint
-  FROM pg_class c LEFT JOIN pg_class t ON t.oid = c.reltoastrelid
- WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r' AND c.relname = ANY (%s)
-"""
-
-
-def _sizes(place: EnvironmentRef, tables: Iterable[str]) -> dict[str, tuple[int, int]]:
-    names = sorted(tables)
-    if not names:
-        return {}
-    with connections[place.cluster].cursor() as cursor:
-        cursor.execute(_SIZES, [place.environment_id, names])
-        found = [(name, max(rows, 0), size) for name, rows, size in cursor.fetchall()]
-    return {name: (rows, max(size, rows * _LEAST_ROW_BYTES)) for name, rows, size in found}

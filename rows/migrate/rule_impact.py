@@ -3,7 +3,7 @@ and proposed rules over the same rows in one statement per table and subject, bo
 and a deadline; the result says what was not evaluated."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,7 +15,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from platform_site.postgres.prepared import run
 from rows.migrate import service as schema_service
-from rows.migrate.planning import planner, user_field_changes
+from rows.migrate.planning import planner
 from rows.query import schema_cache
 from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.expressions import boolean
@@ -64,45 +64,45 @@ class Impact:
     columns_vanishing: tuple[str, ...] = ()
 
 
-def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = (), name_users: bool = True) -> list[Impact]:
+def of_change(place: EnvironmentRef, raw: Any, *, name_users: bool = True) -> list[Impact]:
     """The impact of making the valid document `raw` the schema: for each table with other rules, on each role that they
-    name, on `users`, and with `name_users` on some of its users. Also changes of users' visible fields."""
+    name, and with `name_users` on some of its users. Also changes of users' visible fields."""
     state = schema_service.current(place)
     if state.record is None:
         return []
-    today, proposed = state.record.document, raw
+    current, proposed = state.record.document, raw
     becomes = schema_service.read(raw)
     of_users = [
         Impact(None, f"role {role}", None, "", more, less)
-        for role, more, less in user_field_changes.by_role(state.schema.users, becomes.users)
+        for role, more, less in planner.user_field_changes(state.schema.users, becomes.users)
     ]
     changed = _tables_with_other_rules(state.schema, becomes)
     if not changed:
         return of_users
-    hybrid, undetermined = _rules_of(proposed, today, changed)
+    hybrid, unknown = _rules_of(proposed, current, changed)
     before = schema_cache.current(place)
     after = CompiledSchema(place.environment_id, place.cluster, state.version, hybrid, set())
-    impacts = [Impact(table, "", None, why) for table, why in undetermined.items()]
+    impacts = [Impact(table, "", None, why) for table, why in unknown.items()]
     deadline = time.monotonic() + TOTAL_SECONDS
-    pool = _Pool(place if name_users else None)
+    newest = User.objects.in_pool(place.pool_id).order_by("-id")[:_USERS_LOOKED_AT] if name_users else ()
     for table in changed:
-        if table in undetermined:
+        if table in unknown:
             continue
-        rules = (today["tables"][table].get("rules") or {}, proposed["tables"][table].get("rules") or {})
-        for onlooker in _impact_subjects({*rules[0], *rules[1]}, pool, users):
-            impacts.append(_impact(before, after, table, onlooker, deadline))
+        rules = (current["tables"][table].get("rules") or {}, proposed["tables"][table].get("rules") or {})
+        for subject in _impact_subjects({*rules[0], *rules[1]}, newest):
+            impacts.append(_impact(before, after, table, subject, deadline))
     return impacts + of_users
 
 
-def _tables_with_other_rules(today: schema_model.Schema, proposed: schema_model.Schema) -> list[str]:
+def _tables_with_other_rules(current: schema_model.Schema, proposed: schema_model.Schema) -> list[str]:
     return [
         name
-        for name, table in today.tables.items()
+        for name, table in current.tables.items()
         if (becomes := proposed.tables.get(name)) is not None
         and becomes.renamed_from is None
         and (
             planner.plain_rules(table.rules) != planner.plain_rules(becomes.rules)
-            or _conditions(today, table) != _conditions(proposed, becomes)
+            or _conditions(current, table) != _conditions(proposed, becomes)
         )
     ]
 
@@ -115,46 +115,37 @@ def _conditions(schema: schema_model.Schema, table: schema_model.Table) -> dict[
 
 
 def _rules_of(
-    proposed: Mapping[str, Any], today: Mapping[str, Any], changed: Iterable[str]
+    proposed: Mapping[str, Any], current: Mapping[str, Any], changed: Iterable[str]
 ) -> tuple[schema_model.Schema, dict[str, str]]:
     """The current tables under the proposed rules, and those whose proposed rules do not fit them."""
-    document = deepcopy(dict(today))
+    document = deepcopy(dict(current))
     for name, table in document["tables"].items():
         if name in proposed["tables"]:
             table["conditions"] = proposed["tables"][name].get("conditions") or {}
     for name in changed:
         document["tables"][name]["rules"] = proposed["tables"][name].get("rules") or {}
-    undetermined: dict[str, str] = {}
+    unknown: dict[str, str] = {}
     while True:
         try:
-            return schema_service.read(document), undetermined
+            return schema_service.read(document), unknown
         except InvalidDocument as error:  # which names so many errors at once: those of further tables come next
             tables = {each.field.split(".")[1] for each in error.errors if "." in each.field}
-            wrong = tables.intersection(document["tables"]).difference(undetermined)
+            wrong = tables.intersection(document["tables"]).difference(unknown)
             if not wrong:
                 raise
             for name in wrong:
-                undetermined[name] = "These rules use what the change creates: their effect is known after it."
+                unknown[name] = "These rules use what the change creates: their effect is known after it."
                 for part in ("rules", "conditions"):
-                    document["tables"][name][part] = today["tables"][name].get(part) or {}
+                    document["tables"][name][part] = current["tables"][name].get(part) or {}
 
 
-class _Pool:
-    """The environment's newest users, by role. One query, at first use."""
-
-    def __init__(self, place: EnvironmentRef | None) -> None:
-        self._pool_id = place.pool_id if place else ""
-        self._users: list[User] | None = None if place else []
-
-    def with_role(self, role: str, named: Iterable[str]) -> list[User]:
-        if self._users is None:
-            self._users = list(User.objects.in_pool(self._pool_id).order_by("-id")[:_USERS_LOOKED_AT])
-        others = set(named) - {USER, MEMBER, SERVER}
-        wanted = [each for each in self._users if (each.role not in others if role == USER else each.role == role)]
-        return wanted[:USERS_PER_ROLE]
+def _with_role(users: Iterable[User], role: str, named: Iterable[str]) -> list[User]:
+    others = set(named) - {USER, MEMBER, SERVER}
+    wanted = [each for each in users if (each.role not in others if role == USER else each.role == role)]
+    return wanted[:USERS_PER_ROLE]
 
 
-def _impact_subjects(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -> Iterator[ImpactSubject]:
+def _impact_subjects(roles: Iterable[str], users: Iterable[User]) -> Iterator[ImpactSubject]:
     named = sorted(roles)
     if SERVER in named:
         yield ImpactSubject("role server", Principal("key"))
@@ -162,32 +153,28 @@ def _impact_subjects(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -
         yield ImpactSubject("role member", Principal("account"))
     if ANONYMOUS in named:
         yield ImpactSubject("role anonymous, with a publishable key", Principal("anonymous"))
-    chosen = {each.pk for each in users}
-    for user in users:
-        yield ImpactSubject(f"{user.email} (chosen)", Principal.of_user(user))
     for role in named:
         if role in (SERVER, MEMBER, ANONYMOUS):
             continue
         yield ImpactSubject(f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
-        for user in pool.with_role(role, named):
-            if user.pk not in chosen:
-                yield ImpactSubject(f"{user.email} (role {role})", Principal.of_user(user))
+        for user in _with_role(users, role, named):
+            yield ImpactSubject(f"{user.email} (role {role})", Principal.of_user(user))
 
 
 def _impact(
-    before: CompiledSchema, after: CompiledSchema, table: str, onlooker: ImpactSubject, deadline: float
+    before: CompiledSchema, after: CompiledSchema, table: str, subject: ImpactSubject, deadline: float
 ) -> Impact:
-    old, new = _columns(before, table, onlooker), _columns(after, table, onlooker)
+    old, new = _columns(before, table, subject), _columns(after, table, subject)
     seen, why_not = None, "Not counted: it takes too long."
     for sample in SAMPLES:
         if time.monotonic() > deadline:
             why_not = "Not counted: there was no time left for it."
             break
-        if (seen := _counted(before, after, table, onlooker.principal, sample)) is not None:
+        if (seen := _counted(before, after, table, subject.principal, sample)) is not None:
             break
     return Impact(
         table,
-        onlooker.label,
+        subject.label,
         seen,
         "" if seen else why_not,
         columns_appearing=tuple(name for name in new if name not in old),
@@ -195,8 +182,8 @@ def _impact(
     )
 
 
-def _columns(environment: CompiledSchema, table: str, onlooker: ImpactSubject) -> tuple[str, ...]:
-    read = environment.rules.access(table, environment.rules.role_key(onlooker.principal)).read
+def _columns(environment: CompiledSchema, table: str, subject: ImpactSubject) -> tuple[str, ...]:
+    read = environment.rules.access(table, environment.rules.role_key(subject.principal)).read
     return read.columns if read else ()
 
 
@@ -222,7 +209,7 @@ def _counted(
 def _statement(
     before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
 ) -> Statement:
-    role_views = [each.open_role_view(each.rules.role_key(principal)) for each in (before, after)]
+    role_views = [each.role_view(each.rules.role_key(principal)) for each in (before, after)]
     flags = {
         name: boolean("(", role_view.may_read(table), " IS TRUE)")
         for name, role_view in zip(("_before", "_after"), role_views, strict=True)

@@ -28,51 +28,23 @@ from rows.migrate.apply import LockNotWon, Operation
 from rows.migrate.lock_estimates import TableLock
 from rows.migrate.planning import planner
 from rows.migrate.planning.plan import NewUnique, Plan
-from rows.migrate.versions import (
-    NoSuchVersion,
-    SchemaError,
-    State,
-    count_tables,
-    current,
-    current_versions,
-    document_to_revert_to,
-    history,
-    moved,
-    open_to_anonymous,
-    version,
-)
+from rows.migrate.versions import NoSuchVersion as NoSuchVersion
+from rows.migrate.versions import SchemaError as SchemaError
+from rows.migrate.versions import State as State
+from rows.migrate.versions import count_tables as count_tables
+from rows.migrate.versions import current as current
+from rows.migrate.versions import current_versions as current_versions
+from rows.migrate.versions import document_to_revert_to as document_to_revert_to
+from rows.migrate.versions import history as history
+from rows.migrate.versions import moved as moved
+from rows.migrate.versions import open_to_anonymous as open_to_anonymous
+from rows.migrate.versions import version as version
 from rows.models import CurrentVersion
 from rows.outbox import audit as audit_outbox
 from rows.rules import rules
 from rows.schema import model as schema_model
 from rows.schema import parser
 from rows.schema.model import MAX_ERRORS, InvalidDocument, Schema
-
-__all__ = [
-    "NoSuchVersion",
-    "Outcome",
-    "SchemaError",
-    "State",
-    "TablesBusy",
-    "TablesQuotaReached",
-    "Unconfirmed",
-    "VersionMoved",
-    "change",
-    "count_tables",
-    "current",
-    "current_versions",
-    "document_to_revert_to",
-    "history",
-    "hold_to_plan",
-    "locked_version",
-    "moved",
-    "open_to_anonymous",
-    "prepared",
-    "read",
-    "rehearse",
-    "version",
-    "with_retries",
-]
 
 T = TypeVar("T")
 _FIRST_WAIT: Final = 0.05

@@ -77,9 +77,12 @@ def add(
     CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
         version=record.version, indexes_due=indexes_due
     )
-    names = [operation["operation"] for operation in operations]
     signals.schema_migrated.send(
-        sender=SchemaVersion, place=place, version=record.version, operations=names, using=place.cluster
+        sender=SchemaVersion,
+        place=place,
+        version=record.version,
+        operations=record.operation_names,
+        using=place.cluster,
     )
     return record.version
 

@@ -36,10 +36,6 @@ _NAME_GONE: Final = "26000"
 _statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
 
 
-def forget_statements() -> None:
-    _statements.clear()
-
-
 class StaleVersion(Exception):
     pass
 
@@ -99,7 +95,7 @@ class QueryContext:
         key = (self.resolver.token, compile, shape)
         found = _statements.get(key)
         if found is None:
-            found = compile(self.environment.open_role_view(self.role_key), shape)
+            found = compile(self.environment.role_view(self.role_key), shape)
             _statements.put(key, found)
         return found
 

@@ -1,8 +1,8 @@
 """One role's view of one schema version, as expressions: which rows and cells it may read, and callers' conditions
-(`reading`) as opposed to rules' (`rules`). Open operands compile statements for every principal of the role; bound ones
-make querysets that Django runs. The SQL is the same."""
+(`reading`) as opposed to rules' (`rules`). Operands are parameters, so a statement serves every principal of the
+role."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 from django.db.models import Expression
@@ -11,7 +11,7 @@ from rows.query.sql.conditions import CURRENT_ROW, ConditionCompiler, RowSource
 from rows.query.sql.expressions import NEVER, Parameter, Sql
 from rows.rules.access import Access
 from rows.rules.conditions import TRUE, Condition, Constant, Operand, OtherCell, Slot, Variable
-from rows.rules.principal import Principal, RoleKey, bind
+from rows.rules.principal import RoleKey
 from rows.rules.rules import Ruleset
 from rows.schema.model import Column, Schema
 
@@ -28,7 +28,7 @@ def _clock(type_: str) -> Sql:
     return Sql(f"{CLOCK.decode()}::{type_}")
 
 
-def open_operand(operand: Operand) -> Expression:
+def _parameter(operand: Operand) -> Expression:
     match operand:
         case Slot():
             return Parameter(operand.index, operand.type)
@@ -42,18 +42,9 @@ def open_operand(operand: Operand) -> Expression:
             raise TypeError("a cell is no parameter: `ConditionCompiler` compares it")
 
 
-def bound_operand(principal: Principal) -> Callable[[Operand], Expression]:
-    """As `open_operand`, with one principal's values."""
-
-    def operand_of(operand: Operand) -> Expression:
-        if isinstance(operand, Variable) and operand.name != "now":
-            return Parameter(operand, operand.type, bind(operand, principal), is_bound=True)
-        return open_operand(operand)
-
-    return operand_of
-
-
 class RoleView:
+    operand = staticmethod(_parameter)
+
     def __init__(
         self,
         schema: Schema,
@@ -61,14 +52,12 @@ class RoleView:
         ruleset: Ruleset,
         role_key: RoleKey,
         alias: str,
-        operand: Callable[[Operand], Expression],
     ) -> None:
         self.schema = schema
         self.models = models
         self.alias = alias
         self.role_key = role_key
         self._ruleset = ruleset
-        self.operand = operand
         self.resolver = ruleset.resolver(role_key)
         self.remembered: dict[Hashable, object] = {}
 

@@ -13,7 +13,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import prepared
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox.models import ANY, EventInterest
-from rows.query.role_view import RoleView, open_operand
+from rows.query.role_view import RoleView
 from rows.query.tables.dynamic_models import RowModels
 from rows.rules.principal import RoleKey
 from rows.rules.rules import Ruleset
@@ -37,15 +37,16 @@ class CompiledSchema:
         self.schema = schema
         self.columns = sum(len(table.all_columns) for table in schema.tables.values())
         self.rules = Ruleset(schema)
-        self.models = RowModels(environment_id, alias, schema, self.rules)
+        self.models = RowModels(environment_id, schema)
         self._interests = interests
         self._wanted: dict[tuple[str, str], bool] = {}
-        self._open_role_views: dict[RoleKey, RoleView] = {}
+        self._role_views: dict[RoleKey, RoleView] = {}
 
-    def open_role_view(self, role_key: RoleKey) -> RoleView:
-        found = self._open_role_views.get(role_key)
+    def role_view(self, role_key: RoleKey) -> RoleView:
+        found = self._role_views.get(role_key)
         if found is None:
-            found = self._open_role_views.setdefault(role_key, self.models.role_view(role_key, open_operand))
+            made = RoleView(self.schema, self.models, self.rules, role_key, self.alias)
+            found = self._role_views.setdefault(role_key, made)
         return found
 
     def wants_events(self, table: str, action: str) -> bool:
@@ -101,12 +102,6 @@ def current(place: EnvironmentRef) -> CompiledSchema:
 def evict(environment_id: str) -> None:
     with _lock:
         _drop(environment_id)
-
-
-def evict_all() -> None:
-    with _lock:
-        for environment_id in list(_known):
-            _drop(environment_id)
 
 
 def _drop(environment_id: str) -> None:

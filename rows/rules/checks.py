@@ -5,12 +5,10 @@ from dataclasses import replace
 
 from rows.rules.conditions import (
     Always,
-    And,
     Compare,
     Condition,
     IsNull,
-    Not,
-    Or,
+    Leaf,
     OtherCell,
     Path,
     Quantified,
@@ -21,6 +19,7 @@ from rows.rules.conditions import (
     operands,
     parts,
     paths_of,
+    with_leaves,
 )
 from rows.rules.grammar import read_rule
 from rows.rules.name_resolver import InvalidCondition, NameResolver
@@ -56,18 +55,15 @@ def renamed(condition: Condition, names: Mapping[str, str]) -> Condition:
     def moved(path: Path) -> Path:
         return Path((), names.get(path.column, path.column))
 
-    match condition:
-        case And(found):
-            return And(tuple(renamed(part, names) for part in found))
-        case Or(found):
-            return Or(tuple(renamed(part, names) for part in found))
-        case Not(leaf):
-            return Not(renamed(leaf, names))  # type: ignore[arg-type]
-        case IsNull(path):
-            return IsNull(moved(path))
-        case Compare(path, operator, OtherCell() as other):
-            return Compare(moved(path), operator, replace(other, column=names.get(other.column, other.column)))
-        case Compare(path, operator, operand):
-            return Compare(moved(path), operator, operand)
-        case _:
-            raise TypeError(f"not part of a check: {condition!r}")
+    def moved_leaf(leaf: Leaf) -> Leaf:
+        match leaf:
+            case IsNull(path):
+                return IsNull(moved(path))
+            case Compare(path, operator, OtherCell() as other):
+                return Compare(moved(path), operator, replace(other, column=names.get(other.column, other.column)))
+            case Compare(path, operator, operand):
+                return Compare(moved(path), operator, operand)
+            case Search():
+                raise TypeError(f"not part of a check: {leaf!r}")
+
+    return with_leaves(condition, moved_leaf)

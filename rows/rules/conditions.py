@@ -11,7 +11,7 @@ alone or in a quantified condition: `all_of`, `any_of` and `negate` preserve it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -281,6 +281,23 @@ def paths_of(part: Condition) -> tuple[Path, ...]:
             return part.paths
         case _:
             return ()
+
+
+def with_leaves(condition: Condition, changed: "Callable[[Leaf], Leaf]") -> Condition:
+    """The same tree with other leaves."""
+    match condition:
+        case Compare() | IsNull() | Search():
+            return changed(condition)
+        case Not(leaf):
+            return Not(changed(leaf))
+        case And(inner):
+            return And(tuple(with_leaves(part, changed) for part in inner))
+        case Or(inner):
+            return Or(tuple(with_leaves(part, changed) for part in inner))
+        case Quantified():
+            return replace(condition, condition=with_leaves(condition.condition, changed))
+        case Present() | Always():
+            return condition
 
 
 def leaves(condition: Condition) -> Iterator[Leaf | Present]:

@@ -15,15 +15,19 @@ from rows.rules.conditions import (
     Filter,
     Hop,
     IsNull,
+    Leaf,
     Not,
     Path,
     Quantified,
     Search,
+    Slot,
     Variable,
     all_of,
     any_of,
     guarded,
     negate,
+    operands,
+    with_leaves,
 )
 from rows.rules.name_resolver import (
     InvalidCondition,
@@ -44,7 +48,6 @@ from rows.rules.operators import (
     QUANTIFIERS,
     RANGE_OPERATORS,
 )
-from rows.rules.slots import compact
 from rows.rules.variables import NO_CONDITION, without_variables
 from rows.schema.model import SQL_TYPES, Column
 from rows.schema.types import Type
@@ -347,4 +350,21 @@ def read_filter(document: Any, table: str, resolver: NameResolver) -> Filter:
     if not reader.wires:
         return Filter(shape) if shape != TRUE else NO_FILTER
     found = Filter(shape, tuple(reader.wires), tuple(reader.values))
-    return compact(found) if reader.is_loose else found
+    return _compact(found) if reader.is_loose else found
+
+
+def _compact(found: Filter) -> Filter:
+    """The filter without values of dropped conditions: every value must be bound."""
+    used = sorted({operand.index for operand in operands(found.shape) if isinstance(operand, Slot)})
+    numbers = {old: new for new, old in enumerate(used)}
+
+    def renumbered(leaf: Leaf) -> Leaf:
+        if isinstance(leaf, IsNull) or not isinstance(leaf.operand, Slot):
+            return leaf
+        return replace(leaf, operand=Slot(numbers[leaf.operand.index], leaf.operand.type))
+
+    return Filter(
+        with_leaves(found.shape, renumbered),
+        tuple(found.wire[index] for index in used),
+        tuple(found.values[index] for index in used),
+    )

@@ -149,16 +149,11 @@ def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
         return read_id(value).encode()
     cell = read_cell(column, value)
     encoded = None if cell is None else wire(SQL_TYPES[column.type], cell)
-    if encoded is not None and column.type == "text" and len(encoded) > MAX_INDEXED_BYTES:
-        _check_index(table, column)
+    if encoded is not None and column.type == "text" and len(encoded) > MAX_INDEXED_BYTES and is_indexed(table, column):
+        raise InvalidValue("too_long", f"Must have at most {MAX_INDEXED_BYTES} bytes, since it is indexed.")
     return encoded
 
 
 def is_indexed(table: Table, column: Column) -> bool:
     indexed = any(key.column == column.name for index in table.indexes for key in index.keys)
     return indexed or any(column.name in unique for unique in table.unique)
-
-
-def _check_index(table: Table, column: Column) -> None:
-    if is_indexed(table, column):
-        raise InvalidValue("too_long", f"Must have at most {MAX_INDEXED_BYTES} bytes, since it is indexed.")

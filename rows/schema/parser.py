@@ -81,7 +81,7 @@ class _Reader(DocumentChecks):
                 far = reading[column.references]
                 way_back = column.related_name or name
                 path = table.path / "columns" / column.key / "related_name"
-                if way_back in far.taken_names or way_back in relations[far.name]:
+                if way_back in far.spelled or way_back in relations[far.name]:
                     self.fail(
                         path,
                         "taken" if column.related_name else "required",

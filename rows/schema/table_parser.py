@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -41,7 +41,6 @@ _RULE_KEYS: Final[Mapping[Action, tuple[str, ...]]] = {
 }
 
 _ID_PREFIX: Final = re.compile(r"[a-z][a-z0-9_]{0,14}_", re.ASCII)
-_ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 _INDEX_KEY: Final = re.compile(r"(-?)([a-z][a-z0-9_]*)(?:\.(asc|desc))?(?:\.(nullsfirst|nullslast))?", re.ASCII)
 _UNINDEXABLE: Final = frozenset({"json", "text[]"})
 
@@ -58,11 +57,6 @@ class TableReader:
         self.id_prefix = self._id_prefix()
         self.renamed_from = reader.renamed_from(path, self.raw, "table")
         self._read_columns()
-
-    @property
-    def taken_names(self) -> set[str]:
-        """The columns, by either name: unavailable for reverse relations."""
-        return set(self.spelled)
 
     def _id_prefix(self) -> str:
         raw = self.raw.get("id_prefix", DEFAULT_ID_PREFIX)
@@ -139,14 +133,16 @@ class TableReader:
             return None
         return column
 
+    def _key_lists(self, path: DocumentPath, raw: object, most: int) -> Iterator[tuple[DocumentPath, list[Any]]]:
+        for index, keys in enumerate(self.reader.entries(path, raw, most)):
+            if keys == []:
+                self.reader.fail(path / index, "invalid", "must name at least one column")
+            yield path / index, self.reader.entries(path / index, keys, MAX_KEYS)
+
     def _unique(self) -> tuple[tuple[str, ...], ...]:
         reader, path = self.reader, self.path / "unique"
         found: dict[tuple[str, ...], None] = {}
-        for index, raw in enumerate(reader.entries(path, self.raw.get("unique", []), MAX_UNIQUES)):
-            here = path / index
-            keys = reader.entries(here, raw, MAX_KEYS)
-            if isinstance(raw, list) and not raw:
-                reader.fail(here, "invalid", "must name at least one column")
+        for here, keys in self._key_lists(path, self.raw.get("unique", []), MAX_UNIQUES):
             columns = [self._named(here / at, key) for at, key in enumerate(keys)]
             if None in columns or not columns:
                 continue
@@ -163,11 +159,7 @@ class TableReader:
     def _indexes(self) -> tuple[IndexSpec, ...]:
         reader, path = self.reader, self.path / "indexes"
         found: dict[IndexSpec, None] = {}
-        for index, raw in enumerate(reader.entries(path, self.raw.get("indexes", []), MAX_INDEXES)):
-            here = path / index
-            keys = reader.entries(here, raw, MAX_KEYS)
-            if isinstance(raw, list) and not raw:
-                reader.fail(here, "invalid", "must name at least one column")
+        for here, keys in self._key_lists(path, self.raw.get("indexes", []), MAX_INDEXES):
             read = [self._index_key(here / at, key) for at, key in enumerate(keys)]
             chosen = [key for key in read if key]
             if not chosen or len(chosen) < len(read):
@@ -210,7 +202,7 @@ class TableReader:
         roles: dict[str, Mapping[Action, tuple[RuleSpec, ...]]] = {}
         for role, raw in declared.items():
             here = path / role
-            if not _ROLE.fullmatch(role):
+            if not identifiers.PATTERN.fullmatch(role):
                 reader.fail(here, "invalid", "a role is 1-48 of a-z, 0-9 and _, beginning with a letter")
                 continue
             actions: dict[Action, tuple[RuleSpec, ...]] = {}
@@ -230,7 +222,7 @@ class TableReader:
             reader.fail(path, "too_many", f"at most {most} {word}, not {len(declared)}")
             return {}
         for name in declared:
-            if not _ROLE.fullmatch(name):
+            if not identifiers.PATTERN.fullmatch(name):
                 reader.fail(path / name, "invalid", "a name is 1-48 of a-z, 0-9 and _, beginning with a letter")
         return MappingProxyType({name: reader.mapping(path / name, raw) for name, raw in declared.items()})
 

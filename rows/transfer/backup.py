@@ -125,9 +125,9 @@ def _version_record(record: SchemaVersion) -> dict[str, Any]:
 
 def _refuse_invalid_rows(connection: BaseDatabaseWrapper, place: EnvironmentRef, table: Table) -> None:
     with apply.inside(connection, place.environment_id, limited=False), row_access():
-        strange = stored_values.unreadable_cell(connection, table)
-    if strange is not None:
-        raise NotRestorable(describe_invalid_row(table, *strange))
+        invalid = stored_values.unreadable_cell(connection, table)
+    if invalid is not None:
+        raise NotRestorable(describe_invalid_row(table, *invalid))
 
 
 def _write_rows(

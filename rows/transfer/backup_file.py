@@ -10,10 +10,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
-from rows.transfer.partial_file import open_partial_file
+from rows.transfer.partial_file import partial_file
 
 FORMAT: Final = "backend-platform.environment"
 FORMAT_VERSION: Final = 1
@@ -40,8 +39,8 @@ class ArchiveEntry:
 
 
 class Writer:
-    """A backup in progress, as a context manager: it gets its name when the block succeeds; until then it is
-    `unfinished`, readable after `finish`. Mode 0600. Raises FileExistsError unless `replace`, OSError."""
+    """A backup in progress, as a context manager over a `partial_file`: `unfinished`, readable after `finish`. Raises
+    FileExistsError unless `replace`, OSError."""
 
     unfinished: Path
 
@@ -52,22 +51,16 @@ class Writer:
         self._members: dict[str, ArchiveEntry] = {}
 
     def __enter__(self) -> Self:
-        descriptor, self.unfinished = open_partial_file(self.path)
-        self._file = os.fdopen(descriptor, "wb")
+        self._partial_file = partial_file(self.path)
+        self._file = self._partial_file.__enter__()
+        self.unfinished = Path(self._file.name)
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self.unfinished.replace(self.path)
-        finally:
-            with suppress(OSError, ValueError):
-                self._zip.close()
-            self._file.close()
-            self.unfinished.unlink(missing_ok=True)
+    def __exit__(self, *raised: Any) -> None:
+        with suppress(OSError, ValueError):
+            self._zip.close()
+        self._partial_file.__exit__(*raised)
 
     @contextmanager
     def member(self, name: str) -> Generator[Callable[[bytes], None]]:
@@ -213,7 +206,5 @@ class Archive:
 def _damage_named(name: str) -> Generator[None]:
     try:
         yield
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, NotImplementedError) as error:
-        raise DamagedArchive(f"{name} cannot be read") from error
-    except RuntimeError as error:  # what `zipfile` raises for an entry that says it is encrypted
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise DamagedArchive(f"{name} cannot be read") from error

@@ -33,14 +33,28 @@ def follow_branch(
         return  # no schema yet: an empty branch
     record = SchemaVersion.objects.using(using).get(environment_id=source.environment_id, version=version)
     schema = parser.parse(record.document)
+    indexes_due = build_copy(connection, source, target, schema, data, into=target.environment_id)
+    _copy_versions(connection, source, target, version, indexes_due=indexes_due)
+
+
+def build_copy(
+    connection: BaseDatabaseWrapper,
+    source: EnvironmentRef,
+    target: EnvironmentRef,
+    schema: Schema,
+    data: branching.Data,
+    *,
+    into: str,
+) -> bool:
+    """Build the tables of `source` in the empty PostgreSQL schema `into`, which is or becomes that of `target`. Returns
+    whether an index could not be made."""
     fill = None
     if data == "full":
         lock_against_deletion(connection, source.environment_id, schema)
         branching.require_both(source, target)
-        fill = partial(copy_rows, connection, source, target, schema, into=target.environment_id)
-    with apply.inside(connection, target.environment_id, limited=False), row_access():
-        built = apply.build(connection, schema, fill)
-    _copy_versions(connection, source, target, version, indexes_due=built.indexes_due)
+        fill = partial(_copy_rows, connection, source, target, schema, into)
+    with apply.inside(connection, into, limited=False), row_access():
+        return apply.build(connection, schema, fill).indexes_due
 
 
 def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
@@ -59,10 +73,9 @@ def lock_against_deletion(connection: BaseDatabaseWrapper, schema_name: str, sch
             cursor.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
 
 
-def copy_rows(
-    connection: BaseDatabaseWrapper, source: EnvironmentRef, target: EnvironmentRef, schema: Schema, *, into: str
+def _copy_rows(
+    connection: BaseDatabaseWrapper, source: EnvironmentRef, target: EnvironmentRef, schema: Schema, into: str
 ) -> None:
-    """Copy all rows of `source` to the tables of `into`, which becomes the schema of `target`."""
     with connection.cursor() as cursor:
         for table in schema.tables.values():
             names = columns_of(table)

@@ -1,18 +1,15 @@
 """The rows' part of a reset: copies of the parent's tables are made beside the branch's and exchanged at the end, in
 one snapshot. The branch keeps its versions; the parent's document becomes the next one."""
 
-from functools import partial
 from typing import Any
 
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from accounts.audit import Actor
 from platform_site.background.periodic import after_commit
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres.row_access import row_access
 from projects.errors import TablesInUse
 from projects.provisioning import branching
 from rows.changes import watched_tables
@@ -20,7 +17,6 @@ from rows.migrate import apply, versions
 from rows.migrate import service as schema_service
 from rows.migrate.apply import LockNotWon
 from rows.outbox import audit as audit_outbox
-from rows.schema.model import Schema
 from rows.transfer import branch_copy
 from rows.write.references import deleted_users
 
@@ -53,7 +49,7 @@ def _reset(
     beside = f"reset_{ids.suffix()}"
     with connection.cursor() as cursor:
         cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
-    indexes_due = _build(connection, source, target, wanted, beside, data)
+    indexes_due = branch_copy.build_copy(connection, source, target, wanted, data, into=beside)
     apply.exchange(connection, target.environment_id, old, beside, wanted)
     name = f"reset from {source.environment_id}"
     version = versions.add_replacement(target, row, old, wanted, name, actor=actor, indexes_due=indexes_due)
@@ -77,21 +73,3 @@ def _reset(
             data=data,
             version=version,
         )
-
-
-def _build(
-    connection: BaseDatabaseWrapper,
-    source: EnvironmentRef,
-    target: EnvironmentRef,
-    schema: Schema,
-    beside: str,
-    data: branching.Data,
-) -> bool:
-    """Build the source's tables in `beside`. Returns whether an index could not be made."""
-    fill = None
-    if data == "full":
-        branch_copy.lock_against_deletion(connection, source.environment_id, schema)
-        branching.require_both(source, target)
-        fill = partial(branch_copy.copy_rows, connection, source, target, schema, into=beside)
-    with apply.inside(connection, beside, limited=False), row_access():
-        return apply.build(connection, schema, fill).indexes_due

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from operator import length_hint
 from typing import Final
 
 MAX_RECORD_BYTES: Final = 4 * 1024 * 1024
@@ -78,40 +77,6 @@ class _Cells:
         return text.startswith('"', at) and not text[at + 1 :].replace('""', "").count('"')
 
     def of(self, number: int, text: str) -> list[str | None] | InvalidRecord:
-        return self._split(text) or self._matched(number, text)
-
-    def _split(self, text: str) -> list[str | None] | None:
-        """The cells, cut at regular quotes: half the cost of `_matched`, which handles all others."""
-        delimiter = self._delimiter
-        first, *parts = text.split('"')
-        cells: list[str | None] = []
-        if first:
-            if not first.endswith(delimiter):
-                return None
-            cells = [cell or None for cell in first[:-1].split(delimiter)]
-        rest = iter(parts)
-        for quoted in rest:
-            between = next(rest, None)
-            while between == "" and (more := next(rest, None)) is not None:  # a quote that is doubled
-                quoted += f'"{more}'
-                between = next(rest, None)
-            if between is None:
-                return None
-            cells.append(quoted)
-            if not between:
-                return cells
-            if not between.startswith(delimiter):
-                return None
-            plain = [cell or None for cell in between[1:].split(delimiter)]
-            if length_hint(rest):
-                if plain.pop() is not None:
-                    return None
-                cells += plain
-            else:
-                return cells + plain
-        return None
-
-    def _matched(self, number: int, text: str) -> list[str | None] | InvalidRecord:
         cells: list[str | None] = []
         at = 0
         while found := self._cell.match(text, at):

@@ -1,4 +1,4 @@
-"""Exports a table as CSV or NDJSON in one COPY statement, with cells as in the API (`rows.query.sql.json_rendering`),
+"""Exports a table as CSV or NDJSON in one COPY statement, with cells as in the API (`rows.query.sql.row_json`),
 for `rows.transfer.importer`. No rules are applied."""
 
 from collections.abc import Collection, Iterator
@@ -11,7 +11,7 @@ from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import transaction_settings
 from platform_site.postgres.row_access import row_access
 from rows.migrate import service as schema_service
-from rows.query.sql import json_rendering
+from rows.query.sql.row_json import json_format
 from rows.schema.model import Column, Table
 from rows.transfer.file_formats import Format
 from rows.transfer.import_report import NoSuchTable
@@ -34,17 +34,6 @@ def table_of(place: EnvironmentRef, name: str) -> Table:
     if name not in known:
         raise NoSuchTable(name, known)
     return known[name]
-
-
-def estimates(place: EnvironmentRef) -> dict[str, int]:
-    with connections[place.cluster].cursor() as cursor:
-        cursor.execute(
-            "SELECT c.relname, greatest(0, c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid))::bigint"
-            " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relkind = 'r'",
-            [place.environment_id],
-        )
-        return dict(cursor.fetchall())
 
 
 def export_rows(
@@ -75,7 +64,7 @@ def _column(table: Table, name: str) -> Column:
 
 
 def _rendered(column: Column) -> sql.Composed:
-    before, after = json_rendering.fragment(column)
+    before, after = json_format(column)
     return sql.SQL("{}r.{}{}").format(sql.SQL(before), sql.Identifier(column.name), sql.SQL(after))
 
 

@@ -2,10 +2,10 @@
 temporary table finds taken ids, violated uniques and missing references, so that every invalid line is reported. No
 rules are applied."""
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
@@ -22,11 +22,12 @@ from rows.changes import watched_tables
 from rows.migrate import service as schema_service
 from rows.migrate import stored_values
 from rows.outbox.models import ANY, EventInterest
-from rows.query.sql import json_rendering
+from rows.query.sql.row_json import json_format
 from rows.query.tables import table_checks, table_models
 from rows.schema.column_values import LONG_TYPES, MAX_ROW_BYTES
 from rows.schema.model import ID, NOW, SQL_TYPES, Column, Table
 from rows.transfer.copy_lines import CHUNK, LineEncoder
+from rows.transfer.file_formats import RecordFile
 from rows.transfer.import_report import BadLine, BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
 from rows.write.references import deleted_users
 
@@ -36,15 +37,10 @@ _LONG_LINE: Final = MAX_ROW_BYTES // 64
 _STAGE: Final = sql.Identifier("_import")
 
 
-class Source(Protocol):
-    def records(self, table: Table) -> Iterator[tuple[int, "Mapping[str, Any] | str"]]:
-        pass
-
-
 def import_rows(
     place: EnvironmentRef,
     table_name: str,
-    source: Source,
+    source: RecordFile,
     *,
     skip_bad: bool = False,
     events: bool = False,
@@ -93,7 +89,7 @@ class _Import:
         self.report = Report()
         self.long_lines: list[int] = []
 
-    def run(self, source: Source) -> Report:
+    def run(self, source: RecordFile) -> Report:
         with self.connection.cursor() as cursor:
             self.cursor: Any = cursor
             transaction_settings.lift_limits(cursor)
@@ -138,7 +134,7 @@ class _Import:
     def _names(self) -> sql.Composed:
         return sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
 
-    def _stage(self, source: Source) -> None:
+    def _stage(self, source: RecordFile) -> None:
         # Spelled out: made from the table itself, it would hold a lock on it while the file is read.
         columns = sql.SQL(", ").join(map(_staged, self.columns))
         self._execute(
@@ -295,7 +291,7 @@ class _Import:
 
     def _record_events(self) -> None:
         """With the payload of `rows.write.statements`."""
-        parts = [json_rendering.fragment(column) for column in self.columns]
+        parts = [json_format(column) for column in self.columns]
         record = sql.SQL(", ").join(
             sql.SQL("{}s.{}{} AS {}").format(
                 sql.SQL(before), sql.Identifier(column.name), sql.SQL(after), sql.Identifier(column.name)

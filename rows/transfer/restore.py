@@ -129,8 +129,8 @@ def _build(
         for table in content.schema.tables.values():
             counted[table.name] = _load_rows(connection, into, table, content.archive, progress)
         for table in content.schema.tables.values():
-            if strange := stored_values.unreadable_cell(connection, table):
-                raise DamagedArchive(describe_invalid_row(table, *strange))
+            if invalid := stored_values.unreadable_cell(connection, table):
+                raise DamagedArchive(describe_invalid_row(table, *invalid))
         with connection.cursor() as cursor:
             for table in content.schema.tables.values():
                 cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(into, table.name)))

@@ -1,6 +1,6 @@
-"""Repeats a write until it wrote a row or a probe found the reason for its refusal; reads the row back."""
+"""Repeats a write until it wrote or locked a row or a probe found the reason for its refusal; reads the row back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from django.db import DatabaseError
 
@@ -13,6 +13,8 @@ from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import ROW_ID
 from rows.write.errors import error_of, error_of_constraint
 from rows.write.pending_write import PendingWrite, announce_recorded, answer_of
+from rows.write.statements import writes
+from rows.write.statements.shapes import InsertShape, LockShape
 
 
 def persist(context: QueryContext, attempt: PendingWrite, compile: Callable[..., statement.Statement]) -> Row:
@@ -32,6 +34,21 @@ def persist(context: QueryContext, attempt: PendingWrite, compile: Callable[...,
             return rows[0]
         context.verify()
         refusal = error_of(context, current)
+        if refusal is not None:
+            raise refusal
+    raise Conflict
+
+
+def lock(context: QueryContext, attempt: PendingWrite, columns: Sequence[str] = ()) -> Row:
+    """Lock the row of an update or delete until the transaction ends. Its id, and its cells in `columns`: others are
+    not read, because the time that takes would reveal their length. Raises what keeps it from being changed."""
+    assert not isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
+    for _ in range(MAX_RUNS):
+        shape = LockShape(attempt.shape, tuple(columns))
+        if rows := context.write(context.statement(shape, writes.locked), attempt.named):
+            return rows[0]
+        context.verify()
+        refusal = error_of(context, attempt.with_events(True))
         if refusal is not None:
             raise refusal
     raise Conflict

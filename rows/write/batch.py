@@ -19,7 +19,8 @@ from rows.query.service import RowAnswer
 from rows.query.sql.row_json import MAX_ANSWER_BYTES
 from rows.query.sql.statement import ROW_ID
 from rows.rules.principal import Principal
-from rows.schema.model import ID, SQL_TYPES, Column, Table
+from rows.schema.model import ID, SQL_TYPES, Column
+from rows.schema.values import InvalidValue
 from rows.write import insert_pipeline, inserts, service, upserts
 from rows.write.insert_pipeline import NotInOneTrip
 from rows.write.pending_write import PendingWrite
@@ -62,10 +63,6 @@ class Result:
     row: RowAnswer | None
 
 
-class _DryRun(Exception):
-    """Undoes the transaction of a batch that was only tried."""
-
-
 def read_operations(body: Any, read_tags: Any) -> list[Operation]:
     """The operations in the JSON value `body`. `read_tags` reads the text of an `if_match`. Raises ValidationFailed: on
     `operations` for another number than 1 to MAX_OPERATIONS, else with the fields of the first invalid operation and
@@ -101,14 +98,12 @@ def execute(
     the first operation that fails, with its number as `operation`: NotFound, Conflict, PreconditionFailed or
     ValidationFailed, as the single write. After an error nothing has changed. Runs again as a whole after a deadlock,
     at most three times."""
-    results: list[Result] = []
 
     def attempt(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
-        nonlocal results
         with transaction.atomic(using=context.environment.alias):
             results = _Batch(context, operations, depth, in_one_trip=in_one_trip).run()
             if dry_run:
-                raise _DryRun
+                transaction.set_rollback(True, using=context.environment.alias)
         return results
 
     def verb(context: QueryContext) -> list[Result]:
@@ -117,10 +112,7 @@ def execute(
         except NotInOneTrip:
             return attempt(context, in_one_trip=False)
 
-    try:
-        return run(place, principal, verb)
-    except _DryRun:
-        return results
+    return run(place, principal, verb)
 
 
 def as_json(results: Sequence[Result]) -> bytes:
@@ -219,7 +211,7 @@ class _Batch:
             return str(operation.id)
         try:
             found = self._cell(operation.id[_REFERENCE], ID)
-        except _InvalidReference as error:
+        except InvalidValue as error:
             raise ValidationFailed.of("id", error.code, error.message) from None
         if found is None:
             raise ValidationFailed.of("id", "required", "The referenced cell is null.")
@@ -241,14 +233,14 @@ class _Batch:
             if column is not None and column.type != "json":
                 try:
                     found[name] = self._cell(value[_REFERENCE], column)
-                except _InvalidReference as error:
+                except InvalidValue as error:
                     errors.append(FieldError(name, error.code, error.message))
         if errors:
             raise ValidationFailed(fields=errors)
         return found
 
     def _cell(self, reference: Any, target: Column) -> Any:
-        """The cell that `name.column` means, in the response of the operation called `name`."""
+        """The cell that `name.column` means, in the response of the operation called `name`. Raises InvalidValue."""
         name, _, column = reference.partition(".") if isinstance(reference, str) else ("", "", "")
         number = self._named.get(name)
         if number is not None and number >= len(self._results):
@@ -259,20 +251,12 @@ class _Batch:
         cells = {} if row is None else orjson.loads(row.body)
         if number is None or column not in cells:
             message = 'Must be "name.column": an earlier operation that has this name, and a column of its response.'
-            raise _InvalidReference("unknown", message)
-        source = self._table(number).all_columns[column]
+            raise InvalidValue("unknown", message)
+        table, _ = self._context.table(self._operations[number].table)
+        source = table.all_columns[column]
         if SQL_TYPES[source.type] != SQL_TYPES[target.type]:
-            raise _InvalidReference("wrong_type", f"{reference} is of type {source.type}, not {target.type}.")
+            raise InvalidValue("wrong_type", f"{reference} is of type {source.type}, not {target.type}.")
         return cells[column]
-
-    def _table(self, number: int) -> Table:
-        return self._context.table(self._operations[number].table)[0]
-
-
-class _InvalidReference(Exception):
-    def __init__(self, code: str, message: str) -> None:
-        self.code, self.message = code, message
-        super().__init__(message)
 
 
 def _is_reference(value: Any) -> bool:

@@ -17,11 +17,7 @@ from rows.write.update_operators import Change
 Cells = Mapping[str, bytes | None]
 """Columns as wire text, None for null."""
 ExtraField = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
-"""What only a database knows to be wrong with the cells that can be read, beside the errors of the others."""
-
-
-def no_extra_fields(cells: Cells, errors: list[FieldError]) -> Iterable[FieldError]:
-    return ()
+"""Errors of valid cells that only a database finds, given the errors of the others."""
 
 
 def read_insert(
@@ -30,12 +26,12 @@ def read_insert(
     *,
     writable: Iterable[str],
     readable: Iterable[str],
-    further: ExtraField = no_extra_fields,
+    further: ExtraField | None = None,
 ) -> dict[str, bytes | None]:
     """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body. `writable`
-    (with `id` where the caller may choose it, without what rules `set`) and `readable` are names of columns of this
-    caller's rules. What `body` leaves out gets its default, null, or what is set; a writable column that has none of
-    these is required. An operator computes the cell from its default. Raises ValidationFailed naming every invalid
+    (with `id` if the caller may choose it, without columns that rules `set`) and `readable` are by this caller's rules.
+    Columns that are not in `body` get their default, null, or the value that a rule sets; a writable column without any
+    of these is required. An operator computes the cell from its default. Raises ValidationFailed naming every invalid
     field, also what `further` finds."""
     known = frozenset(writable)
     cells, changes, errors = _read_columns(table, body, known, frozenset(readable))
@@ -53,18 +49,17 @@ def read_insert(
 
 
 def read_update(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: ExtraField = no_extra_fields
+    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: ExtraField | None = None
 ) -> tuple[dict[str, bytes | None], dict[str, Change]]:
-    """The columns that `body` changes, as wire text or None for null, and which of these are to be computed, of which
-    the text is the operand. Arguments and errors as for `read_insert`. `id` is taken by no update, whatever `writable`
-    says."""
+    """The columns that `body` changes, as wire text or None for null, and the computed ones among them, whose text is
+    the operand. Arguments and errors as for `read_insert`. An update never accepts `id`, even if it is `writable`."""
     cells, changes, errors = _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
     _refuse(errors, cells, further)
     return cells, changes
 
 
-def _refuse(errors: list[FieldError], cells: Cells, further: ExtraField) -> None:
-    if len(errors) < MAX_ERRORS:
+def _refuse(errors: list[FieldError], cells: Cells, further: ExtraField | None) -> None:
+    if further is not None and len(errors) < MAX_ERRORS:
         errors += further(cells, errors)
     if errors:
         raise ValidationFailed(fields=errors)
@@ -98,8 +93,7 @@ def _read_columns(
 
 
 def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:
-    """A column that the caller sees may be called read-only; a hidden one does not exist, and
-    only columns that may be written are proposed."""
+    """A visible column is read-only; a hidden one does not exist. Only writable columns are suggested."""
     if name == ID.name or name in readable:
         by = "the table's rules do not let you" if name in table.columns else "the platform keeps it"
         return InvalidValue("read_only", f"Cannot be set: {by}.")
@@ -107,5 +101,5 @@ def _not_writable(table: Table, name: str, writable: frozenset[str], readable: f
 
 
 def _shown(name: Any) -> str:
-    """A name as an answer may repeat it: whole if it could be one, else shortened and without odd characters."""
+    """A name for an error message, shortened and escaped."""
     return str(name)[:100].encode("unicode_escape").decode()

@@ -1,6 +1,6 @@
-"""Bulk operations: update or delete all rows that match a filter. The rows are found and locked first, in the order of
-their ids, under the filter as their caller may read it and the rule of the action; then they are written, and each has
-its event. One transaction: all or none. docs/reference/rows.md."""
+"""Bulk operations: update or delete all rows that match a filter. First the rows are found and locked in the order of
+their ids, by the filter as the caller may read it and the action's rule; then they are written, each with its event.
+One transaction: all or none. docs/reference/rows.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,19 +25,19 @@ from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
 from rows.write.pending_write import PendingWrite, announce
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
-from rows.write.statements.shapes import BulkShape, ChosenShape, UpdateShape
+from rows.write.statements.shapes import ChosenShape, UpdateShape
 
 MAX_ROWS: Final = 1_000
-"""That one request changes."""
+"""Per request."""
 _KIND: Final = "rows to change"
 QUERY_MEMBERS: Final = frozenset({"where", "limit", "cursor"})
-"""What callers name the rows to change by: as `BulkQuery`."""
+"""As `BulkQuery`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkQuery:
-    """Which rows to change. `where` is JSON text or an object, and needed: an empty one is all. With `limit`, 1 to
-    MAX_ROWS, there may be more that fit; they come with `cursor`."""
+    """The rows to change. `where` is JSON text or an object, and required: an empty one matches all rows. With `limit`
+    (1 to MAX_ROWS) more rows may match; `cursor` continues."""
 
     where: Any
     limit: int | None = None
@@ -46,7 +46,7 @@ class BulkQuery:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The ids of the rows that were changed. `next_cursor` is None where no more fit."""
+    """The ids of the changed rows. `next_cursor` is None if no more match."""
 
     ids: list[str]
     next_cursor: str | None
@@ -55,18 +55,18 @@ class Changed:
 def update_rows(
     place: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, body: Any, *, depth: int = 0
 ) -> Changed:
-    """The columns in `body` changed in every row that `principal` sees, that fits, and that it may update. Raises
-    NotFound (no such table for this principal, or not to be updated by it), ValidationFailed naming `where` (absent,
-    not understood, or fitting more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a unique
-    value that is taken. What a row is refused for begins with its id."""
+    """Change the columns in `body` in all matching rows that `principal` sees and may update. Raises NotFound (no such
+    table for this principal, or no right to update it), ValidationFailed naming `where` (missing, invalid, or matching
+    more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a unique value that is taken. Messages
+    about one row begin with its id."""
     return run(place, principal, lambda context: _update(context, table, query, body, depth))
 
 
 def delete_rows(
     place: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, *, depth: int = 0
 ) -> Changed:
-    """Every row gone that `principal` sees, that fits, and that it may delete, with what refers to them as by
-    `delete_row`. Raises as `update_rows`, and Conflict as `delete_row`."""
+    """Delete all matching rows that `principal` sees and may delete, with their referrers as in `delete_row`. Raises as
+    `update_rows`, and Conflict as `delete_row`."""
     return run(place, principal, lambda context: _delete(context, table, query, depth))
 
 
@@ -81,13 +81,13 @@ def _update(context: QueryContext, name: str, query: BulkQuery, body: Any, depth
             return chosen
         written = _update_at_once(context, attempt, chosen.ids)
         for row_id in chosen.ids:
-            if row_id not in written:  # says why, or was not to be written at once
+            if row_id not in written:  # which raises the reason, or writes what one statement cannot
                 _update_one(context, name, row_id, body, depth)
     return chosen
 
 
 def _change(context: QueryContext, table: Table, access: Access, body: Any, depth: int) -> PendingWrite:
-    """The update that `body` asks for, of no row in particular. Raises ValidationFailed."""
+    """The update that `body` asks for, without a row. Raises ValidationFailed."""
     rule = access.update
     assert rule is not None  # noqa: S101 - asked by the caller
     cells, changes = body_parsing.read_update(
@@ -102,10 +102,10 @@ def _change(context: QueryContext, table: Table, access: Access, body: Any, dept
 
 
 def _update_at_once(context: QueryContext, attempt: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
-    """The rows that one statement wrote: not those that something refuses, and none where each has to be looked at."""
+    """The rows that one statement wrote: none that is refused, and none at all if each has to be checked by itself."""
     shape = attempt.shape
     assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     if (
         not ids
         or inserts.is_large(attempt.table, attempt.named)
@@ -114,8 +114,7 @@ def _update_at_once(context: QueryContext, attempt: PendingWrite, ids: Sequence[
         return frozenset()
     wants = context.environment.wants_events(shape.table, "update")
     current = attempt.with_events(wants)
-    assert isinstance(current.shape, UpdateShape)  # noqa: S101 - for the type checker
-    statement = context.statement(BulkShape(current.shape), writes.bulk_update)
+    statement = context.statement(current.shape, writes.bulk_update)
     try:
         rows = context.write(statement, current.named | referential_actions.rows_and_events(0, ids))
     except DatabaseError as error:
@@ -149,7 +148,7 @@ def _delete(context: QueryContext, name: str, query: BulkQuery, depth: int) -> C
 
 
 def _choose(context: QueryContext, table: Table, action: Literal["update", "delete"], query: BulkQuery) -> Changed:
-    """The rows to change, locked, and where those begin that are left for another request."""
+    """The rows to change, locked, and the cursor of those that are left for another request."""
     if query.where is None:
         message = 'Name the rows to change, such as where={"done": true}; where={} means all rows.'
         raise ValidationFailed.of("where", "required", message)

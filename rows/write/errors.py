@@ -1,6 +1,6 @@
-"""Finds the error of a write that was refused, or would be. A statement that wrote nothing says no more than that. The
-probe (`rows.write.statements.probes.probe`) asks each of its conditions by itself, and its verdicts become 404, 412 or
-422; what a constraint refused is read from its name. All of it says only what this principal may know of."""
+"""Finds the error of a write that was refused, or would be. A statement that wrote nothing gives no reason. The probe
+(`rows.write.statements.probes.probe`) evaluates each of its conditions separately, and its verdicts become 404, 412 or
+422; a violated constraint is recognized by its name. Errors only mention what this principal may know."""
 
 from collections.abc import Iterable, Sequence
 
@@ -33,7 +33,7 @@ from rows.write import body_parsing, row_size, update_operators
 from rows.write.pending_write import Named, PendingWrite
 from rows.write.row_size import Shares
 from rows.write.statements import conditions, probes
-from rows.write.statements.shapes import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
+from rows.write.statements.shapes import DeleteShape, UpdateShape
 from rows.write.update_operators import GROWING
 
 
@@ -48,9 +48,8 @@ class WriteRefused(NotFound):
 
 
 def probed(context: QueryContext, attempt: PendingWrite) -> tuple[list[bool], ApiError | None]:
-    """What the probe says of a write that is still to be made: its verdicts from the second on, and what keeps the row
-    itself from being written."""
-    rows = context.read(context.statement(ProbeShape(attempt.shape), probes.probe), attempt.named)
+    """The probe of a write that is not made yet: its verdicts from the second on, and the error of the row itself."""
+    rows = context.read(context.statement(attempt.shape, probes.probe), attempt.named)
     if not rows:
         return [], WriteRefused()
     matches, *rest = [cell == b"t" for cell in rows[0]]
@@ -58,7 +57,7 @@ def probed(context: QueryContext, attempt: PendingWrite) -> tuple[list[bool], Ap
 
 
 def error_of(context: QueryContext, attempt: PendingWrite) -> ApiError | None:
-    """Why the write failed; None if nothing prevents it any more."""
+    """Why the write failed; None if nothing prevents it now."""
     rest, refusal = probed(context, attempt)
     if refusal is not None:
         return refusal
@@ -68,7 +67,7 @@ def error_of(context: QueryContext, attempt: PendingWrite) -> ApiError | None:
         return None
     if isinstance(attempt.shape, DeleteShape):
         return None
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     if isinstance(attempt.shape, UpdateShape):
         of_computed = 2 * len(attempt.shape.computed)
         if errors := _not_computable(attempt.shape, verdicts[:of_computed]):
@@ -100,7 +99,7 @@ def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldE
 
 
 def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[FieldError]:
-    """Errors for the references that lead to no row which the caller can see. Their verdicts come first."""
+    """Errors for references to no row that the caller can see. Their verdicts come first."""
     missing = column_values.missing_row()
     return [
         FieldError(column.name, missing.code, missing.message)
@@ -112,13 +111,13 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
 def error_after_write(context: QueryContext, attempt: PendingWrite, old: Named) -> ApiError | None:
     """Whether the row, as the write left it, fails its checks."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    statement = context.statement(AfterwardsShape(attempt.shape), probes.probe_afterwards)
+    statement = context.statement(attempt.shape, probes.probe_afterwards)
     [row] = context.read(statement, attempt.named | old)
     return _checked(context, attempt, [cell == b"t" for cell in row])
 
 
 def _checked(context: QueryContext, attempt: PendingWrite, verdicts: Sequence[bool]) -> ApiError | None:
-    """The answer to a failed check. `verdicts` are those of its clauses, and last of the whole."""
+    """The error of a failed check. `verdicts` are those of its clauses, then that of the whole check."""
     *clauses, passed = verdicts
     if passed:
         return None
@@ -135,7 +134,7 @@ def _rule(attempt: PendingWrite) -> WriteRule:
 
 
 def _check_refused(context: QueryContext, attempt: PendingWrite, clauses: Iterable[Clause]) -> ApiError:
-    """422 naming the columns that this principal may know of; without one, the row might as well not be there."""
+    """422 naming the columns that this principal may know; 404 if there are none."""
     known = {*context.resolver.columns(attempt.table.name), *_rule(attempt).columns}
     named = dict.fromkeys(
         column for clause in clauses for column in _columns_of(clause.condition) if column in known
@@ -147,8 +146,8 @@ def _check_refused(context: QueryContext, attempt: PendingWrite, clauses: Iterab
 
 
 def _columns_of(condition: Condition) -> Iterable[str]:
-    """The columns of the row itself that a condition asks about: of a path and of a relation to one row, the column
-    that it starts from. What is asked of other rows has names of its own, which may be the same words."""
+    """The columns of the row itself that a condition uses: of a path and of a to-one relation, the column where it
+    starts. Columns of other rows may have the same names."""
     for part in parts(condition):
         if isinstance(part, Quantified) and not part.hop.many:
             yield part.hop.column
@@ -160,7 +159,7 @@ def unseen_references(context: QueryContext, attempt: PendingWrite) -> list[Fiel
     """Errors for the references of a write that fails for another reason, so that all errors are reported together.
     Empty if the row does not exist for this principal, which learns nothing about its references."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     references = conditions.references_of(role_view, attempt.table, attempt.shape)
     if not any(attempt.named.get(Cell(column.name)) for column in references):
         return []

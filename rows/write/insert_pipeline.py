@@ -14,7 +14,7 @@ from rows.schema import values
 from rows.write.pending_write import Named, PendingWrite, announce_recorded, answer_of
 from rows.write.statements import writes
 from rows.write.statements.conditions import depends_on_others, uses_old_row
-from rows.write.statements.shapes import EVENT_ID, EventIds, InsertManyShape, InsertShape
+from rows.write.statements.shapes import EVENT_ID, EventIds, InsertShape
 
 
 class NotInOneTrip(Exception):
@@ -24,7 +24,7 @@ class NotInOneTrip(Exception):
 def is_possible(context: QueryContext, attempt: PendingWrite) -> bool:
     """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
     assert isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     return not uses_old_row(role_view, attempt.table.name, attempt.shape)
 
 
@@ -55,7 +55,7 @@ def _groups(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[lis
     those that it refers to, and each by itself where their order matters. Raises NotInOneTrip if a row refers to a
     later one."""
     if len(attempts) == 1 or depends_on_others(
-        context.environment.open_role_view(context.role_key), {attempt.table.name for attempt in attempts}
+        context.environment.role_view(context.role_key), {attempt.table.name for attempt in attempts}
     ):
         return [[attempt] for attempt in attempts]
     groups: list[list[PendingWrite]] = []
@@ -82,7 +82,6 @@ def _groups(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[lis
 def _statement(context: QueryContext, group: Sequence[PendingWrite]) -> tuple[Statement, Named]:
     """The statement that inserts the rows of a group, and its values."""
     first = group[0]
-    assert isinstance(first.shape, InsertShape)  # noqa: S101 - for the type checker
     if len(group) == 1:
         return context.statement(first.shape, writes.insert), first.named
     named: Named = {}
@@ -93,4 +92,4 @@ def _statement(context: QueryContext, group: Sequence[PendingWrite]) -> tuple[St
             named[key] = values.wire_texts([attempt.named[key] for attempt in group])
         else:
             named[key] = value
-    return context.statement(InsertManyShape(first.shape), writes.insert_many), named
+    return context.statement(first.shape, writes.insert_many), named

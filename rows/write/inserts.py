@@ -1,4 +1,4 @@
-"""Inserts of one row and of many: their cells and defaults, the order in which they are made, and their size."""
+"""Inserts of one row and of several: their cells and defaults, the order of the inserts, and their size."""
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -44,8 +44,8 @@ def insert_many(
 def new_rows(
     context: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
 ) -> list[PendingWrite]:
-    """The inserts that `body_parsing` ask for, none of them made yet. Raises NotFound, and ValidationFailed with the
-    errors of all of them, which begin with the row's number if they are `numbered`."""
+    """The inserts of `bodies`, not executed yet. Raises NotFound, and ValidationFailed with the errors of all of them,
+    which begin with the row's number if they are `numbered`."""
     table, access = context.table(name)
     if access.insert is None:
         raise WriteRefused(f"You have no permission to insert rows into {name}.")
@@ -70,20 +70,20 @@ def new_rows(
 
 
 def insert_all(context: QueryContext, attempts: Mapping[int, PendingWrite], *, numbered: bool) -> dict[int, RowAnswer]:
-    """The rows, made in one transaction, by their number."""
+    """Insert them in one transaction. Returns the rows by number."""
     if len(attempts) == 1:
         [(number, attempt)] = attempts.items()
         return {number: _insert_one(context, attempt, number, numbered=numbered)}
-    turns = _turns(attempts)
+    order = _insert_order(attempts)
     if all(insert_pipeline.is_possible(context, attempt) for attempt in attempts.values()):
         try:
             with transaction.atomic(using=context.environment.alias):
-                made = insert_in_one_trip(context, [attempts[number] for number in turns])
-            return dict(zip(turns, made, strict=True))
+                made = insert_in_one_trip(context, [attempts[number] for number in order])
+            return dict(zip(order, made, strict=True))
         except NotInOneTrip:
-            pass  # one by one says which is refused, and why
+            pass  # one after the other, which finds the refused row and the reason
     with transaction.atomic(using=context.environment.alias):
-        return {number: _insert_one(context, attempts[number], number, numbered=numbered) for number in turns}
+        return {number: _insert_one(context, attempts[number], number, numbered=numbered) for number in order}
 
 
 def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:
@@ -93,9 +93,9 @@ def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> Validatio
     return ValidationFailed(fields=[replace(field, field=f"{number}.{field.field}") for field in error.fields])
 
 
-def _turns(attempts: Mapping[int, PendingWrite]) -> list[int]:
-    """In which order a batch is inserted: by id, so that two batches with ids in common wait for each other and do not
-    deadlock; but a row that others of the batch refer to before these. Rows in a circle come last, to be refused."""
+def _insert_order(attempts: Mapping[int, PendingWrite]) -> list[int]:
+    """The order of the inserts: by id, so that two batches with common ids wait for each other and do not deadlock, but
+    a row before those of the batch that refer to it. Rows in a reference cycle come last, to be refused."""
     numbers = {attempt.named[ROW_ID]: number for number, attempt in attempts.items()}
     waits_for = {
         number: {
@@ -106,18 +106,18 @@ def _turns(attempts: Mapping[int, PendingWrite]) -> list[int]:
         for number, attempt in attempts.items()
     }
     waiting = sorted(waits_for, key=lambda number: attempts[number].named[ROW_ID] or b"")
-    turns: list[int] = []
+    order: list[int] = []
     done: set[int] = set()
     while waiting:
         ready = [number for number in waiting if waits_for[number] <= done] or waiting
-        turns += ready
+        order += ready
         done.update(ready)
         waiting = [number for number in waiting if number not in done]
-    return turns
+    return order
 
 
 def _new_row(context: QueryContext, table: Table, access: Access, body: Any, depth: int) -> tuple[PendingWrite, int]:
-    """The insert that `body` asks for, and the bytes of its long cells. Raises ValidationFailed."""
+    """The insert of `body`, and the bytes of its long cells. Raises ValidationFailed."""
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
 
@@ -135,7 +135,7 @@ def _new_row(context: QueryContext, table: Table, access: Access, body: Any, dep
     )
     named: Named = {}
     stamped: list[str] = []
-    role_view = context.environment.open_role_view(context.role_key)
+    role_view = context.environment.role_view(context.role_key)
     for name, cell, default in _cells_of(role_view, table, rule.set):
         if name in given:
             named[cell] = given[name]
@@ -152,7 +152,7 @@ def _new_row(context: QueryContext, table: Table, access: Access, body: Any, dep
 
 
 _Default = bytes | str | None
-"""What a column holds that was not sent: a value on the wire, or NOW or RANDOM, which each row has for itself."""
+"""The cell of a column that is not sent: a value on the wire, or NOW or RANDOM, which differ by row."""
 
 
 def _cells_of(
@@ -169,7 +169,7 @@ def _cells_of(
 
 
 def _lengths(table: Table, named: Named) -> dict[str, int]:
-    """Bytes of the texts, arrays and JSON that a write brings in, as stored, by column."""
+    """Bytes of the texts, arrays and JSON in a write, as stored, by column."""
     lengths: dict[str, int] = {}
     for key, cell in named.items():
         if cell is not None and type(key) is Cell:
@@ -180,7 +180,7 @@ def _lengths(table: Table, named: Named) -> dict[str, int]:
 
 
 def is_large(table: Table, named: Named) -> bool:
-    """Whether an update brings in so much that the row's size must be looked at."""
+    """Whether an update has so many bytes that the row's size must be checked."""
     return sum(_lengths(table, named).values()) > row_size.LARGE_WRITE
 
 

@@ -13,7 +13,7 @@ from rows.query.context import QueryContext
 from rows.query.service import RowAnswer, etag_of
 from rows.rules.access import Access
 from rows.schema.model import Table
-from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape
+from rows.write.statements.shapes import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape, WriteShape
 from rows.write.update_operators import GROWING, Change
 
 Named = dict[Any, bytes | None]
@@ -26,7 +26,7 @@ class PendingWrite:
 
     table: Table
     access: Access
-    shape: InsertShape | UpdateShape | DeleteShape
+    shape: WriteShape
     named: Named
     depth: int = 0
 

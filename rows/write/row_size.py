@@ -1,13 +1,12 @@
-"""Limits the size of a row, without an error that reveals the length of cells which the caller may not read. In: the
-columns that a write sends, and how its caller sees the row. Out: whether the row stays small enough, as an expression
-for `rows.write.statements` (`fits`), which `rows.write.errors` asks again, and how the bytes are divided (`shares`). A
-row holds MAX_ROW_BYTES. For who may read all of it, that is the bound. For others a bound on the whole would be a
-scale: what they may fill, filled until it is refused, tells the length of what they may not see. So for them
+"""Limits the size of a row, without an error that reveals the length of cells which the caller may not read. `fits` is
+an expression for `rows.write.statements`: whether the row stays small enough. `shares` says how the bytes are divided.
+A row has at most MAX_ROW_BYTES. That is the limit for callers that may read all of it. Others could measure hidden
+cells by a limit of the whole row: they could fill what they may write until it is refused. So for them
 
-- each column that they may write and not read has a bound by itself;
-- a half of the row is kept for all else that they may not read, whether it is there or not. Where that has more than
-  its half, it counts in whole megabytes: of such rows alone the bound on what they may read tells something;
-- what they may read has the remainder, together.
+- each column that they may write and not read has its own limit;
+- half of the row is reserved for all other columns that they may not read, with or without content. Beyond that half,
+  these count in whole megabytes: only of such rows does the limit of the readable part reveal something;
+- the columns that they may read share the remainder.
 
 docs/explanation/row-isolation.md, "Row size"; docs/reference/limits.md."""
 
@@ -25,20 +24,20 @@ if TYPE_CHECKING:
     from rows.query.role_view import RoleView
 
 LARGE_WRITE: Final = 16 * 1024
-"""Bytes, as stored, of an update's new cells from which on the row's size is looked at. Smaller ones replace a cell
-each, so that a table's 200 columns get no row beyond MAX_ROW_BYTES by more than 3 MB."""
+"""Bytes, as stored, of an update's new cells above which the row's size is checked. Smaller updates of a table's 200
+columns exceed MAX_ROW_BYTES by at most 3 MB."""
 
 _HALF: Final = MAX_ROW_BYTES // 2
 _UNIT: Final = 2**20
 _UNREAD: Final = _UNIT
-"""Of the half that a caller may fill, what is for all columns together that it may write and not always read. One has
-as much as a body could bring in."""
+"""Of the half that a caller may fill, the part for all columns that it may write and not always read: as much as the
+body of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How a row's bytes are divided before one caller: `known` for what it may read with what is kept for what it may
-    not, and `most_unread` for each of `unread`, the long columns that it may write and not read in every row."""
+    """How a row's bytes are divided for one caller: `known` for what it may read and what is reserved for the rest, and
+    `most_unread` for each of `unread`, the long columns that it may write and not read in every row."""
 
     known: int
     unread: tuple[str, ...] = ()
@@ -46,12 +45,12 @@ class Shares:
 
     @property
     def own(self) -> int:
-        """Bytes of what the caller may read, unless what it may not has more than its half."""
+        """Bytes of what the caller may read, unless the rest has more than its half."""
         return self.known - _HALF
 
 
 def shares(role_view: "RoleView", table: Table, writable: Collection[str]) -> Shares | None:
-    """None where the caller may read every long cell of a row that it may read."""
+    """None if the caller may read every long cell of a row that it may read."""
     partial = [name for name in _long(table) if role_view.mask(table.name, name) is not None]
     unread = tuple(name for name in partial if name in writable)
     if not partial:
@@ -60,8 +59,8 @@ def shares(role_view: "RoleView", table: Table, writable: Collection[str]) -> Sh
 
 
 def new_fits(role_view: "RoleView", table: Table, lengths: Mapping[str, int], writable: Collection[str]) -> bool:
-    """Whether a new row with cells of so many bytes, as stored, is small enough. What is not `writable` comes from the
-    document."""
+    """Whether a new row with cells of these `lengths`, as stored, is small enough. Cells that are not `writable` are
+    from the document."""
     whole = sum(lengths.values())
     if whole <= LARGE_WRITE:
         return True

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from platform_site.http.errors import Conflict, FieldError, ValidationFailed
+from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity.callers import EnvironmentRef
-from rows.query.context import MAX_RUNS, QueryContext, run
+from rows.query.context import QueryContext, run
 from rows.query.service import RowAnswer
 from rows.query.sql import select
 from rows.query.sql.select import ReadShape
@@ -20,28 +20,28 @@ from rows.query.sql.statement import ROW_ID, Cell
 from rows.rules.principal import Principal
 from rows.schema import column_values, values
 from rows.write import body_parsing
-from rows.write.attempts import persist, read_back
-from rows.write.errors import WriteRefused, error_after_write, error_of, probed, unknown_users, unseen_references
+from rows.write.attempts import lock, persist, read_back
+from rows.write.errors import WriteRefused, error_after_write, probed, unknown_users, unseen_references
 from rows.write.inserts import insert, insert_many, is_large
 from rows.write.pending_write import Named, PendingWrite, answer_of
 from rows.write.references import referential_actions
 from rows.write.statements import conditions, writes
-from rows.write.statements.shapes import ETAGS, DeleteShape, LockShape, OldCell, UpdateShape
+from rows.write.statements.shapes import ETAGS, DeleteShape, OldCell, UpdateShape
 
 MAX_BATCH: Final = 100
 """Rows in one insert."""
 
 
 def insert_row(place: EnvironmentRef, principal: Principal, table: str, body: Any, *, depth: int = 0) -> RowAnswer:
-    """One new row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed naming
-    every invalid column, and Conflict for an id that is taken."""
+    """Insert one row. `depth` counts the webhooks and functions that led to it. Raises NotFound, ValidationFailed
+    naming every invalid column, and Conflict for an id that is taken."""
     return run(place, principal, lambda context: insert(context, table, body, depth))
 
 
 def insert_rows(
     place: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], *, depth: int = 0
 ) -> list[RowAnswer]:
-    """1 to MAX_BATCH new rows, all or none. Fields of errors begin with the row's number: `3.title`."""
+    """Insert 1 to MAX_BATCH rows, all or none. Fields of errors begin with the row's number: `3.title`."""
     check_count(bodies)
     return run(place, principal, lambda context: insert_many(context, table, bodies, depth, numbered=True))
 
@@ -62,9 +62,9 @@ def update_row(
     matches: Sequence[str] | None = None,
     depth: int = 0,
 ) -> RowAnswer:
-    """The columns in `body` changed, the others as they were. `matches` are the hex digests of an If-Match, None
-    without. Nothing in `body` changes nothing and records no event. Raises NotFound (not there for this principal, or
-    not to be changed by it), PreconditionFailed and ValidationFailed. Contract section 4.8."""
+    """Change the columns in `body`. `matches` are the hex digests of an If-Match, None without. An empty `body` changes
+    nothing and records no event. Raises NotFound (the row does not exist for this principal, or it may not be changed),
+    PreconditionFailed and ValidationFailed. Contract section 4.8."""
     return run(place, principal, lambda context: update(context, table, row_id, body, depth, matches))
 
 
@@ -77,9 +77,9 @@ def delete_row(
     matches: Sequence[str] | None = None,
     depth: int = 0,
 ) -> None:
-    """One row gone, and with it, or set free of it, the rows that refer to it, each with its event. Raises NotFound,
-    PreconditionFailed, and Conflict where a row refers to it that keeps it from going, or more than
-    `referential_actions.MAX_CASCADE` would go or change."""
+    """Delete one row, and delete or detach the rows that refer to it, each with its event. Raises NotFound,
+    PreconditionFailed, and Conflict if a row that refers to it restricts that, or if more than
+    `referential_actions.MAX_CASCADE` rows would be deleted or changed."""
     run(place, principal, lambda context: delete(context, table, row_id, matches, depth))
 
 
@@ -116,34 +116,22 @@ def update(
         attempt = attempt.computing(changes)
     if not cells:
         return _unchanged(context, attempt, row_id)
-    if not conditions.uses_old_row(context.environment.open_role_view(context.role_key), name, shape):
+    if not conditions.uses_old_row(context.environment.role_view(context.role_key), name, shape):
         row = persist(context, attempt, writes.update)
         return answer_of(row_id, row[0])
     with transaction.atomic(using=context.environment.alias):
-        old = _lock(context, attempt)
+        columns = conditions.compared_with(context.environment.role_view(context.role_key), table, shape)
+        _, *cells_before = lock(context, attempt, columns)
         persist(context, attempt, writes.update)
+        old: Named = {OldCell(column): cell for column, cell in zip(columns, cells_before, strict=True)}
         refusal = error_after_write(context, attempt, old)
         if refusal is not None:
             raise refusal
         return read_back(context, name, row_id)
 
 
-def _lock(context: QueryContext, attempt: PendingWrite) -> Named:
-    """The cells of the row that its checks are to compare with, once it is locked. Of others nothing is read: its time
-    would tell how long they are. Raises what keeps it from being changed."""
-    assert isinstance(attempt.shape, UpdateShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.open_role_view(context.role_key)
-    columns = conditions.compared_with(role_view, attempt.table, attempt.shape)
-    rows = context.write(context.statement(LockShape(attempt.shape, columns), writes.locked), attempt.named)
-    if rows:
-        return {OldCell(column): cell for column, cell in zip(columns, rows[0][1:], strict=True)}
-    context.verify()
-    refusal = error_of(context, attempt.with_events(True))
-    raise refusal or Conflict
-
-
 def _unchanged(context: QueryContext, attempt: PendingWrite, row_id: str) -> RowAnswer:
-    """The answer to an update of nothing: the row, if it may be updated and matches. Its check is not asked."""
+    """The response to an empty update: the row, if it may be updated and matches. Its check is not evaluated."""
     _, refusal = probed(context, attempt.with_events(True))
     if refusal is not None:
         raise refusal
@@ -168,18 +156,5 @@ def delete(context: QueryContext, name: str, row_id: str, matches: Sequence[str]
         persist(context, attempt, writes.delete)
         return
     with transaction.atomic(using=context.environment.alias):
-        _lock_for_delete(context, attempt)
+        lock(context, attempt)
         referential_actions.delete_with_referrers(context, table, [row_id], depth)
-
-
-def _lock_for_delete(context: QueryContext, attempt: PendingWrite) -> None:
-    """Hold the row until the transaction ends. Raises what keeps it from being deleted."""
-    assert isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    for _ in range(MAX_RUNS):
-        if context.write(context.statement(LockShape(attempt.shape), writes.locked), attempt.named):
-            return
-        context.verify()
-        refusal = error_of(context, attempt.with_events(True))
-        if refusal is not None:
-            raise refusal
-    raise Conflict

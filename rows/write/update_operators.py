@@ -1,10 +1,9 @@
 """Update operators: compute a cell from its previous value (`{"$inc": 1}`, `{"$append": ["a"]}`, `{"$add": ["a"]}`).
-In: an operator and its operand as JSON, read by the column's type (`read`). Out: the values to bind (`Change`), and the
-expressions that `rows.write.statements` puts in the place of a new cell (`cell`): PostgreSQL computes it from the row
-whose lock it holds, so no other change is lost. The operator is part of a statement's shape, the operand a value. What
-it is computed from is the cell as its caller sees it: PostgreSQL may compute a cell before it finds that the write is
-refused, and the time that this takes would tell how long a hidden list is. No expression here raises an error, whatever
-the cell holds. docs/reference/rows.md, "Operators in a write"."""
+`read` makes a `Change` with the values to bind of an operator and its operand in JSON; `cell` is the expression for
+`rows.write.statements`: PostgreSQL computes it from the row whose lock it holds, so no other change is lost. The
+operator is part of a statement's shape, the operand a value. The previous value is the cell as the caller sees it:
+PostgreSQL may compute a cell before it refuses the write, and the duration would reveal the length of a hidden list. No
+expression here raises an error, whatever the cell contains. docs/reference/rows.md, "Operators in a write"."""
 
 import math
 import sys
@@ -30,14 +29,14 @@ OPERATORS: Final[Mapping[ColumnType, tuple[Operator, ...]]] = {
     "float": _OF_NUMBERS,
     "text[]": _OF_LISTS,
 }
-"""Which operators fit a column of which type. The table in docs/reference/rows.md is checked against this."""
+"""By column type. The table in docs/reference/rows.md is checked against this."""
 _ALL: Final = frozenset(_OF_NUMBERS + _OF_LISTS)
 GROWING: Final = frozenset[Operator]({"$append", "$add"})
-"""Operators by which a row becomes longer than what is sent."""
+"""Operators that make a row longer than what is sent."""
 MAX_TEXTS: Final = 1_000
-"""In the operand of one operator, as in a list of a filter: each is looked for in the cell."""
+"""In the operand of one operator, as in a list of a filter: each is searched for in the cell."""
 MAX_LIST_BYTES: Final = 2**20
-"""Of a list that an operator makes longer, as PostgreSQL spells it: as much as a body could bring in."""
+"""Of a list that an operator makes longer, in PostgreSQL's text: as much as the body of a request."""
 
 _EXACT: Final = Context(prec=2_500)
 """More digits than a decimal column can have."""
@@ -55,7 +54,7 @@ class SizeLimit:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is done to the cell of `column`. `operand` is in Python's spelling, of the column's own type."""
+    """An operator on the cell of `column`. `operand` is a Python value of the column's type."""
 
     column: Column
     operator: Operator
@@ -100,8 +99,8 @@ class Change:
 
 
 def read(column: Column, value: Mapping[str, Any]) -> Change | None:
-    """What the JSON object `value` asks to be done to a cell of `column`; None where it is a value like any other, as
-    it always is for json. Raises InvalidValue."""
+    """The operator in the JSON object `value`; None if it is an ordinary value, as always for json. Raises
+    InvalidValue."""
     if column.type == "json" or not value or not all(name.startswith("$") for name in value):
         return None
     fitting = OPERATORS.get(column.type, ())
@@ -133,19 +132,19 @@ def _operand(column: Column, operator: Operator, value: Any) -> Any:
 
 
 def unreadable() -> InvalidValue:
-    """For a cell that the caller may not read: one answer, whatever it holds."""
+    """For a cell that the caller may not read: the same error, whatever it contains."""
     return InvalidValue("not_allowed", "An operator needs a value that you may read.")
 
 
 def too_large(operator: Operator) -> InvalidValue:
-    """For a sum that is no value of its column, and a list that is too long."""
+    """For a sum that the column cannot hold, and a list that is too long."""
     if operator == "$inc":
         return InvalidValue("out_of_range", "$inc: the sum would be outside of what the column holds.")
     return InvalidValue("too_long", f"{operator}: the list would have more than {MAX_LIST_BYTES >> 20} MB.")
 
 
 def _room(column: Column, operand: Any) -> tuple[Any, Any]:
-    """The ends of what `operand` can be added to."""
+    """The least and the greatest number that `operand` can be added to."""
     least, greatest = column.min, column.max
     match column.type:
         case "integer":

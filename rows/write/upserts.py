@@ -1,7 +1,7 @@
 """Upserts: insert rows, or update those whose key exists. A key is `id` or the columns of one of the table's uniques.
-Who asks updates only rows that it sees and may update: a key that a hidden row has is taken, as it is for an insert,
-and a value that it cannot read is not looked for. Each row goes the way of an insert or of an update (`write_service`),
-with the rules and the event of that; docs/reference/rows.md."""
+Only rows that the caller sees and may update are updated: a key of a hidden row is taken, as for an insert, and
+unreadable values are not looked for. Each row is an insert or an update (`write_service`), with its rules and event;
+docs/reference/rows.md."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,11 +45,11 @@ def upsert_row(
 def upsert_rows(
     place: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], key: str, *, depth: int = 0
 ) -> list[Upserted]:
-    """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated where one with the same `key` is there.
-    Each body is one that could be inserted. `key`: `id` or the columns of a unique, such as `list_id,title`; they stay
-    as they are in a row that is updated, and so do columns that are not sent. A row of which a part of the key is null,
-    or `id` is not sent, is inserted. Raises NotFound, ValidationFailed on `on_conflict` for another key and on the
-    fields of rows as `insert_rows`, and Conflict for a row that is there and may not be updated."""
+    """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated if one with the same `key` exists. Each
+    body must be valid for an insert. `key`: `id` or the columns of a unique, such as `list_id,title`; an update changes
+    neither them nor columns that are not sent. A row with a null in its key, or without its `id`, is inserted. Raises
+    NotFound, ValidationFailed on `on_conflict` for another key and on the fields of rows as `insert_rows`, and Conflict
+    for an existing row that may not be updated."""
     write_service.check_count(bodies)
     return run(place, principal, lambda context: _upsert(context, table, bodies, key, depth, numbered=True))
 
@@ -107,33 +107,33 @@ class _Upsert:
     numbered: bool
 
     def run(self) -> list[Upserted]:
-        there = self._those_there()
+        existing = self._existing_ids()
         for _ in range(MAX_RUNS - 1):
             try:
-                return self._write(there)
+                return self._write(existing)
             except (Conflict, NotFound, ValidationFailed):
                 # Somebody may have inserted or deleted one of them since it was looked for.
-                before, there = there, self._those_there()
-                if there == before:
+                before, existing = existing, self._existing_ids()
+                if existing == before:
                     raise
-        return self._write(there)
+        return self._write(existing)
 
-    def _those_there(self) -> dict[int, str]:
-        """The ids of the rows that are there already, by the number of the body that has their key. A query for each.
-        Raises ValidationFailed for two bodies with one key."""
-        there: dict[int, str] = {}
+    def _existing_ids(self) -> dict[int, str]:
+        """The ids of existing rows, by the number of the body with their key. A query for each. Raises
+        ValidationFailed for two bodies with one key."""
+        existing: dict[int, str] = {}
         for number, attempt in enumerate(self.attempts):
             if attempt.access.read is None or attempt.access.update is None:
                 continue  # the insert tells that a key is taken
             if self.key == (ID.name,) and ID.name not in self.bodies[number]:
                 continue
             found = self._find(attempt)
-            if found in there.values():
+            if found in existing.values():
                 message = "An earlier one of these rows has the same key."
                 raise ValidationFailed.of(f"{number}.{self.key[-1]}", "taken", message)
             if found is not None:
-                there[number] = found
-        return there
+                existing[number] = found
+        return existing
 
     def _find(self, attempt: PendingWrite) -> str | None:
         """The id of the row that has the attempt's key, if the caller sees that it has."""
@@ -173,16 +173,16 @@ class _Upsert:
                 operand = Slot(len(wires), SQL_TYPES[table.all_columns[column].type])
                 wires.append(wire)
             if operand is None:
-                return None  # no null is equal to another, and the time of this write was there in no row
+                return None  # no null is equal to another, and no row has the time of this write
             conditions.append(Compare(Path((), column), "eq", operand))
         return all_of(conditions), wires
 
-    def _write(self, there: Mapping[int, str]) -> list[Upserted]:
-        new = {number: attempt for number, attempt in enumerate(self.attempts) if number not in there}
+    def _write(self, existing: Mapping[int, str]) -> list[Upserted]:
+        new = {number: attempt for number, attempt in enumerate(self.attempts) if number not in existing}
         with transaction.atomic(using=self.context.environment.alias):
             made = inserts.insert_all(self.context, new, numbered=self.numbered)
             # By id, so that two batches with rows in common wait for each other and do not deadlock.
-            for row_id, number in sorted((row_id, number) for number, row_id in there.items()):
+            for row_id, number in sorted((row_id, number) for number, row_id in existing.items()):
                 made[number] = self._update(number, row_id)
         return [Upserted(made[number], number in new) for number in range(len(self.attempts))]
 

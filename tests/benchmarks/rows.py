@@ -159,7 +159,7 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
     from rows.write.statements import shapes, writes
 
     known = compiled_schema(setting.place)
-    user, everyone = known.open_role_view("user"), known.open_role_view("all")
+    user, everyone = known.role_view("user"), known.role_view("all")
     rows: dict[str, list[str]] = {}
     for owner in setting.owners:
         listed = services.list_rows(

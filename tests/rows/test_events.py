@@ -206,7 +206,7 @@ def test_new_listener_receives_rows_of_deleted_users(policy: str, action: str) -
     note = tenant.put("notes", owner_id=ALICE.user_id)
     assert not tenant.environment.wants_events("notes", action)  # and this process remembers
     listen(tenant)
-    referential_actions.apply_user_deletion(tenant.place, ALICE.user_id or "", leaving=None)
+    referential_actions.apply_user_deletion(tenant.place, ALICE.user_id or "", pending=None)
     assert [(type_, data["id"]) for type_, data in events(tenant)] == [(f"notes.{action}", note)]
 
 

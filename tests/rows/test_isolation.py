@@ -12,7 +12,7 @@ from django.db import DatabaseError, connections, transaction
 from psycopg import sql
 
 from platform_site.postgres import prepared, row_access, sqlstates
-from rows.query.context import forget_statements
+from rows.query import context
 from tests.rows.conftest import Tracker
 from tests.support.service import wait_for
 from tests.support.tenants import KEY, REGION, Tenant
@@ -69,7 +69,7 @@ def test_interleaved_requests_never_see_the_other_environment(pair: tuple[Tenant
                     case 1:
                         cancelled()
                     case 2:
-                        forget_statements()
+                        context._statements.clear()
                     case _:
                         rows = tenant.rows(KEY, "notes", order="body", limit=100, count="exact")
                         assert {row["body"] for row in rows} == {f"of {number}"}

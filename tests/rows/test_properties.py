@@ -96,7 +96,7 @@ def test_a_list_is_what_plain_python_says(data: st.DataObject) -> None:
         assert got == expected
         answered += isinstance(got, list) and bool(got)
         # A statement that was just compiled and one that was remembered are the same.
-        context.forget_statements()
+        context._statements.clear()
         again = outcome(lambda: example.tenant.pages(who, table, where=where, order=order, withs=withs, limit=limit))  # noqa: B023
         assert again == got
         for row in example.world.seen(who, table):

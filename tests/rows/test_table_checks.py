@@ -211,7 +211,7 @@ def test_what_a_deleted_user_left_behind_goes_as_far_as_the_checks_allow(hall: T
     hall.patch("key", "/rows/events/e1", {"host_id": hall.users["alice"]})
     place = place_of(hall.environment_id)
     assert place is not None
-    referential_actions.apply_user_deletion(place, hall.users["alice"], leaving=None)
+    referential_actions.apply_user_deletion(place, hall.users["alice"], pending=None)
     assert hall.get("key", "/rows/events/e1").json["host_id"] is None
     assert hall.get("key", "/rows/events/e2").json["host_id"] == hall.users["alice"]
 

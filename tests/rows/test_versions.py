@@ -187,7 +187,7 @@ def test_rows_of_a_user_who_is_gone_follow_the_policy_of_today(tenant: Tenant) -
     columns = {**NOTES["columns"], "owner": {"type": "user", "on_delete": "delete"}}
     tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
     assert schema_cache.compiled_schema(tenant.place).version == 1
-    referential_actions.apply_user_deletion(tenant.place, ALICE.user_id or "", leaving=None)
+    referential_actions.apply_user_deletion(tenant.place, ALICE.user_id or "", pending=None)
     with pytest.raises(NotFound):
         tenant.get(KEY, "notes", note)
 

@@ -11,7 +11,8 @@ from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site.postgres import sqlstates
-from rows.transfer import backup, exporter
+from rows.query.tables.catalog import estimated_sizes
+from rows.transfer import backup
 from rows.transfer.backup import NotRestorable
 
 
@@ -31,8 +32,9 @@ class Command(BaseCommand):
         place = place_named(options["environment"])
         path = Path(options["to"] or f"{place.environment_id}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip")
         try:
+            sizes = estimated_sizes(place.cluster, place.environment_id)
             with tqdm(
-                total=sum(exporter.estimates(place).values()), unit=" rows", unit_scale=True, file=self.stderr._out,
+                total=sum(rows for rows, _ in sizes.values()), unit=" rows", unit_scale=True, file=self.stderr._out,
                 disable=True if options["no_progress"] else None,
             ) as bar:  # fmt: skip
 

@@ -1,7 +1,6 @@
 """`manage.py export_rows`: all rows of a table into a CSV or NDJSON file that `import_rows` reads back."""
 
 import gzip
-import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Generator
@@ -13,11 +12,12 @@ from django.core.management.base import BaseCommand, CommandError
 from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
+from rows.query.tables.catalog import estimated_sizes
 from rows.transfer import exporter
 from rows.transfer.exporter import NoSuchColumn
 from rows.transfer.file_formats import FORMATS, format_of
 from rows.transfer.import_report import NoSuchTable
-from rows.transfer.partial_file import open_partial_file
+from rows.transfer.partial_file import partial_file
 
 
 class Command(BaseCommand):
@@ -44,10 +44,11 @@ class Command(BaseCommand):
         rows = 0
         try:
             table = exporter.table_of(place, options["table"])
+            sizes = estimated_sizes(place.cluster, place.environment_id)
             with (
                 _target(name) as target,
                 tqdm(
-                    total=exporter.estimates(place).get(table.name, 0), unit=" rows", unit_scale=True, desc=table.name,
+                    total=sizes.get(table.name, (0, 0))[0], unit=" rows", unit_scale=True, desc=table.name,
                     file=self.stderr._out, disable=True if options["no_progress"] else None,
                 ) as bar,
             ):  # fmt: skip
@@ -74,14 +75,9 @@ def _target(name: str) -> Generator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    descriptor, unfinished = open_partial_file(Path(name))
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            if name.lower().endswith(".gz"):
-                with gzip.GzipFile(Path(name).name.removesuffix(".gz"), "wb", fileobj=file) as packed:
-                    yield packed  # type: ignore[misc]
-            else:
-                yield file
-        unfinished.rename(name)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with partial_file(Path(name)) as file:
+        if name.lower().endswith(".gz"):
+            with gzip.GzipFile(Path(name).name.removesuffix(".gz"), "wb", fileobj=file) as packed:
+                yield packed  # type: ignore[misc]
+        else:
+            yield file

@@ -143,20 +143,19 @@ class Command(CommandWithExamples):
         if not records and not options["json"]:
             self._say("No schema was applied yet.")
         for record in records:
-            names = [operation["operation"] for operation in record.operations]
             if options["json"]:
                 facts = {
                     "version": record.version,
                     "applied_at": timestamp(record.applied_at),
                     "applied_by": record.applied_by,
                     "reverts_to": record.reverts_to,
-                    "operations": names,
+                    "operations": record.operation_names,
                 }
                 self.stdout.write(json.dumps(facts, ensure_ascii=False))
                 continue
             back = f", back to {record.reverts_to}" if record.reverts_to is not None else ""
             self.stdout.write(self.style.MIGRATE_HEADING(f"version {record.version}  {_when(record)}{back}"))
-            for name in names or ["no operations"]:
+            for name in record.operation_names or ["no operations"]:
                 self.stdout.write(f"    {name}")
 
     def _change(

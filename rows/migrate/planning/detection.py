@@ -1,5 +1,6 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -11,10 +12,10 @@ from django.db.migrations.operations.base import Operation as DjangoOperation
 from django.db.migrations.questioner import MigrationQuestioner
 from django.db.migrations.state import ProjectState
 
-from rows.migrate.planning import backfills, renames
+from rows.migrate.planning import renames
 from rows.query.tables import table_models
 from rows.schema import literals
-from rows.schema.model import Schema, Table
+from rows.schema.model import Column, Schema, Table
 
 
 class _Questioner(MigrationQuestioner):
@@ -78,8 +79,43 @@ def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
         columns = new.tables[operation.model_name].columns.values()
         column = next((each for each in columns if table_models.field_name(each) == operation.name), None)
         if column is not None and column.backfill is not None and column.default is not None:
-            return backfills.with_backfill(operation, column)
+            return _with_backfill(operation, column)
     return operation
+
+
+class _Backfill:
+    """Sets the backfill as the default, then restores it, while the table is locked."""
+
+    plain: type[migrations.AddField | migrations.AlterField]
+    backfilled: "models.Field[Any, Any]"
+    model_name: str
+    name: str
+    field: "models.Field[Any, Any]"
+
+    def database_forwards(
+        self, app_label: str, schema_editor: Any, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        between = from_state.clone()
+        first = self.plain(self.model_name, self.name, self.backfilled)
+        first.state_forwards(app_label, between)
+        first.database_forwards(app_label, schema_editor, from_state, between)
+        then = migrations.AlterField(self.model_name, self.name, self.field)
+        then.database_forwards(app_label, schema_editor, between, to_state)
+
+
+class _AddWithBackfill(_Backfill, migrations.AddField):
+    plain = migrations.AddField
+
+
+class _AlterWithBackfill(_Backfill, migrations.AlterField):
+    plain = migrations.AlterField
+
+
+def _with_backfill(operation: migrations.AddField | migrations.AlterField, column: Column) -> DjangoOperation:
+    kind = _AddWithBackfill if isinstance(operation, migrations.AddField) else _AlterWithBackfill
+    made = kind(operation.model_name, operation.name, operation.field)
+    made.backfilled = table_models.field_for(replace(column, default=column.backfill))
+    return made
 
 
 def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterator[DjangoOperation]:

@@ -10,13 +10,15 @@ from typing import Any
 from django.db.migrations import operations as migrations
 from django.db.migrations.operations.base import Operation as DjangoOperation
 
-from rows.migrate.planning import renames, user_field_changes
+from rows.migrate.planning import renames
 from rows.migrate.planning.detection import detect, model_of
 from rows.migrate.planning.plan import Gap, NewCheck, NewUnique, Plan, Step
 from rows.query.tables import table_models
 from rows.query.tables.table_checks import constraint_name
 from rows.rules import checks, named
+from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
 from rows.schema.model import ID, SQL_TYPES, Column, Schema, Table
+from rows.schema.user_fields import UserFields, visible_to
 
 _RULES_SHOWN = 20
 
@@ -174,12 +176,16 @@ class _Planning:
                 if all(self._keeps_type(at, column) for column in checks.columns_of(condition)):
                     yield NewCheck(table, checks.renamed(condition, was), step.path)
 
+    def _continued(self, at: str, column: str) -> Column | None:
+        """The old column that a declared column of the existing table `at` continues."""
+        name = self.renamed.columns[at].get(column)
+        return self.old.tables[self.renamed.tables[at]].columns[name] if name else None
+
     def _keeps_type(self, at: str, column: str) -> bool:
         becomes = self.new.tables[at].all_columns[column]
         if becomes.implicit:
             return True
-        continued = self.renamed.columns[at].get(column)
-        was = self.old.tables[self.renamed.tables[at]].columns[continued] if continued else None
+        was = self._continued(at, column)
         return was is not None and SQL_TYPES[was.type] == SQL_TYPES[becomes.type]
 
     def _new_uniques(self, steps: Collection[Step]) -> Iterator[NewUnique]:
@@ -205,11 +211,10 @@ class _Planning:
         becomes = self.new.tables[at].all_columns[column]
         if becomes.implicit:
             return True
-        continued = self.renamed.columns[at].get(column)
-        if continued is None:
+        was = self._continued(at, column)
+        if was is None or (was.type, was.max_length) != (becomes.type, becomes.max_length):
             return False
-        was = self.old.tables[self.renamed.tables[at]].columns[continued]
-        return (was.type, was.max_length) == (becomes.type, becomes.max_length) and (becomes.null or not was.null)
+        return becomes.null or not was.null
 
     def _targets(self, operations: Collection[DjangoOperation]) -> tuple[set[str], set[str]]:
         """Existing tables, by old name, that gain or lose foreign keys to them."""
@@ -259,7 +264,7 @@ class _Planning:
         return named.used_by_rules(self.new)
 
     def _notes(self) -> Iterator[str]:
-        yield from user_field_changes.changes(self.old.users, self.new.users)
+        yield from _user_field_notes(self.old.users, self.new.users)
         for name, table in self.new.tables.items():
             was = self.old.tables.get(self.renamed.tables.get(name, ""))
             if was is None:
@@ -291,3 +296,25 @@ def plain_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
         }
         for role, actions in rules.items()
     }
+
+
+def user_field_changes(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    for role in sorted(old.keys() | new.keys()):
+        base = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else USER
+        before, after = visible_to(old, role, base), visible_to(new, role, base)
+        more, less = (
+            tuple(name for name in one if name not in other) for one, other in ((after, before), (before, after))
+        )
+        if more or less:
+            yield role, more, less
+
+
+def _user_field_notes(old: UserFields, new: UserFields) -> Iterator[str]:
+    """Such as `widen users.anonymous: name` and `narrow …`."""
+    found = []
+    for role, more, less in user_field_changes(old, new):
+        found += [f"widen users.{role}: {', '.join(more)}"] if more else []
+        found += [f"narrow users.{role}: {', '.join(less)}"] if less else []
+    if old != new and not found:
+        found.append("change users")
+    yield from found

@@ -2,7 +2,7 @@
 old names. So `rename` returns the old schema *under the new names*; the remaining differences are the autodetector's
 (`rows.migrate.planning.planner`). Pure. docs/adr/0002-schema-changes.md."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -215,6 +215,7 @@ class _Renaming:
             columns=columns,
             unique=tuple(tuple(moved[name] for name in unique) for unique in old.unique),
             indexes=tuple(_moved_index(spec, moved) for spec in old.indexes),
+            checks=old.checks,
         )
 
     def _converted(self, middle: Table, new: Table) -> Table:
@@ -298,32 +299,12 @@ class _Renaming:
         for o, old_table in self.old.tables.items():
             at = middle[self.middle_names[o]]
             constraints: dict[str, str] = {}
-
-            def follow(into: dict[str, str], was: str, now: str, columns: Iterable[str], o: str = o) -> None:
+            for (was, columns, is_index), (now, _, _) in zip(
+                _named_objects(old_table), _named_objects(at), strict=True
+            ):
                 if was != now:
-                    into[was] = now
+                    (indexes if is_index else constraints)[was] = now
                     reasons[was] = (self._reason(o, moved[o], columns), o)
-
-            follow(indexes, table_models.primary_key_name(o), table_models.primary_key_name(at.name), ())
-            for unique, unique_now in zip(old_table.unique, at.unique, strict=True):
-                follow(
-                    indexes, table_models.unique_name(o, unique), table_models.unique_name(at.name, unique_now), unique
-                )
-            for spec, spec_now in zip(old_table.indexes, at.indexes, strict=True):
-                columns = [key.column for key in spec.keys]
-                follow(indexes, table_models.index_name(o, spec), table_models.index_name(at.name, spec_now), columns)
-            for check in old_table.checks:
-                follow(constraints, constraint_name(o, check), constraint_name(at.name, check), ())
-            for name, column in old_table.columns.items():
-                now = moved[o][name]
-                if column.is_reference:
-                    was_name, now_name = (
-                        table_models.foreign_key_name(o, name),
-                        table_models.foreign_key_name(at.name, now),
-                    )
-                    follow(constraints, was_name, now_name, [name])
-                elif table_models.check_of(column) is not None:
-                    follow(constraints, table_models.check_name(o, name), table_models.check_name(at.name, now), [name])
             self._rename_each(constraints, reasons, at.name)
         self._rename_each(indexes, reasons, None)
 
@@ -343,6 +324,22 @@ class _Renaming:
             return self._table_operation(o)
         name = next(name for name in columns if moved[name] != name)
         return self._column_operation(o, name, moved[name])
+
+
+def _named_objects(table: Table) -> Iterator[tuple[str, Sequence[str], bool]]:
+    """Each name, its columns, and whether it is an index (of a primary key or unique, too) or another constraint."""
+    yield table_models.primary_key_name(table.name), (), True
+    for unique in table.unique:
+        yield table_models.unique_name(table.name, unique), unique, True
+    for spec in table.indexes:
+        yield table_models.index_name(table.name, spec), [key.column for key in spec.keys], True
+    for check in table.checks:
+        yield constraint_name(table.name, check), (), False
+    for name, column in table.columns.items():
+        if column.is_reference:
+            yield table_models.foreign_key_name(table.name, name), [name], False
+        elif table_models.check_of(column) is not None:
+            yield table_models.check_name(table.name, name), [name], False
 
 
 def _moved_index(spec: IndexSpec, moved: Mapping[str, str]) -> IndexSpec:

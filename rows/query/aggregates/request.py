@@ -68,7 +68,7 @@ def parse(body: Mapping[str, Any], table: str, resolver: NameResolver) -> Aggreg
     results: dict[str, tuple[Output, Column]] = {}
     _add_keys(results, body.get("group"), table, resolver)
     keys = list(results)
-    if _flag(body, "count"):
+    if _optional(body, "count", bool):
         _add(results, "group", Output("count", "count"), Column("count", "count", "integer"))
     for kind in TAKES:
         _add_values(results, kind, body.get(kind), table, resolver)
@@ -80,12 +80,12 @@ def parse(body: Mapping[str, Any], table: str, resolver: NameResolver) -> Aggreg
     computed = _Results({name: column for name, (_, column) in results.items()})
     return AggregateRequest(
         outputs,
-        query_where.parse_where(_object(body, "where"), table, resolver),
-        query_where.parse_where(_object(body, "having"), "", computed, "having"),
-        _order(_text(body, "order"), keys, computed),
+        query_where.parse_where(_optional(body, "where", dict), table, resolver),
+        query_where.parse_where(_optional(body, "having", dict), "", computed, "having"),
+        _order(_optional(body, "order", str), keys, computed),
         _limit(body.get("limit")),
-        _text(body, "cursor"),
-        _time_zone(_text(body, "time_zone")),
+        _optional(body, "cursor", str),
+        _time_zone(_optional(body, "time_zone", str)),
     )
 
 
@@ -235,22 +235,11 @@ def _time_zone(name: str | None) -> str:
     return name
 
 
-def _flag(body: Mapping[str, Any], name: str) -> bool:
+_TYPES: Final = {bool: "true or false", str: "a string", dict: "an object"}
+
+
+def _optional(body: Mapping[str, Any], name: str, type_: type[bool] | type[str] | type[dict[str, Any]]) -> Any:
     value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise ValidationFailed.of(name, "wrong_type", "Must be true or false.")
-    return bool(value)
-
-
-def _text(body: Mapping[str, Any], name: str) -> str | None:
-    value = body.get(name)
-    if value is not None and not isinstance(value, str):
-        raise ValidationFailed.of(name, "wrong_type", "Must be a string.")
-    return value
-
-
-def _object(body: Mapping[str, Any], name: str) -> Any:
-    value = body.get(name)
-    if value is not None and not isinstance(value, Mapping):
-        raise ValidationFailed.of(name, "wrong_type", "Must be an object.")
+    if value is not None and not isinstance(value, type_):
+        raise ValidationFailed.of(name, "wrong_type", f"Must be {_TYPES[type_]}.")
     return value

@@ -14,7 +14,8 @@ from platform_site.postgres import sqlstates
 from platform_site.postgres.libpq import Row
 from platform_site.postgres.replicas import Freshness
 from rows.query.aggregates import request as aggregate_request
-from rows.query.aggregates.request import MAX_GROUPS, MEMBERS, AggregateRequest
+from rows.query.aggregates.request import MAX_GROUPS, AggregateRequest
+from rows.query.aggregates.request import MEMBERS as MEMBERS
 from rows.query.aggregates.statement import TIME_ZONE, AggregateShape, HavingValue, aggregated
 from rows.query.context import QueryContext, run
 from rows.query.service import Page
@@ -25,8 +26,6 @@ from rows.rules.principal import Principal
 _KIND: Final = "aggregate"
 _OVERFLOW: Final = "22003"
 _BAD_ZONE: Final = "22023"
-
-__all__ = ["MAX_GROUPS", "MEMBERS", "aggregate_rows"]
 
 
 def aggregate_rows(

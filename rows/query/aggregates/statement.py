@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from platform_site.http import cursors
 from rows.query.aggregates.request import AVERAGE_DIGITS, Output, result_column
 from rows.query.params import OrderKey
-from rows.query.sql import json_rendering, pages, select, statement
+from rows.query.sql import select, statement
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler, RowSource
 from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Piece, boolean, joined
-from rows.query.sql.row_json import held
+from rows.query.sql.row_json import json_format, limited
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import AS_TEXT, LIMIT, After, Statement, Writer, assign_parameter_numbers, combine, listed
 from rows.rules.conditions import TRUE, Condition, Operand, Slot
@@ -53,14 +53,14 @@ def aggregated(role_view: "RoleView", shape: AggregateShape) -> Statement:
     if shape.after is not None:
         page += [" AND ", writer.expression(_behind(shape.order, shape.after), table.name)]
     if shape.order:
-        page.append(" ORDER BY " + ", ".join(f'_g."{key.path.column}"{pages.direction(key)}' for key in shape.order))
+        page.append(" ORDER BY " + ", ".join(f'_g."{key.path.column}"{select.direction(key)}' for key in shape.order))
     page += [" LIMIT ", ("%s::bigint", [Parameter(LIMIT, "bigint")])]
     keys = [f'left(_a."{key.path.column}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for key in shape.order]
     texts = [f"_o{number}" for number in range(len(keys))]
     return assign_parameter_numbers(
         *combine(
             "SELECT ",
-            listed([held("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
+            listed([limited("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
             " FROM (SELECT ",
             listed(["row_to_json(_q)", *keys]),
             " FROM (",
@@ -138,7 +138,7 @@ def _key(part: str | None, source: Column, cell: str) -> Piece:
 
 def _shown(table: Table, output: Output, column: Column) -> Piece:
     source = _source(table, output)
-    before, after = json_rendering.fragment(column)
+    before, after = json_format(column)
     if output.kind == "sum" and source is not None and source.type == "integer":
         before, after = "", ""  # all digits
     elif output.kind == "avg" and source is not None and source.type == "integer":

@@ -4,11 +4,9 @@ part of the text, which comes from constants of this package; columns are quoted
 from collections.abc import Hashable, Sequence
 from typing import Any, Self
 
-import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BooleanField, Expression, Field, TextField
 from django.db.models.sql.compiler import SQLCompiler
-from psycopg.adapt import Dumper
 
 Piece = tuple[str, list[Any]]
 """SQL with `%s` (and `%%`), and its parameters."""
@@ -19,16 +17,16 @@ _TEXT = TextField()
 
 class Parameter(Expression):
     """A value bound at execution, cast to `sql_type`. The same `key` is the same `$n`. `wire` (bytes of PostgreSQL's
-    text format) is a known value. The instance itself is Django's parameter, so nothing converts it."""
+    text format) is a known value. The instance itself is Django's parameter, so nothing converts it; psycopg refuses
+    it, so that a queryset with one is compiled and never run."""
 
     conditional = False
 
-    def __init__(self, key: Hashable, sql_type: str, wire: bytes | None = None, *, is_bound: bool = False) -> None:
+    def __init__(self, key: Hashable, sql_type: str, wire: bytes | None = None) -> None:
         super().__init__(output_field=_BOOLEAN if sql_type == "boolean" else _TEXT)
         self.key = key
         self.sql_type = sql_type
         self.wire = wire
-        self.is_bound = is_bound or wire is not None
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Any:
         return f"%s::{self.sql_type}", [self]
@@ -44,20 +42,6 @@ class Parameter(Expression):
 
     def __repr__(self) -> str:
         return f"<Parameter {self.key!r}::{self.sql_type}>"
-
-
-class _WireDumper(Dumper):
-    """Sends a bound parameter's text untyped, for querysets that Django runs."""
-
-    oid = 0
-
-    def dump(self, obj: Parameter) -> bytes | None:
-        if not obj.is_bound:
-            raise TypeError(f"{obj!r} has no value: this queryset was made to be compiled, not to be run")
-        return obj.wire
-
-
-psycopg.adapters.register_dumper(Parameter, _WireDumper)
 
 
 class Sql(Expression):

@@ -1,3 +1,6 @@
+"""A row as JSON, the select list of its cells: of every response, relation, event and `ETag`, so bytes are the same
+everywhere. With it the JSON of embedded relations, and the bounds of its size."""
+
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -7,12 +10,11 @@ from django.db.models import QuerySet
 
 from rows.query import embedded_users
 from rows.query.params import With, WithUser
-from rows.query.sql import json_rendering
 from rows.query.sql.conditions import AliasedRow, RowSource
 from rows.query.sql.expressions import Piece, Sql
 from rows.query.sql.statement import Writer, combine, listed
 from rows.rules.conditions import Condition, Hop
-from rows.schema.model import Table
+from rows.schema.model import Column, Table
 
 if TYPE_CHECKING:
     from rows.query.role_view import RoleView
@@ -35,6 +37,18 @@ class TrackedRow:
         return AliasedRow(self.alias).column(name, depth)
 
 
+def json_format(column: Column) -> tuple[str, str]:
+    """The SQL before and after a cell that makes it what `row_to_json` shows: PostgreSQL's own form, if that is exact
+    and stable."""
+    if column.type == "decimal":
+        # A JSON number would lose digits in every client that reads it as a float. Always the column's scale: "1.50".
+        return "round(", f", {column.scale or 0:d})::text"
+    if column.type == "timestamp":
+        # PostgreSQL trims the fraction and follows the session's zone; these are always UTC, Z and six digits.
+        return "to_char(", " AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+    return "", ""
+
+
 def cells(
     role_view: "RoleView",
     table: Table,
@@ -42,14 +56,14 @@ def cells(
     masked: Callable[[Condition], Any] | None = None,
     chosen: Collection[str] | None = None,
 ) -> list[Any]:
-    """The select list of a row's JSON: readable cells at `source`, rendered by `json_rendering`. `masked` applies a
+    """The select list of a row's JSON: readable cells at `source`, as `json_format` renders them. `masked` applies a
     read condition; `chosen` names the columns, `id` among them (None: all)."""
     ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
     made: list[Any] = []
     for column in role_view.columns(table.name):
         if chosen is not None and column.name not in chosen:
             continue
-        before, after = json_rendering.fragment(column)
+        before, after = json_format(column)
         mask = role_view.mask(table.name, column.name)
         spelled: list[Any] = [before, source.column(column.name), after]
         if mask is not None:
@@ -61,7 +75,7 @@ def cells(
 def whole_row(table: Table, source: RowSource) -> list[Any]:
     made: list[Any] = []
     for column in table.all_columns.values():
-        before, after = json_rendering.fragment(column)
+        before, after = json_format(column)
         made += [before, source.column(column.name), after, f' AS "{column.name}"', ", "]
     return made[:-1]
 
@@ -74,9 +88,10 @@ def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
     )
 
 
-def shown(
+def select_list(
     writer: Writer, table: Table, source: RowSource, chosen: Collection[str] | None = None
 ) -> tuple[Piece, Piece]:  # fmt: skip
+    """The cells of a row's JSON, and the join with the conditions of masked ones."""
     role_view = writer.role_view
     masks: dict[Condition, int] = {}
     flags = f"_m{writer.number()}"
@@ -97,14 +112,10 @@ def shown(
 
 def relation_json(writer: Writer, one: With | WithUser, table: str, source: RowSource) -> Piece:
     if isinstance(one, WithUser):
-        found = writer.expression(embedded_users.mark(user_id(writer, one.column, table, source)), table)
+        found = writer.expression(embedded_users.mark(writer.role_view.reading.cell(table, one.column, source)), table)
     else:
         found = embedded(writer, one, table, source)
     return combine(found, f' AS "{one.name}"')
-
-
-def user_id(writer: Writer, column: str, table: str, source: RowSource) -> Any:
-    return writer.role_view.reading.cell(table, column, source)
 
 
 def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
@@ -114,7 +125,7 @@ def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
     seen, guard = writer.role_view.reading.linked(one.hop, table, source)
     number = writer.number()
     row, made = TrackedRow(f"_r{number}"), f"_q{number}"
-    select, joins = shown(writer, far, row, one.columns)
+    select, joins = select_list(writer, far, row, one.columns)
     inside = [relation_json(writer, inner, far.name, row) for inner in one.inside]
     rows: QuerySet[Any, Any] = seen.values_list(*needed_columns(far, row, one.columns))
     if one.hop.many:
@@ -139,7 +150,7 @@ def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
             _TOO_LARGE,
             " ELSE coalesce(array_to_json(array_agg(_b._j)), '[]'::json) END FROM (SELECT ",
             f"CASE WHEN row_number() OVER () <= {MAX_EMBEDDED} THEN ",
-            held("_a._j", "pg_column_size(_a._j)"),
+            limited("_a._j", "pg_column_size(_a._j)"),
             " ELSE ",
             writer.expression(_continuation(one.hop, source), table),
             " END AS _j FROM ",
@@ -172,6 +183,6 @@ _TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES} + 0 * count(*)::int
 _EARLIER: Final = "OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
 
-def held(json: str, size: str) -> str:
+def limited(json: str, size: str) -> str:
     """`json`, but null once previous rows exceed MAX_ANSWER_BYTES. For a query around the one that makes the JSON."""
     return f"CASE WHEN coalesce(sum({size}) {_EARLIER}, 0) <= {MAX_ANSWER_BYTES} THEN {json} END"

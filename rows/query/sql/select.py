@@ -1,25 +1,27 @@
-"""Compiles querysets into prepared statements, one per shape of a request: a `RoleView` with open operands and a shape
+"""Compiles querysets into prepared statements, one per shape of a request: a `RoleView` and a shape
 without values become a `Statement`. The innermost select *is* the row manager's queryset, compiled by Django; JSON is
 rendered outside of the LIMIT (17 ms instead of 155 ms):
 
     SELECT row_to_json(_q), row_to_json(_w), _r."due_on"::text, …
     FROM (<the ruled queryset>) _r
-    CROSS JOIN LATERAL (SELECT <cell through `json_rendering`>, …) _q
+    CROSS JOIN LATERAL (SELECT <cell in its `json_format`>, …) _q
     CROSS JOIN LATERAL (SELECT (SELECT … far row …) AS "list", …) _w
     WHERE <the environment is still at the version this was compiled for>"""
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import QuerySet
+from django.db.models import Expression, F, OrderBy, QuerySet
 
 from platform_site.http import cursors
 from rows.query.params import OrderKey, With, Withs, WithUser
-from rows.query.sql.expressions import Piece
-from rows.query.sql.pages import page
-from rows.query.sql.row_json import MAX_ANSWER_BYTES, TrackedRow, held, needed_columns, relation_json, shown, user_id
+from rows.query.sql.expressions import NEVER, Parameter, Piece, boolean, joined
+from rows.query.sql.row_json import MAX_ANSWER_BYTES, TrackedRow, limited, needed_columns, relation_json, select_list
 from rows.query.sql.statement import (
     AS_TEXT,
+    LIMIT,
+    After,
     Statement,
     Writer,
     assign_parameter_numbers,
@@ -29,6 +31,7 @@ from rows.query.sql.statement import (
     listed,
 )
 from rows.rules.conditions import TRUE, Condition
+from rows.schema.model import Table
 
 if TYPE_CHECKING:
     from rows.query.role_view import RoleView
@@ -58,13 +61,14 @@ def read(role_view: "RoleView", shape: ReadShape) -> Statement:
     writer = Writer(role_view)
     table = role_view.schema.tables[shape.table]
     row = TrackedRow("_r")
-    select, joins = shown(writer, table, row, shape.columns)
+    select, joins = select_list(writer, table, row, shape.columns)
     columns: list[str | Piece] = ["row_to_json(_q)"]
     joined_with: str | Piece = ""
     user_ids: list[str | Piece] = []
     if shape.has_only_users:
         columns_of_users = [one.column for one in shape.withs if isinstance(one, WithUser)]
-        user_ids = [writer.expression(user_id(writer, name, table.name, row), table.name) for name in columns_of_users]
+        cells = [role_view.reading.cell(table.name, name, row) for name in columns_of_users]
+        user_ids = [writer.expression(cell, table.name) for cell in cells]
     else:
         columns.append("row_to_json(_w)")
         relations = [relation_json(writer, one, table.name, row) for one in shape.withs]
@@ -74,7 +78,7 @@ def read(role_view: "RoleView", shape: ReadShape) -> Statement:
     if shape.order is None:
         inner, keys = writer.queryset(rows.filter(is_row()).values_list(*needed)), []
     else:
-        inner, names = page(writer, table, rows, needed, shape.order, shape.after)
+        inner, names = _page(writer, table, rows, needed, shape.order, shape.after)
         # Of a text as long as that there is no cursor anyway, and each row carries it a second time.
         keys = [f'left(_r."{name}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for name in names]
     found = combine(
@@ -102,13 +106,13 @@ def _bounded(found: Piece, shape: ReadShape, texts_beside: int) -> Piece:
     relations = f"CASE WHEN pg_column_size(_s._k) <= {MAX_ANSWER_BYTES} THEN _s._k END"
     if not shape.has_only_users:
         names, size = ["_j", "_k"], f"{size} + pg_column_size(_s._k)"
-    shown = ["_s._j", relations][: len(names)]
+    columns = ["_s._j", relations][: len(names)]
     if shape.order is not None:
-        shown = [held(json, size) for json in shown]
+        columns = [limited(json, size) for json in columns]
     texts = [f"_o{number}" for number in range(texts_beside)]
     return combine(
         "SELECT ",
-        listed([*shown, *(f"_s.{text}" for text in texts)]),
+        listed([*columns, *(f"_s.{text}" for text in texts)]),
         " FROM (",
         found,
         " OFFSET 0) _s (",
@@ -147,3 +151,92 @@ def filtered(role_view: "RoleView", shape: ReadShape) -> "RowQuerySet":
     if shape.where == TRUE:
         return rows
     return role_view.reading.narrowed(rows, shape.where, shape.table, role_view.may_read(shape.table))
+
+
+# ── A page: its order, and the ranges behind a cursor ───────────────────────────────────────────────────────────────
+
+
+def _page(
+    writer: Writer,
+    table: Table,
+    rows: QuerySet[Any, Any],
+    columns: Collection[str],
+    order: tuple[OrderKey, ...],
+    after: tuple[bool, ...] | None,
+) -> tuple[Piece, list[str]]:
+    """The rows of a page with `columns`, and the names of their order keys. Behind a cursor it is a UNION ALL of
+    ranges, each an index range with its own limit: one condition with OR would scan the index from its start."""
+    keys: list[tuple[OrderKey, str, Any]] = []
+    extra: dict[str, Any] = {}
+    for index, key in enumerate(order):
+        path = key.path
+        if not path.hops and writer.role_view.mask(table.name, path.column) is None:
+            keys.append((key, path.column, F(path.column)))
+        else:
+            extra[f"_k{index}"] = value = writer.role_view.reading.value(path, table.name)
+            keys.append((key, f"_k{index}", value))
+    limit: Piece = (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")])
+    names = [name for _, name, _ in keys]
+    selected = [name for name in table.all_columns if name in columns or name in names]
+    rows = rows.annotate(**extra).values_list(*selected, *extra).order_by(
+        *[_order(key, F(name)) for key, name, _ in keys]
+    )  # fmt: skip
+    ranges = [[]] if after is None else list(_ranges([(key, value) for key, _, value in keys], after))
+    pages = [combine(writer.queryset(rows.filter(*conditions)), limit) for conditions in ranges]
+    if len(pages) == 1:
+        return pages[0], names
+    ordered = ", ".join(f'"{name}"{direction(key)}' for key, name, _ in keys)
+    return combine(
+        listed([combine("(", page, ")") for page in pages], " UNION ALL "), f" ORDER BY {ordered}", limit
+    ), names
+
+
+def _order(key: OrderKey, value: Any) -> OrderBy:
+    """NULLS FIRST or LAST only if not the default, so that an index can serve it."""
+    if key.nulls_first == key.descending:
+        return OrderBy(value, descending=key.descending)
+    return OrderBy(
+        value, descending=key.descending, nulls_first=key.nulls_first or None, nulls_last=not key.nulls_first or None
+    )
+
+
+def direction(key: OrderKey) -> str:
+    nulls = "" if key.nulls_first == key.descending else " NULLS FIRST" if key.nulls_first else " NULLS LAST"
+    return f"{' DESC' if key.descending else ''}{nulls}"
+
+
+def _ranges(keys: list[tuple[OrderKey, Any]], after: tuple[bool, ...]) -> Iterable[list[Expression]]:
+    tail = len(keys) - 1
+    while tail > 0 and _joins_row(keys[tail - 1][0], keys[tail][0]) and not after[tail - 1]:
+        tail -= 1
+    # Keys from `tail` on run in one direction and are never null: PostgreSQL compares them as a row, one range of an
+    # index.
+    left = joined(", ", [value for _, value in keys[tail:]], NEVER)
+    right = joined(", ", [_bound(index, key) for index, (key, _) in list(enumerate(keys))[tail:]], NEVER)
+    sign = " < " if keys[-1][0].descending else " > "
+    yield [*_equal(keys[:tail], after), boolean("(", left, sign, right, ")")]
+    for index in range(tail - 1, -1, -1):
+        key, value = keys[index]
+        before = _equal(keys[:index], after)
+        if after[index]:
+            if key.nulls_first:
+                yield [*before, boolean("(", value, " IS NOT NULL)")]
+            continue
+        yield [*before, boolean("(", value, " < " if key.descending else " > ", _bound(index, key), ")")]
+        if key.null and not key.nulls_first:
+            yield [*before, boolean("(", value, " IS NULL)")]
+
+
+def _joins_row(one: OrderKey, other: OrderKey) -> bool:
+    return one.descending == other.descending and not one.null
+
+
+def _bound(index: int, key: OrderKey) -> Parameter:
+    return Parameter(After(index), key.type)
+
+
+def _equal(keys: Sequence[tuple[OrderKey, Any]], after: Sequence[bool]) -> list[Expression]:
+    return [
+        boolean("(", value, " IS NULL)") if after[index] else boolean("(", value, " = ", _bound(index, key), ")")
+        for index, (key, value) in enumerate(keys)
+    ]

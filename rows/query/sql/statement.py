@@ -1,3 +1,6 @@
+"""A compiled statement and the values that it takes, and the writer of its pieces: Django compiles expressions and
+querysets, `combine` puts text between them, `assign_parameter_numbers` ends it."""
+
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count

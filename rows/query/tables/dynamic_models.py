@@ -3,7 +3,7 @@ have no relation fields, so no join can bypass the rules: each hop is a subquery
 Default and base manager are closed (`rows.query.tables.managers`)."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
@@ -11,13 +11,8 @@ from django.apps.config import AppConfig
 from django.apps.registry import Apps
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Expression
 
-from rows.query.role_view import RoleView, bound_operand
 from rows.query.tables.managers import RowManager, UnruledManager
-from rows.rules.conditions import Operand
-from rows.rules.principal import Principal, RoleKey
-from rows.rules.rules import Ruleset
 from rows.schema.model import Column, Schema, Table
 
 LABEL: Final = "tenant"
@@ -33,7 +28,6 @@ class RowModel(models.Model):
     objects: ClassVar[RowManager]
     unruled: ClassVar[UnruledManager]
     TABLE: ClassVar[Table]
-    SIBLINGS: ClassVar["RowModels"]
     """In capitals, unlike any column."""
 
     def __str__(self) -> str:
@@ -72,10 +66,10 @@ class RowModels(Mapping[str, type[RowModel]]):
     """A model per table, by name, made on demand and not kept: requests use compiled statements, and idle models (90
     objects each) would slow garbage collection. About 0.4 ms and 40 KB each; no query."""
 
-    __slots__ = ("_alias", "_environment_id", "_lock", "_made", "_rules", "_schema")
+    __slots__ = ("_environment_id", "_lock", "_made", "_schema")
 
-    def __init__(self, environment_id: str, alias: str, schema: Schema, rules: Ruleset) -> None:
-        self._environment_id, self._alias, self._schema, self._rules = environment_id, alias, schema, rules
+    def __init__(self, environment_id: str, schema: Schema) -> None:
+        self._environment_id, self._schema = environment_id, schema
         self._made: WeakValueDictionary[str, type[RowModel]] = WeakValueDictionary()
         self._lock = threading.Lock()
 
@@ -86,14 +80,8 @@ class RowModels(Mapping[str, type[RowModel]]):
             with self._lock:  # of two threads that ask at once, one makes it
                 found = self._made.get(name)
                 if found is None:
-                    found = self._made[name] = _model(table, self._environment_id, self)
+                    found = self._made[name] = _model(table, self._environment_id)
         return found
-
-    def role_view(self, role_key: RoleKey, operand: Callable[[Operand], Expression]) -> RoleView:
-        return RoleView(self._schema, self, self._rules, role_key, self._alias, operand)
-
-    def viewer_of(self, principal: Principal) -> RoleView:
-        return self.role_view(self._rules.role_key(principal), bound_operand(principal))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._schema.tables)
@@ -102,7 +90,7 @@ class RowModels(Mapping[str, type[RowModel]]):
         return len(self._schema.tables)
 
 
-def _model(table: Table, environment_id: str, siblings: RowModels) -> type[RowModel]:
+def _model(table: Table, environment_id: str) -> type[RowModel]:
     meta = type(
         "Meta",
         (),
@@ -122,7 +110,6 @@ def _model(table: Table, environment_id: str, siblings: RowModels) -> type[RowMo
         "objects": RowManager(),
         "unruled": UnruledManager(),
         "TABLE": table,
-        "SIBLINGS": siblings,
     }
     made: type[RowModel] = type(f"Row_{table.name}", (RowModel,), members)
     return made

@@ -1,6 +1,7 @@
-"""Managers and querysets of tenant rows: rows are only read through `visible_to(principal)` or `unruled`.
+"""Managers and querysets of tenant rows: rows are only read through `visible_to(role_view)` or `unruled`.
 `RowManager.get_queryset` raises, so no other access is left open, and only a `RuledQuery` may run SQL over tenant
-tables (`platform_site.postgres.row_access`). Querysets only read; `rows.write` writes."""
+tables (`platform_site.postgres.row_access`). Those of a role are compiled, since only statements have values of a
+principal (`rows.query.sql`). Querysets only read; `rows.write` writes."""
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -9,7 +10,6 @@ from django.db.models.sql import Query
 from django.db.models.sql.compiler import SQLCompiler
 
 from platform_site.postgres.row_access import row_access
-from rows.rules.principal import Principal
 
 if TYPE_CHECKING:
     from rows.query.role_view import RoleView
@@ -53,19 +53,14 @@ class RowQuerySet(models.QuerySet[Any]):
 
 class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[misc]
     def get_queryset(self) -> NoReturn:
-        raise PrincipalRequired("read rows through visible_to(principal)")
+        raise PrincipalRequired("read rows through visible_to(role_view)")
 
-    def visible_to(self, principal: "Principal | RoleView") -> RowQuerySet:
-        """No query. The rows still have unreadable cells, which `rows.query.sql` masks."""
-        role_view = self._role_view(principal)
+    def visible_to(self, role_view: "RoleView") -> RowQuerySet:
+        """The rows still have unreadable cells, which `rows.query.sql` masks."""
         return self._rows(role_view).filter(role_view.may_read(self.model.TABLE.name))
 
-    def changeable_by(self, principal: "Principal | RoleView", action: Literal["update", "delete"]) -> RowQuerySet:
-        role_view = self._role_view(principal)
+    def changeable_by(self, role_view: "RoleView", action: Literal["update", "delete"]) -> RowQuerySet:
         return self._rows(role_view).filter(role_view.may_change(self.model.TABLE.name, action))
-
-    def _role_view(self, principal: "Principal | RoleView") -> "RoleView":
-        return self.model.SIBLINGS.viewer_of(principal) if isinstance(principal, Principal) else principal
 
     def _rows(self, role_view: "RoleView") -> RowQuerySet:
         return RowQuerySet(self.model, using=self._db or role_view.alias)

@@ -24,7 +24,7 @@ def now() -> datetime:
 def delete_references(place: EnvironmentRef, since: datetime) -> None:
     """Apply the policies of user columns for all who went at `since` or later, as far as other rows allow."""
     for user_id in audit.users_deleted(place.pool_id, since):
-        referential_actions.apply_user_deletion(place, user_id, leaving=None)
+        referential_actions.apply_user_deletion(place, user_id, pending=None)
 
 
 def schedule(place: EnvironmentRef, since: datetime) -> PendingUserReferences:

@@ -38,14 +38,14 @@ def referring_columns(context: QueryContext, name: str) -> list[tuple[Table, Col
 
 
 def delete_with_referrers(context: QueryContext, table: Table, rows: Sequence[str], depth: int) -> None:
-    """Delete locked rows and what goes with them. Raises Conflict where another row keeps one of them, or where more
-    than MAX_CASCADE would go or change. All rows that go are found and locked first. A concurrent insert that refers to
-    one of them waits for our lock, and fails when we are done; one that came before is found."""
-    going, freed = _find_referrers(context, table, rows)
+    """Delete locked rows, and delete or detach those that refer to them. Raises Conflict if another row restricts that,
+    or if more than MAX_CASCADE would be deleted or changed. All deleted rows are found and locked first. A concurrent
+    insert that refers to one of them waits for our lock, and fails when we are done; one that came before is found."""
+    deleted, detached = _find_referrers(context, table, rows)
     _refresh_interests(context)
-    for (child, column), found in freed.items():
-        _free(context, child, column, [row_id for row_id in found if row_id not in going[child]], depth)
-    _remove(context, {name: list(gone) for name, gone in going.items() if gone}, depth)
+    for (child, column), found in detached.items():
+        _detach(context, child, column, [row_id for row_id in found if row_id not in deleted[child]], depth)
+    _delete(context, {name: list(gone) for name, gone in deleted.items() if gone}, depth)
 
 
 _Found = dict[str, None]
@@ -55,38 +55,38 @@ _Found = dict[str, None]
 def _find_referrers(
     context: QueryContext, table: Table, rows: Sequence[str]
 ) -> tuple[defaultdict[str, _Found], dict[tuple[str, str], _Found]]:
-    """The rows that go with these, which are among them, by table; and those that let go of one, by table and column.
-    All locked. Raises as `delete_with_referrers`."""
-    going: defaultdict[str, _Found] = defaultdict(dict)
-    going[table.name].update(dict.fromkeys(rows))
-    freed: defaultdict[tuple[str, str], _Found] = defaultdict(dict)
-    holding: defaultdict[str, set[str]] = defaultdict(set)
+    """The rows to delete, with `rows`, by table, and those to detach, by table and column. All locked. Raises as
+    `delete_with_referrers`."""
+    deleted: defaultdict[str, _Found] = defaultdict(dict)
+    deleted[table.name].update(dict.fromkeys(rows))
+    detached: defaultdict[tuple[str, str], _Found] = defaultdict(dict)
+    referencing: defaultdict[str, set[str]] = defaultdict(set)
     budget = MAX_CASCADE
     waiting = [(table.name, list(rows))]
     while waiting:
         parent, parents = waiting.pop()
         for child, column in referring_columns(context, parent):
-            # Those that go already may be found once more: with as many as there are of them, none hides another.
-            found = _referring(context, child, column, parents, budget + 1 + len(going[child.name]))
-            fresh = [row_id for row_id in found if row_id not in going[child.name]]
+            # Rows to delete may be found once more: with as many as there are of them, none hides another.
+            found = _referring(context, child, column, parents, budget + 1 + len(deleted[child.name]))
+            fresh = [row_id for row_id in found if row_id not in deleted[child.name]]
             if column.on_delete == "restrict":
-                holding[child.name].update(fresh)
+                referencing[child.name].update(fresh)
                 continue
             budget -= len(fresh)
             if budget < 0:
                 raise Conflict(f"More than {MAX_CASCADE:,} rows refer to this one. Delete them first.")
             if column.on_delete == "null":
-                freed[child.name, column.name].update(dict.fromkeys(fresh))
+                detached[child.name, column.name].update(dict.fromkeys(fresh))
             elif fresh:
-                going[child.name].update(dict.fromkeys(fresh))
+                deleted[child.name].update(dict.fromkeys(fresh))
                 waiting.append((child.name, fresh))
-    # One that refers to what goes and goes itself, by another of its columns, holds nothing.
-    if any(held - going[child].keys() for child, held in holding.items()):
-        raise _held()
-    return going, freed
+    # A row that restricts, but is deleted itself by another of its columns, prevents nothing.
+    if any(found - deleted[child].keys() for child, found in referencing.items()):
+        raise _referenced_error()
+    return deleted, detached
 
 
-def _held() -> Conflict:
+def _referenced_error() -> Conflict:
     return Conflict("Other rows refer to this one and keep it from being deleted.")
 
 
@@ -104,7 +104,7 @@ def _refresh_interests(context: QueryContext) -> None:
     environment.set_interests(set(interests.values_list("table_name", "action")))
 
 
-def _free(context: QueryContext, table: str, column: str, rows: list[str], depth: int) -> None:
+def _detach(context: QueryContext, table: str, column: str, rows: list[str], depth: int) -> None:
     """Set the rows' `column` to null. Raises Conflict where a check of their table does not allow that."""
     if not rows:
         return
@@ -114,23 +114,23 @@ def _free(context: QueryContext, table: str, column: str, rows: list[str], depth
         context.write(statement, event_values(depth) | rows_and_events(0, rows))
     except IntegrityError as error:
         if sqlstates.sqlstate(error) == "23514":
-            raise _held() from error
+            raise _referenced_error() from error
         raise
     if wants:
         for row_id in rows:
             announce(context, table, "update", row_id)
 
 
-def _remove(context: QueryContext, going: Mapping[str, list[str]], depth: int) -> None:
+def _delete(context: QueryContext, deleted: Mapping[str, list[str]], depth: int) -> None:
     """Delete the rows of all these tables, in one statement."""
-    parts = tuple((name, context.environment.wants_events(name, "delete")) for name in sorted(going))
+    parts = tuple((name, context.environment.wants_events(name, "delete")) for name in sorted(deleted))
     named: Named = event_values(depth)
     for number, (name, _) in enumerate(parts):
-        named |= rows_and_events(number, going[name])
+        named |= rows_and_events(number, deleted[name])
     context.write(context.statement(DeleteWithEventsShape(parts), referrers.delete_with_events), named)
     for name, wants in parts:
         if wants:
-            for row_id in going[name]:
+            for row_id in deleted[name]:
                 announce(context, name, "delete", row_id)
 
 
@@ -148,25 +148,25 @@ _BATCH: Final = 500
 
 
 def apply_user_deletion(
-    place: EnvironmentRef, user_id: str, *, leaving: PendingUserDeletion | None, depth: int = 0
+    place: EnvironmentRef, user_id: str, *, pending: PendingUserDeletion | None, depth: int = 0
 ) -> None:
     """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
     each a transaction with its events. `depth` counts the webhooks and functions that led to it. may run twice.
-    `leaving` is recorded with each batch, for a user whose deletion is pending (`user_deletion`). Raises Conflict for a
+    `pending` is recorded with each batch, for a user whose deletion is pending (`user_deletion`). Raises Conflict for a
     row that another one refers to and that may not be deleted; batches before it stay done. None: the user is deleted
     already, and such a row stays as it is."""
-    run(place, _OPERATOR, lambda context: _apply_user_deletion(context, user_id, leaving, depth))
+    run(place, _OPERATOR, lambda context: _apply_user_deletion(context, user_id, pending, depth))
 
 
-def _apply_user_deletion(context: QueryContext, user_id: str, leaving: PendingUserDeletion | None, depth: int) -> None:
+def _apply_user_deletion(context: QueryContext, user_id: str, pending: PendingUserDeletion | None, depth: int) -> None:
     context.verify()  # its statements do not test the version
     tables = context.environment.schema.tables.values()
     for policy in ("delete", "null"):  # first what may be refused
         for table in tables:
             for column in table.columns.values():
                 if column.on_user_delete == policy:
-                    staying: set[str] | None = None if leaving is not None else set()
-                    while _apply_batch(context, table, column, user_id, leaving, staying, depth):
+                    kept: set[str] = set()
+                    while _apply_batch(context, table, column, user_id, pending, kept, depth):
                         pass
 
 
@@ -175,45 +175,43 @@ def _apply_batch(
     table: Table,
     column: Column,
     user_id: str,
-    leaving: PendingUserDeletion | None,
-    staying: set[str] | None,
+    pending: PendingUserDeletion | None,
+    kept: set[str],
     depth: int,
 ) -> bool:
-    """One batch. Whether there may be more. `staying` takes up the rows that may not go; None: that is a Conflict."""
+    """One batch. Whether there may be more. Without `pending`, `kept` takes up the rows that may not go."""
     using = context.environment.alias
     with transaction.atomic(using=using):
-        found = _referring(context, table, column, [user_id], _BATCH + len(staying or ()))
-        rows = [row_id for row_id in found if row_id not in (staying or ())]
-        if rows and leaving is not None:
-            PendingUserDeletion.objects.using(using).bulk_create([leaving], ignore_conflicts=True)
+        found = _referring(context, table, column, [user_id], _BATCH + len(kept))
+        rows = [row_id for row_id in found if row_id not in kept]
         if rows and column.on_user_delete == "null":
             _refresh_interests(context)
-        if rows and staying is None:
-            _let_go(context, table, column, rows, depth)
-        elif rows and staying is not None:
-            _let_go_or_leave(context, table, column, rows, staying, depth)
+        if rows and pending is not None:
+            PendingUserDeletion.objects.using(using).bulk_create([pending], ignore_conflicts=True)
+            _delete_or_detach(context, table, column, rows, depth)
+        elif rows:
+            _delete_or_detach_each(context, table, column, rows, kept, depth)
     return len(rows) == _BATCH
 
 
-def _let_go(context: QueryContext, table: Table, column: Column, rows: list[str], depth: int) -> None:
+def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows: list[str], depth: int) -> None:
     """Delete the rows of a user, or set their column to null. Raises Conflict."""
     if column.on_user_delete == "delete":
         delete_with_referrers(context, table, rows, depth)
     else:
-        _free(context, table.name, column.name, rows, depth)
+        _detach(context, table.name, column.name, rows, depth)
 
 
-def _let_go_or_leave(
-    context: QueryContext, table: Table, column: Column, rows: list[str], staying: set[str], depth: int
+def _delete_or_detach_each(
+    context: QueryContext, table: Table, column: Column, rows: list[str], kept: set[str], depth: int
 ) -> None:
-    """`_let_go` of what may go: all at once or, where some may not, each by itself."""
+    """`_delete_or_detach` of what may go: all at once or, where some may not, each by itself."""
     try:
         with transaction.atomic(using=context.environment.alias):
-            return _let_go(context, table, column, rows, depth)
+            _delete_or_detach(context, table, column, rows, depth)
     except Conflict:
         if len(rows) == 1:
-            staying.update(rows)
-            return None
-    for row_id in rows:
-        _let_go_or_leave(context, table, column, [row_id], staying, depth)
-    return None
+            kept.update(rows)
+        else:
+            for row_id in rows:
+                _delete_or_detach_each(context, table, column, [row_id], kept, depth)

@@ -24,7 +24,7 @@ from rows.write.references import referential_actions
 def begin(places: Collection[EnvironmentRef], user_id: str, *, pool_id: str, actor: Caller | Actor) -> None:
     """Apply the policies of user columns in all environments of a pool, in the control transaction that deletes the
     user. Raises Conflict as `referential_actions.apply_user_deletion`; then no deletion is pending."""
-    leaving = PendingUserDeletion(
+    pending = PendingUserDeletion(
         user_id=user_id,
         environment_id=pool_id,
         actor_kind=actor.kind,
@@ -35,7 +35,7 @@ def begin(places: Collection[EnvironmentRef], user_id: str, *, pool_id: str, act
     try:
         for place in places:
             depth = call_depth.depth_here(place.environment_id)
-            referential_actions.apply_user_deletion(place, user_id, leaving=leaving, depth=depth)
+            referential_actions.apply_user_deletion(place, user_id, pending=pending, depth=depth)
     except Conflict:
         for using in clusters:
             _forget(using, user_id)  # an earlier try may have put it down, too
@@ -44,23 +44,23 @@ def begin(places: Collection[EnvironmentRef], user_id: str, *, pool_id: str, act
         after_commit("a user who left", _forget, using, user_id, using=using)
 
 
-def finish(using: str, leaving: PendingUserDeletion) -> None:
+def finish(using: str, pending: PendingUserDeletion) -> None:
     """Complete a pending user deletion, unless it is still running. May run twice. Raises Conflict if a row prevents
     the deletion now; the user then stays."""
-    users, noted = User.objects.filter(pk=leaving.pk), PendingUserDeletion.objects.using(using).filter(pk=leaving.pk)
+    users, records = User.objects.filter(pk=pending.pk), PendingUserDeletion.objects.using(using).filter(pk=pending.pk)
     with transaction.atomic(durable=True):
         user = users.select_for_update(skip_locked=True).first()
         # The record is read under the lock: a refused deletion held it and has told its caller.
-        if user is not None and noted.exists():
-            _delete(user, leaving)
+        if user is not None and records.exists():
+            _delete(user, pending)
     if user is None and not users.exists():
-        noted.delete()
+        records.delete()
 
 
-def _delete(user: User, leaving: PendingUserDeletion) -> None:
-    request = open_request(leaving.request_id or current_request_id())
+def _delete(user: User, pending: PendingUserDeletion) -> None:
+    request = open_request(pending.request_id or current_request_id())
     try:
-        accounts.delete_user(user, actor=Actor(cast(ActorKind, leaving.actor_kind), leaving.actor_id))
+        accounts.delete_user(user, actor=Actor(cast(ActorKind, pending.actor_kind), pending.actor_id))
     finally:
         close_request(request)
 

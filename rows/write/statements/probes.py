@@ -11,15 +11,7 @@ from rows.schema.model import SQL_TYPES, Table
 from rows.write.row_size import fits
 from rows.write.statements.changes import wanted
 from rows.write.statements.conditions import cells_of, is_computable_sql, is_seen, matches_etag, references_of, rule_of
-from rows.write.statements.shapes import (
-    Action,
-    AfterwardsShape,
-    DeleteShape,
-    InsertShape,
-    OldCell,
-    ProbeShape,
-    UpdateShape,
-)
+from rows.write.statements.shapes import Action, DeleteShape, InsertShape, OldCell, UpdateShape, WriteShape
 
 if TYPE_CHECKING:
     from rows.query.role_view import RoleView
@@ -36,42 +28,42 @@ class OldRow:
         return Parameter(OldCell(name), SQL_TYPES[self.table.all_columns[name].type])
 
 
-def probe(role_view: "RoleView", shape: ProbeShape) -> Statement:
+def probe(role_view: "RoleView", shape: WriteShape) -> Statement:
     """The result of each condition of a write that was not made: one row of booleans, or none if no changeable row has
     that id, so that nothing about it is computed. The booleans: If-Match fits (an insert: true); no event is missing;
-    then, except for a delete, the conditions of the row after the write (`_of_what_would_be`)."""
-    table = role_view.schema.tables[shape.write.table]
-    match shape.write:
-        case InsertShape() as write:
-            would_be = _of_what_would_be(role_view, table, write, None)
-            return _verdicts(role_view, table, [ALWAYS, _has_subscribers(table, "insert", write), *would_be])
-        case UpdateShape() as write:
-            would_be = _of_what_would_be(role_view, table, write, CURRENT_ROW)
+    then, except for a delete, the conditions of the row after the write (`_after_write`)."""
+    table = role_view.schema.tables[shape.table]
+    match shape:
+        case InsertShape():
+            after = _after_write(role_view, table, shape, None)
+            return _verdicts(role_view, table, [ALWAYS, _has_subscribers(table, "insert", shape), *after])
+        case UpdateShape():
+            after = _after_write(role_view, table, shape, CURRENT_ROW)
             rows = role_view.models[table.name].objects.changeable_by(role_view, "update")
-            return _verdicts_of_row(role_view, rows, [*_of_what_is(role_view, table, "update", write), *would_be])
-        case DeleteShape() as write:
+            return _verdicts_of_row(role_view, rows, [*_before_write(role_view, table, "update", shape), *after])
+        case DeleteShape():
             rows = role_view.models[table.name].objects.changeable_by(role_view, "delete")
-            return _verdicts_of_row(role_view, rows, _of_what_is(role_view, table, "delete", write))
+            return _verdicts_of_row(role_view, rows, _before_write(role_view, table, "delete", shape))
 
 
-def probe_afterwards(role_view: "RoleView", shape: AfterwardsShape) -> Statement:
+def probe_afterwards(role_view: "RoleView", shape: InsertShape | UpdateShape) -> Statement:
     """The verdicts of `_checks` on the row as a write has left it; what it was is known by its OldCells."""
-    table = role_view.schema.tables[shape.write.table]
+    table = role_view.schema.tables[shape.table]
     rows = role_view.models[table.name].unruled.using(role_view.alias)
-    return _verdicts_of_row(role_view, rows, _checks(role_view, table, shape.write, CURRENT_ROW, OldRow(table)))
+    return _verdicts_of_row(role_view, rows, _checks(role_view, table, shape, CURRENT_ROW, OldRow(table)))
 
 
-def _of_what_is(role_view: "RoleView", table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
+def _before_write(role_view: "RoleView", table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
     matches = matches_etag(role_view, table) if write.matches else ALWAYS
     return [matches, _has_subscribers(table, action, write)]
 
 
-def _has_subscribers(table: Table, action: str, write: InsertShape | UpdateShape | DeleteShape) -> Sql:
+def _has_subscribers(table: Table, action: str, write: WriteShape) -> Sql:
     """The write records its event, or there are no subscribers."""
     return ALWAYS if write.events else boolean("(NOT ", wanted(table.name, action), ")")
 
 
-def _of_what_would_be(
+def _after_write(
     role_view: "RoleView", table: Table, write: InsertShape | UpdateShape, before: RowSource | None
 ) -> list[Any]:
     """Of an update two for each computed column; for a large one, whether the row stays small enough; one for each of

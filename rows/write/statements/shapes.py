@@ -1,4 +1,5 @@
-"""What the statements are compiled for (their shapes) and the keys of their parameters."""
+"""What the statements are compiled for (their shapes) and the keys of their parameters. Several statements may be
+compiled for one shape: a write of several rows, and its probes, for that of the write."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -23,17 +24,10 @@ class InsertShape:
 
 
 @dataclass(frozen=True, slots=True)
-class InsertManyShape:
-    """Several rows by one statement: it takes each cell and the id as an array of texts, in the order of the rows."""
-
-    write: InsertShape
-
-
-@dataclass(frozen=True, slots=True)
 class UpdateShape:
-    """`columns` are those sent, sorted; `matches` says that there is an If-Match, `large` that the new cells may have
-    more than `sizes.LARGE_WRITE`, so that the row's size must be looked at. `update_operators` are those of the
-    columns, sorted, whose new cells an operator makes of the old ones."""
+    """`columns` are the sent ones, sorted. `matches`: there is an If-Match. `large`: the new cells may have more than
+    `row_size.LARGE_WRITE`, so the row's size must be checked. `computed`: the columns whose new cells an operator
+    computes from the old ones, sorted."""
 
     table: str
     columns: tuple[str, ...]
@@ -50,9 +44,12 @@ class DeleteShape:
     events: bool = False
 
 
+WriteShape = InsertShape | UpdateShape | DeleteShape
+
+
 @dataclass(frozen=True, slots=True)
 class ReleaseShape:
-    """A referential action: given rows let go of what `column` refers to. No rule is asked."""
+    """A referential action: sets `column` of given rows to null, without rules."""
 
     table: str
     column: str
@@ -61,8 +58,8 @@ class ReleaseShape:
 
 @dataclass(frozen=True, slots=True)
 class DeleteWithEventsShape:
-    """A referential action: given rows of several tables go at once. `parts` are the tables, and for each whether
-    events are recorded. No rule is asked."""
+    """A referential action: deletes given rows of several tables at once, without rules. `parts` are the tables, and
+    for each whether events are recorded."""
 
     parts: tuple[tuple[str, bool], ...]
 
@@ -71,7 +68,7 @@ class DeleteWithEventsShape:
 class LockShape:
     """The row that an update or delete may take, locked, with the text of `cells`."""
 
-    write: "UpdateShape | DeleteShape"
+    write: UpdateShape | DeleteShape
     cells: tuple[str, ...] = ()
 
 
@@ -87,31 +84,12 @@ class ChosenShape:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkShape:
-    write: UpdateShape
-
-
-@dataclass(frozen=True, slots=True)
 class ChildrenShape:
     """Which rows of `table` refer to given rows by `column`; locked, at most `most`."""
 
     table: str
     column: str
     most: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeShape:
-    """Why a write of this shape came to nothing."""
-
-    write: InsertShape | UpdateShape | DeleteShape
-
-
-@dataclass(frozen=True, slots=True)
-class AfterwardsShape:
-    """Whether the row that a write of this shape has left passes its checks."""
-
-    write: InsertShape | UpdateShape
 
 
 @dataclass(frozen=True, slots=True)

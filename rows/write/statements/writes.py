@@ -17,7 +17,7 @@ from django.db.models import F
 
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, WrittenRow
 from rows.query.sql.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
-from rows.query.sql.row_json import shown
+from rows.query.sql.row_json import select_list
 from rows.query.sql.statement import (
     AS_TEXT,
     LIMIT,
@@ -50,11 +50,9 @@ from rows.write.statements.conditions import (
 )
 from rows.write.statements.shapes import (
     Action,
-    BulkShape,
     ChosenShape,
     DeleteShape,
     Ids,
-    InsertManyShape,
     InsertShape,
     LockShape,
     UpdateShape,
@@ -72,12 +70,13 @@ def insert(role_view: "RoleView", shape: InsertShape) -> Statement:
     return _answer(writer, table, work, shape.events)
 
 
-def insert_many(role_view: "RoleView", shape: InsertManyShape) -> Statement:
-    """New rows. Answers as `_answer`, without those that a check or a reference refused. Their timestamps are a
-    microsecond apart, the last one now, so that a list by `created_at` shows them in their order."""
-    writer, table = Writer(role_view), role_view.schema.tables[shape.write.table]
+def insert_many(role_view: "RoleView", shape: InsertShape) -> Statement:
+    """New rows: takes each cell and the id as an array of texts, in the order of the rows. Answers as `_answer`,
+    without those that a check or a reference refused. Their timestamps are a microsecond apart, the last one now, so
+    that a list by `created_at` shows them in their order."""
+    writer, table = Writer(role_view), role_view.schema.tables[shape.table]
     sent: dict[str, Parameter] = {}
-    cells = cells_of(role_view, table, shape.write)
+    cells = cells_of(role_view, table, shape)
     number = ("cardinality(", Parameter(ROW_ID, "text[]"), ") - _s._number")
     for name, cell in cells.items():
         if isinstance(cell, Parameter) and (cell.key == ROW_ID or isinstance(cell.key, Cell)):
@@ -90,9 +89,9 @@ def insert_many(role_view: "RoleView", shape: InsertManyShape) -> Statement:
         arrays += [array, ", "]
     names = ", ".join(f'"{name}"' for name in sent)
     source = (" FROM unnest(", *arrays[:-1], f") WITH ORDINALITY _s ({names}, _number)")
-    change = combine(_inserted(writer, table, shape.write, cells, source), " ORDER BY _s._number")
-    work = with_event(writer, table, change, "insert", shape.write.events, tuple(table.columns), part=0)
-    return _answer(writer, table, work, shape.write.events, "0")
+    change = combine(_inserted(writer, table, shape, cells, source), " ORDER BY _s._number")
+    work = with_event(writer, table, change, "insert", shape.events, tuple(table.columns), part=0)
+    return _answer(writer, table, work, shape.events, "0")
 
 
 def _inserted(
@@ -130,11 +129,11 @@ def update(role_view: "RoleView", shape: UpdateShape) -> Statement:
     return _answer(writer, table, work, shape.events)
 
 
-def bulk_update(role_view: "RoleView", shape: BulkShape) -> Statement:
+def bulk_update(role_view: "RoleView", shape: UpdateShape) -> Statement:
     """Of the rows with Ids all changed that may be and that nothing refuses. Answers their ids."""
-    writer, table = Writer(role_view), role_view.schema.tables[shape.write.table]
-    change, changed = _updated(writer, table, shape.write, is_among("id", Ids()))
-    work = with_event(writer, table, change, "update", shape.write.events, changed, part=0)
+    writer, table = Writer(role_view), role_view.schema.tables[shape.table]
+    change, changed = _updated(writer, table, shape, is_among("id", Ids()))
+    work = with_event(writer, table, change, "update", shape.events, changed, part=0)
     return assign_parameter_numbers(*combine("WITH ", work, ' SELECT _r."id" FROM _w0 _r'))
 
 
@@ -209,7 +208,7 @@ def _answer(writer: Writer, table: Table, work: Piece, events: bool, number: str
     subscribers."""
     role_view = writer.role_view
     read = role_view.access(table.name).read
-    select, joins = shown(writer, table, AliasedRow("_r"))
+    select, joins = select_list(writer, table, AliasedRow("_r"))
     body: str | Piece = "row_to_json(_q)"
     if read is None:
         body, select = "NULL::json", ("1", [])

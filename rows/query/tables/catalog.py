@@ -1,0 +1,34 @@
+"""What PostgreSQL's catalog says of the tables of environments."""
+
+from collections.abc import Collection
+from typing import Final
+
+from django.db import connections
+
+_EXISTING: Final = """
+SELECT n.nspname, c.relname
+  FROM unnest(%s::text[], %s::text[]) AS asked (environment_id, name)
+  JOIN pg_namespace n ON n.nspname = asked.environment_id
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = asked.name AND c.relkind = 'r'
+"""
+_SIZES: Final = """
+SELECT c.relname, greatest(0, c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid))::bigint,
+       (c.relpages + coalesce(t.relpages, 0)) * pg_catalog.current_setting('block_size')::bigint
+  FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_catalog.pg_class t ON t.oid = c.reltoastrelid
+ WHERE n.nspname = %s AND c.relkind = 'r'
+"""
+
+
+def existing_tables(using: str, pairs: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    with connections[using].cursor() as cursor:
+        cursor.execute(_EXISTING, [[pair[0] for pair in pairs], [pair[1] for pair in pairs]])
+        return set(cursor.fetchall())
+
+
+def estimated_sizes(using: str, environment_id: str) -> dict[str, tuple[int, int]]:
+    """Each table's rows and bytes, by PostgreSQL's statistics: exact numbers would need locks or read all rows."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(_SIZES, [environment_id])
+        return {name: (rows, size) for name, rows, size in cursor.fetchall()}
