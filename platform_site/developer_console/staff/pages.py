@@ -1,4 +1,4 @@
-from typing import Any, Final
+from typing import Final
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -32,7 +32,7 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
             made = _ask(user, request)
             return redirect("developer_console:home", made.environment.project_id, made.environment_id)
         except ApiError as error:
-            refusal = _refused(error)
+            refusal = Refused.of(error)
     fields = (
         Field("environment", "Environment id", required=True, placeholder="env_…"),
         Field("reason", "Reason", required=True, help="The project's owners read it in their audit log."),
@@ -55,12 +55,3 @@ def _end(user: User, grant_id: str) -> None:
     mine = staff_access.active().filter(pk=grant_id, user=user).exists()
     if mine or user.has_perm(OPERATE):
         staff_access.revoke(grant_id, actor=Actor.staff(user))
-
-
-def _refused(error: ApiError) -> Refused:
-    body: dict[str, Any] = {
-        "code": error.code,
-        "message": error.text,
-        "fields": [{"field": each.field, "code": each.code, "message": each.message} for each in error.fields],
-    }
-    return Refused(error.status, body)

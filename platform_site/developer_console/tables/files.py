@@ -76,8 +76,8 @@ def upload(console: Console, table: str) -> HttpResponse:
     report = _import(console, table, columns)
     if console.request.headers.get("Accept") == "application/json":
         return JsonResponse(asdict(report))
-    context, _ = grid(console, table, found, columns)
-    return console.render("console/table.html", context | {"report": report})
+    context = grid(console, table, found, columns) | {"report": report}
+    return console.render("console/table.html", context)
 
 
 Rows = Iterator[tuple[int, dict[str, Any]]]

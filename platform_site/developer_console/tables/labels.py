@@ -70,9 +70,8 @@ def _readable(console: Console, table: str) -> Mapping[str, Any]:
 
 def _listed(console: Console, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = console.api("GET", path, query=query).data["data"]
+        return console.listed(path, query)
     except Refused as refusal:
         if refusal.status in (403, 404, 422):
             return []
         raise
-    return found
