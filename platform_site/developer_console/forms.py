@@ -86,9 +86,9 @@ def form_of(console: Console, name: str, fields: Sequence[Field], values: Mappin
     return Form(name, fields, values, console.refusal, console.request.POST)
 
 
-def invalid(field_name: str, message: str) -> Refused:
+def invalid(field_name: str, message: str, *, summary: str = "Some fields are invalid.") -> Refused:
     fields = [{"field": field_name, "code": "invalid", "message": message}]
-    return Refused(422, {"code": "validation_failed", "message": "Some fields are invalid.", "fields": fields})
+    return Refused(422, {"code": "validation_failed", "message": summary, "fields": fields})
 
 
 def fingerprint(value: Any) -> str:

@@ -9,6 +9,7 @@ from django.urls import reverse
 from accounts.audit import Actor
 from platform_site.developer_console import keys
 from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.forms import invalid
 from platform_site.developer_console.frame import WRITERS, Change, Console, go_to, page
 from platform_site.http.errors import NotFound
 from platform_site.templatetags.developer_console import isolated
@@ -107,9 +108,7 @@ def _rename(console: Console) -> dict[str, Any]:
 
 def _delete(console: Console) -> HttpResponse:
     if console.request.POST.get("confirm") != console.project["name"]:
-        fields = [{"field": "confirm", "code": "wrong", "message": "This is not the project's name."}]
-        message = "Nothing was deleted."
-        raise Refused(422, {"code": "validation_failed", "message": message, "fields": fields})
+        raise invalid("confirm", "This is not the project's name.", summary="Nothing was deleted.")
     console.api("DELETE", _project(console))
     return _leave(console)
 

@@ -46,7 +46,9 @@ def timeline_url(text: str, environment_id: str = "") -> str:
 def heading_parts(context: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the heading of a page says: the list by its name in the menu, the thing, and *new* where one is added.
     unfold gives Django's app, the model and the thing; or one title."""
-    from platform_site.console import listed_as  # looked up late: unfold loads tag libraries while it is imported
+    from platform_site.console.sidebar import (
+        listed_as,  # looked up late: unfold loads tag libraries while it is imported
+    )
 
     if len(parts) < 2:
         return parts
