@@ -91,18 +91,18 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     return context | {
         "title": "Dashboard",
         "counts": _counts(control, seen),
-        "worries": _warnings(control, samples, now, seen),
+        "warnings": _warnings(control, samples, now, seen),
         "projects": _projects(control, seen),
         "measured": max(0, int((now - control_at).total_seconds())),
-        "made": _made(control, now),
+        "new_projects": _new_projects(control, now),
         "requests": _requests(hours, by_hour, seen),
         "endpoints": _endpoints(since, seen),
         "regions": _regions(samples, by_region, now, seen),
-        "then": _later_work(hours, by_region, seen),
+        "automation": _automation(hours, by_region, seen),
         "slowest": _slowest(since, seen),
         "limited": _limited(since, seen),
         "recent": _recent(seen),
-        "may_see_trail": seen.list("accounts.AuditEntry") is not None,
+        "may_see_audit_log": seen.list("accounts.AuditEntry") is not None,
     }
 
 
@@ -184,7 +184,7 @@ def _projects(control: dict[str, Any], seen: Links) -> dict[str, Any]:
     }
 
 
-def _made(control: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _new_projects(control: dict[str, Any], now: datetime) -> dict[str, Any]:
     days = [now.date() - timedelta(days=back) for back in range(rollups.DAYS - 1, -1, -1)]
     figures = [control["made"].get(f"{day:%Y-%m-%d}", 0) for day in days]
     series = [Series("projects", "plain", figures)]
@@ -281,7 +281,7 @@ def _regions(
     return found
 
 
-def _later_work(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
+def _automation(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
     def by_hour(place: int) -> list[int]:
         return [sum(row[place] for row in rows if row[1].astimezone(UTC) == hour) for hour in hours]
 

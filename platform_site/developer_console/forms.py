@@ -54,6 +54,8 @@ class Form:
     values: Mapping[str, Any] = field(default_factory=dict)
     refusal: Refused | None = None
     asked: Mapping[str, str] | None = None
+    seen: str = ""
+    """For `refuse_stale`."""
 
     def __iter__(self) -> Iterator[BoundField]:
         for each in self.fields:
@@ -79,11 +81,11 @@ class Form:
         return [each for each in self.refusal.fields if each["field"] not in shown]
 
 
-def form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any]) -> Form:
+def form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any], *, seen: str = "") -> Form:
     """With errors and submitted values, if this form was refused."""
     if console.failed != name:
-        return Form(name, fields, values)
-    return Form(name, fields, values, console.refusal, console.request.POST)
+        return Form(name, fields, values, seen=seen)
+    return Form(name, fields, values, console.refusal, console.request.POST, seen)
 
 
 def invalid(field_name: str, message: str, *, summary: str = "Some fields are invalid.") -> Refused:

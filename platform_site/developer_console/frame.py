@@ -19,6 +19,8 @@ from platform_site.developer_console.api_calls import Answer, ApiClient, Refused
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
+from platform_site.identity.callers import EnvironmentRef
+from projects.directory.environments import place_of
 
 _GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
 """For pages alone: random padding and a different CSRF token per page prevent BREACH."""
@@ -104,6 +106,10 @@ class Console:
     @cached_property
     def projects(self) -> list[dict[str, Any]]:
         return self.listed("/v1/projects", {"limit": "100"})
+
+    @cached_property
+    def place(self) -> EnvironmentRef | None:
+        return place_of(self.environment["id"])
 
     @property
     def may_write(self) -> bool:

@@ -6,6 +6,7 @@ from django.http import HttpResponse
 from platform_site.developer_console import activity, keys
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.http import exact_json
 
 _PLACEHOLDER: Final = "YOUR_KEY"
@@ -19,7 +20,7 @@ def home(console: Console) -> HttpResponse:
         {
             "base_url": settings.BASE_URL,
             "tables": tables,
-            "troubles": activity.troubles(console, activity.place(console)),
+            "troubles": activity.troubles(console),
             "snippets": _snippets(console, tables),
             **keys.panel(console),
         },
@@ -28,12 +29,11 @@ def home(console: Console) -> HttpResponse:
 
 def _tables(console: Console) -> list[str] | None:
     try:
-        document = console.api("GET", "/v1/schema").data["document"]
+        return list(schema_tables(console))
     except Refused as refusal:
         if refusal.code == "project_suspended":
             return None
         raise
-    return list(document["tables"])
 
 
 def _snippets(console: Console, tables: list[str] | None) -> list[tuple[str, str, str]]:

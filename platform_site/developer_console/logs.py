@@ -13,7 +13,6 @@ from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
 from platform_site.identity import ids
-from projects.directory.environments import place_of
 
 _PERIOD: Final = (Field("since", "Since (UTC)", "datetime-local"), Field("until", "Until (UTC)", "datetime-local"))
 _REQUESTS: Final = (
@@ -62,7 +61,7 @@ def audit(console: Console) -> HttpResponse:
 @page("logs")
 def timeline(console: Console) -> HttpResponse:
     asked = console.request.GET.get("id", "").strip().replace("\0", "")
-    place, environment_id = place_of(console.environment["id"]), console.environment["id"]
+    place, environment_id = console.place, console.environment["id"]
     if place is None:
         raise Refused(404, {"code": "not_found", "message": "The environment cannot be reached."})
     kinds = {"audit"} if console.is_owner else set()

@@ -1,6 +1,7 @@
 """Search (Ctrl K): pages, projects, environments, tables, functions, webhooks, users by email, and ids."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from platform_site.developer_console.api_calls import Refused, path_to
 from platform_site.developer_console.frame import SECTIONS, Console, page
 from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.identity import ids
-from projects.directory.environments import place_of
 from webhooks.models import Delivery
 
 MAX_RESULTS: Final = 30
@@ -56,8 +56,9 @@ def _by_name(console: Console, asked: str) -> Iterator[Found]:
 def _named(console: Console) -> Iterator[Found]:
     for name, title in (SECTIONS | _SUBPAGES).items():
         yield Found("Page", title, console.url(name))
-    for table in _tables(console):
-        yield Found("Table", table, console.url("table", table))
+    with suppress(Refused):
+        for table in schema_tables(console):
+            yield Found("Table", table, console.url("table", table))
     for function in _listed(console, "/v1/functions", {"limit": "100"}):
         yield Found("Function", function["name"], console.url("function", function["name"]))
     for webhook in _listed(console, "/v1/webhooks", {}):
@@ -69,18 +70,10 @@ def _named(console: Console) -> Iterator[Found]:
         yield Found("Project", project["name"], reverse("developer_console:project", args=[project["id"]]))
 
 
-def _tables(console: Console) -> list[str]:
-    try:
-        return [*schema_tables(console)]
-    except Refused:
-        return []
-
-
 def _listed(console: Console, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
-    try:
+    with suppress(Refused):
         return console.listed(path, query)
-    except Refused:
-        return []
+    return []
 
 
 def _by_id(console: Console, asked: str) -> list[Found]:
@@ -136,7 +129,7 @@ def _delivery(console: Console, asked: str) -> str | None:
 
 
 def _in_region(console: Console, scope: str, model: Any, *fields: str, **wanted: str) -> tuple[str, ...] | None:
-    place = place_of(console.environment["id"]) if scope in console.me["scopes"] else None
+    place = console.place if scope in console.me["scopes"] else None
     if place is None:
         return None
     found: tuple[str, ...] | None = (

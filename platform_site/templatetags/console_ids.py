@@ -1,4 +1,4 @@
-"""Ids in the console's pages: each leads to its timeline, and to its own page where it has one."""
+"""Tags of the operators' pages: ids lead to their timelines, and to pages of their own; headings and overviews."""
 
 from typing import Any, Final
 
@@ -79,3 +79,11 @@ def page_of(object_id: str) -> str:
     # As `accounts.console.base.url_of`, which cannot be imported here: unfold loads all tag libraries while it is
     # imported.
     return reverse(f"admin:{_PAGES[prefix]}_change", args=[quote(object_id)])
+
+
+@register.simple_tag
+def project_overview(project: Any) -> dict[str, Any]:
+    """Of a project's page, whose app may not import the apps that are summarised."""
+    from platform_site.console.project_page import overview  # late, as above
+
+    return overview(project)

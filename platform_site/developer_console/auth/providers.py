@@ -112,6 +112,6 @@ def provider(console: Console, provider_id: str) -> HttpResponse:
     current = console.api("GET", _path(provider_id)).data
     values = _shown(current)
     # The page shows every error in its one form.
-    form = Form("edit", _fields(current), values, console.refusal, console.request.POST if console.refusal else None)
-    context = {"provider": current, "seen": forms.fingerprint(values), "form": form}
-    return render(console, "console/provider.html", "", context)
+    asked = console.request.POST if console.refusal else None
+    form = Form("edit", _fields(current), values, console.refusal, asked, forms.fingerprint(values))
+    return render(console, "console/provider.html", "", {"provider": current, "form": form})

@@ -71,11 +71,9 @@ def _save_redirects(console: Console) -> dict[str, Any]:
 def sign_up(console: Console) -> HttpResponse:
     settings = _shown(console)
     uris = _redirect_uris(console)
-    context = {
-        # One form in two parts: its errors without a field are shown in the first.
-        "form": forms.form_of(console, "settings", (*_SETTINGS, *_PAGES), settings),
-        "seen": forms.fingerprint(settings),
-        "redirects": forms.form_of(console, "redirects", _REDIRECTS, {"redirect_uris": "\n".join(uris)}),
-        "uris_seen": forms.fingerprint(uris),
-    }
-    return render(console, "console/sign_up.html", "Sign-up", context)
+    # One form in two parts: its errors without a field are shown in the first.
+    fields = (*_SETTINGS, *_PAGES)
+    form = forms.form_of(console, "settings", fields, settings, seen=forms.fingerprint(settings))
+    shown = {"redirect_uris": "\n".join(uris)}
+    redirects = forms.form_of(console, "redirects", _REDIRECTS, shown, seen=forms.fingerprint(uris))
+    return render(console, "console/sign_up.html", "Sign-up", {"form": form, "redirects": redirects})

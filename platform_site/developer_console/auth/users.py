@@ -90,8 +90,7 @@ def user(console: Console, user_id: str) -> HttpResponse:
     values = _shown(current)
     context = {
         "user": current,
-        "seen": forms.fingerprint(values),
-        "edit": forms.form_of(console, "edit", _EDIT, values),
+        "edit": forms.form_of(console, "edit", _EDIT, values, seen=forms.fingerprint(values)),
         "password": forms.form_of(console, "password", _PASSWORD, {}),
     }
     return render(console, "console/user.html", "", context)

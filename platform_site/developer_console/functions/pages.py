@@ -11,7 +11,6 @@ from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console, go_to, page
 from platform_site.developer_console.functions.highlight import coloured
 from platform_site.http import exact_json
-from projects.directory.environments import place_of
 
 _TEMPLATE: Final = """export default async (input, ctx) => {
   console.log("called by", ctx.caller.kind);
@@ -42,8 +41,7 @@ def render(console: Console, template: str, name: str, context: dict[str, Any]) 
 
 def _last_runs(console: Console, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By name. Who may list functions may read their runs."""
-    place = place_of(console.environment["id"])
-    if place is None:
+    if (place := console.place) is None:
         return {}
     runs = history.last_of(place.cluster, place.environment_id, names)
     return {name: ListedRun(run).data for name, run in runs.items()}

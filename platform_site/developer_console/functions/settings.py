@@ -151,10 +151,10 @@ _CHANGES: Final[dict[str, Change]] = {
 @page("functions", _CHANGES)
 def settings(console: Console, name: str) -> HttpResponse:
     detail = console.api("GET", path_of(name)).data
+    limits = _limits_of(detail)
     context = {
         "function": detail,
-        "limits": form_of(console, "limits", _LIMITS, _limits_of(detail)),
-        "seen": forms.fingerprint(_limits_of(detail)),
+        "limits": form_of(console, "limits", _LIMITS, limits, seen=forms.fingerprint(limits)),
         "schedule": form_of(console, "schedule", _SCHEDULE, {"schedule": detail["schedule"] or ""}),
         "events": form_of(console, "events", _EVENTS, {"on": "\n".join(detail["on"] or [])}),
         "secret": form_of(console, "secret", _SECRET, {}),

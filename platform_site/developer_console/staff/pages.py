@@ -12,7 +12,6 @@ from platform_site.developer_console.frame import signed_in_page
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError
 from projects import staff_access
-from projects.models import StaffGrant
 
 _MAY_WRITE: Final = Field("may_write", "May change rows and the schema, cancel runs and disable webhooks", "checkbox")
 
@@ -29,7 +28,9 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
             if request.POST.get("what") == "end":
                 _end(user, request.POST.get("grant", ""))
                 return redirect("developer_console:staff")
-            made = _ask(user, request)
+            environment_id = request.POST.get("environment", "").strip()
+            reason, may_write = request.POST.get("reason", ""), "may_write" in request.POST
+            made = staff_access.grant(user, environment_id, reason=reason, may_write=may_write)
             return redirect("developer_console:home", made.environment.project_id, made.environment_id)
         except ApiError as error:
             refusal = Refused.of(error)
@@ -43,12 +44,6 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
     grants = staff_access.active().filter(user=user).select_related("environment__project").order_by("-created_at")
     status = 200 if refusal is None else refusal.status
     return render(request, "console/staff.html", {"form": form, "refusal": refusal, "grants": grants}, status=status)
-
-
-def _ask(user: User, request: HttpRequest) -> StaffGrant:
-    asked = request.POST
-    environment_id = asked.get("environment", "").strip()
-    return staff_access.grant(user, environment_id, reason=asked.get("reason", ""), may_write="may_write" in asked)
 
 
 def _end(user: User, grant_id: str) -> None:

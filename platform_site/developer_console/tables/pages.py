@@ -14,7 +14,6 @@ from platform_site.developer_console.tables.columns import Column, columns_of, s
 from platform_site.developer_console.tables.labels import Labels, labels_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError
-from projects.directory.environments import place_of
 from rows import services
 from rows.api.named_principals import principal_named
 from rows.query.service import ListQuery, etag_of
@@ -102,8 +101,7 @@ def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dic
     if "schema:read" not in console.me["scopes"]:
         raise Refused(403, {"code": "forbidden", "message": "This needs the scope schema:read."})
     name = _with_user_id(console, name)
-    place = place_of(console.environment["id"])
-    if place is None:
+    if (place := console.place) is None:
         raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
     try:
         principal = principal_named(place.pool_id, name)

@@ -163,5 +163,5 @@ def webhook(console: Console, webhook_id: str) -> HttpResponse:
 
 
 def _show(console: Console, found: dict[str, Any]) -> HttpResponse:
-    form = forms.form_of(console, "edit", _ALL, _shown_values(found))
+    form = forms.form_of(console, "edit", _ALL, _shown_values(found), seen=found["updated_at"])
     return render(console, "console/webhook.html", found, {"form": form, "here": console.url("webhook", found["id"])})
