@@ -48,7 +48,7 @@ def complete(layout: Layout, *, base_url: str) -> Facts:
             # In this order: cut off in between, the step runs again and finds what it made.
             write_private(layout.demo_file, facts)
             write_private(layout.demo_steps_file, {"done": done})
-    _follow_the_address(facts)
+    _update_webhook_url(facts)
     write_private(layout.demo_file, facts)
     return facts
 
@@ -141,25 +141,14 @@ def _webhook(facts: Facts) -> None:
     except ValidationFailed:
         return
     known = Webhook.objects.using(place.cluster).live(place.environment_id).filter(url__endswith=demo_receiver.PATH)
-    for cut_off in known:  # its secret was shown to a run that did not get to writing it down
-        webhooks.delete_webhook(place, cut_off.pk, actor=SYSTEM)
+    for interrupted in known:  # its secret was shown to a run that did not get to writing it down
+        webhooks.delete_webhook(place, interrupted.pk, actor=SYSTEM)
     values = {"url": url, "events": ["tasks.*", "comments.insert"], "description": "The demo: the service tells itself"}
     webhook, secret = webhooks.create_webhook(place, values, actor=SYSTEM)
     facts["webhook"] = {"id": webhook.pk, "secret": secret}
-    facts["task_id"] = _any_task(facts)
 
 
-def _any_task(facts: Facts) -> str | None:
-    user = facts["app_users"][0]["id"]
-    found = restore_caller("user", user, facts["environments"]["production"])
-    if found is None or not {"tasks", "comments"} <= schema_service.current(found[1]).schema.tables.keys():
-        return None
-    page = rows.list_rows(found[1], Principal.of(found[0]), "tasks", ListQuery(limit=1))
-    tasks = json.loads(page.body)["data"]
-    return str(tasks[0]["id"]) if tasks else None
-
-
-def _follow_the_address(facts: Facts) -> None:
+def _update_webhook_url(facts: Facts) -> None:
     place = _production(facts) if "webhook" in facts else None
     if place is None:
         return

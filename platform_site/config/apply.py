@@ -42,6 +42,7 @@ Status = Literal["applied", "completing"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    plan: str
     status: Status
     version: str | None
     """Of the plan's parts; None while completing."""
@@ -82,7 +83,7 @@ def _apply(
 ) -> Outcome:
     if plan.expires_at <= sql_functions.now(place.cluster):
         raise PreconditionFailed("The plan is older than an hour. Plan again.")
-    if not (_is_current_in_region(place, source, plan) and _is_current_in_control(place, source, plan)):
+    if not all(_is_current(place, source, plan, in_region=in_region) for in_region in (True, False)):
         raise PreconditionFailed(_OUTDATED)
     if resolve and source is None:
         raise ValidationFailed.of("resolve", "unknown", "The plan merges nothing, so it has no conflicts.")
@@ -98,12 +99,12 @@ def _apply(
         _begin(place, source, plan, wanted, caller)
         failpoints.reach("config.journalled")
         try:
-            schema_service.with_retries(lambda: _change_region(place, source, plan, wanted, change, caller))
+            schema_service.with_retries(lambda: _change_region(place, source, plan, change, caller))
         except BaseException:
             with log_failures(f"the apply of {plan.pk}", using=place.cluster):
                 # Where the connection broke at the commit, the region knows whether it is done.
                 if _settle(place, plan.pk, wanted, caller):
-                    return Outcome("applied", _version(place, plan))
+                    return Outcome(plan.pk, "applied", _version(place, plan))
             raise
     failpoints.reach("config.after_region_commit")
     return _completed(place, plan, wanted, caller)
@@ -118,7 +119,7 @@ def _begin(
             plan.pk,
             wanted,
             plan.changes,
-            is_current=lambda: _is_current_in_control(place, source, plan),
+            is_current=lambda: _is_current(place, source, plan, in_region=False),
             actor=caller,
         )
     except DatabaseError:
@@ -136,23 +137,18 @@ def _check_confirmed(plan: StoredPlan, confirm: Collection[str]) -> None:
         )
 
 
-def _is_current_in_region(place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan) -> bool:
-    parts = current.IN_REGION.intersection(plan.parts)
-    wanted = [(place, plan.version_in_region)] + ([] if source is None else [(source, plan.merge["versions"][0])])
-    return all(plans.versions_of(current.read(each, parts))[0] == version for each, version in wanted)
-
-
-def _is_current_in_control(place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan) -> bool:
-    parts = set(plan.parts) - current.IN_REGION
-    wanted = [(place, plan.version_in_control)] + ([] if source is None else [(source, plan.merge["versions"][1])])
-    return all(plans.versions_of(current.read(each, parts))[1] == version for each, version in wanted)
+def _is_current(place: EnvironmentRef, source: EnvironmentRef | None, plan: StoredPlan, *, in_region: bool) -> bool:
+    parts = [part for part in plan.parts if (part in current.IN_REGION) == in_region]
+    versions_then = [(place, plan.version_in_region if in_region else plan.version_in_control)]
+    if source is not None:
+        versions_then.append((source, plan.merge["versions"][0 if in_region else 1]))
+    return all(current.read(each, parts).version == version for each, version in versions_then)
 
 
 def _change_region(
     place: EnvironmentRef,
     source: EnvironmentRef | None,
     plan: StoredPlan,
-    wanted: Submitted,
     change: Callable[[], None],
     caller: Caller,
 ) -> None:
@@ -166,7 +162,7 @@ def _change_region(
         if stored.interruptions != plan.interruptions:
             raise Unavailable("The apply took too long and was interrupted. Nothing was changed. Try again.")
         deploy_service.lock_functions(place)
-        if not _is_current_in_region(place, source, plan):
+        if not _is_current(place, source, plan, in_region=True):
             raise PreconditionFailed(_OUTDATED)
         versions.store(place, current.read(place, plan.parts))
         try:
@@ -195,12 +191,12 @@ def _change_region(
 
 def _completed(place: EnvironmentRef, plan: StoredPlan, wanted: Submitted, caller: Caller | Actor) -> Outcome:
     """Completes the control database. The region's commit decides the reported status."""
-    outcome = Outcome("completing", None)
+    outcome = Outcome(plan.pk, "completing", None)
     with log_failures(f"the apply of {plan.pk}"):
         control_part.finish(place, plan.pk, wanted, plan.changes, actor=caller)
         failpoints.reach("config.after_control_commit")
         plans.mark_done(place.cluster, plan.pk)
-        outcome = Outcome("applied", _version(place, plan))
+        outcome = Outcome(plan.pk, "applied", _version(place, plan))
     return outcome
 
 

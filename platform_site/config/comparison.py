@@ -9,6 +9,7 @@ from platform_site.config.submitted import ROOT, Submitted, below
 from platform_site.http.errors import FieldError, QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
+from rows.migrate import lock_estimates
 from rows.migrate import service as schema_service
 from rows.migrate.apply import Operation
 from rows.migrate.lock_estimates import TableLock
@@ -56,6 +57,10 @@ class Plan:
     @property
     def confirm(self) -> list[str]:
         return sorted({name for change in self.changes if (name := change.to_confirm) is not None})
+
+    @property
+    def locked_ms(self) -> int:
+        return lock_estimates.locked_ms(self.locks)
 
 
 def plan(place: EnvironmentRef, now: Configuration, wanted: Submitted) -> Plan:

@@ -7,7 +7,7 @@ from django.db import transaction
 from platform_site.config import current
 from platform_site.config.comparison import Plan
 from platform_site.config.current import Configuration
-from platform_site.config.models import StoredPlan
+from platform_site.config.models import ConfigVersion, MergeBase, StoredPlan
 from platform_site.http import exact_json
 from platform_site.http.errors import NotFound
 from platform_site.identity import ids
@@ -91,7 +91,9 @@ def _being_applied(plan_ids: Collection[str]) -> set[str | None]:
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    StoredPlan.objects.using(cluster).filter(environment_id=environment_id).delete()
+    for model in (StoredPlan, ConfigVersion, MergeBase):
+        model._default_manager.using(cluster).filter(environment_id=environment_id).delete()
+    MergeBase.objects.using(cluster).filter(other_id=environment_id).delete()
 
 
 def mark_done(using: str, plan_id: str) -> None:

@@ -5,7 +5,6 @@ from platform_site.config import apply as config_apply
 from platform_site.config import current, planning, plans, submitted, versions
 from platform_site.config.apply import Outcome
 from platform_site.config.merge import merging
-from platform_site.config.models import StoredPlan
 from platform_site.config.planning import Planned
 from platform_site.http.errors import Forbidden, PreconditionFailed, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -73,7 +72,7 @@ def _source(
 
 def apply(
     place: EnvironmentRef, plan_id: str, *, confirm: Collection[str], resolve: Mapping[str, Any] | None, caller: Caller
-) -> tuple[StoredPlan, Outcome]:
+) -> Outcome:
     stored = plans.find(place, plan_id)
     current.require_scopes(caller, write_scopes(stored.parts, stored.document))
     source = None
@@ -81,5 +80,4 @@ def apply(
         if place_for(caller, stored.merge["source"]) is None:
             raise PreconditionFailed("The environment that the plan merges is gone. Plan again.")
         source = _source(place, stored.merge["source"], stored.parts, (), caller)
-    outcome = config_apply.apply(place, stored, confirm=confirm, caller=caller, source=source, resolve=resolve)
-    return stored, outcome
+    return config_apply.apply(place, stored, confirm=confirm, caller=caller, source=source, resolve=resolve)

@@ -45,7 +45,3 @@ def document_of(place: EnvironmentRef, version: str) -> dict[str, Any]:
     if "schema" in document:
         document["schema"] = schema_service.document_to_revert_to(place, stored.schema_version)
     return document
-
-
-def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    ConfigVersion.objects.using(cluster).filter(environment_id=environment_id).delete()

@@ -1,12 +1,11 @@
 """`/v1/config`: the configuration of an environment, what a document would change in it, and applying that."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, ClassVar
 
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from platform_site.config import current, service
 from platform_site.config.planning import Planned
@@ -20,9 +19,9 @@ from platform_site.http.errors import (
     ValidationFailed,
 )
 from platform_site.http.fields import Serializer
-from platform_site.http.views import ApiViewSet, respond
+from platform_site.http.generics import ResourceViewSet
 from rows.api.schema_serializers import ImpactResponse, impact_response
-from rows.migrate import lock_estimates, rule_impact
+from rows.migrate import rule_impact
 
 
 class ConfigResponse(Serializer):
@@ -90,15 +89,23 @@ class PlanLock(Serializer):
 
 
 class PlanResponse(Serializer):
-    plan = fields.CharField(help_text="`pln_…`, for an hour.")
-    version = fields.CharField(help_text="Of the environment's configuration, of the parts that were compared.")
-    changes = fields.ListField(child=PlannedChange())
-    confirm = fields.ListField(child=fields.CharField(), help_text="What an author has to confirm by name.")
+    """Of a `Planned`."""
+
+    plan = fields.CharField(source="stored.pk", help_text="`pln_…`, for an hour.")
+    version = fields.CharField(
+        source="plan.version", help_text="Of the environment's configuration, of the parts that were compared."
+    )
+    changes = fields.ListField(source="plan.changes", child=PlannedChange())
+    confirm = fields.ListField(
+        source="plan.confirm", child=fields.CharField(), help_text="What an author has to confirm by name."
+    )
     conflicts = fields.ListField(child=PlanConflict(), help_text="Of a merge: what both sides changed.")
-    missing_secrets = fields.ListField(child=fields.CharField())
-    warnings = fields.ListField(child=PlanWarning())
-    locks = fields.ListField(child=PlanLock(), help_text="Existing tables that the change of the schema locks.")
-    locked_ms = fields.IntegerField(help_text="How long the locks are kept, roughly.")
+    missing_secrets = fields.ListField(source="plan.missing_secrets", child=fields.CharField())
+    warnings = fields.ListField(source="plan.warnings", child=PlanWarning())
+    locks = fields.ListField(
+        source="plan.locks", child=PlanLock(), help_text="Existing tables that the change of the schema locks."
+    )
+    locked_ms = fields.IntegerField(source="plan.locked_ms", help_text="How long the locks are kept, roughly.")
     impact = fields.ListField(child=ImpactResponse(), required=False)
 
 
@@ -120,7 +127,7 @@ class ApplyResponse(Serializer):
     version = fields.CharField(allow_null=True, help_text="Of the parts of the plan, now; null while completing.")
 
 
-class ConfigViewSet(ApiViewSet):
+class ConfigViewSet(ResourceViewSet):
     required_scopes = {"retrieve": None, "plan": None, "apply": None}
     query_parameters = {"retrieve": frozenset({"parts"})}
     also_raises: ClassVar = {
@@ -130,7 +137,7 @@ class ConfigViewSet(ApiViewSet):
     }
 
     @extend_schema(responses=ConfigResponse)
-    def retrieve(self, request: HttpRequest) -> HttpResponseBase:
+    def retrieve(self, request: Request) -> Response:
         """The configuration of the environment as one document: schema, functions, webhooks, sign-in, origins.
 
         `parts=schema,functions` selects some of them. It needs `schema:read`, `functions:read`, `webhooks:read`,
@@ -139,10 +146,10 @@ class ConfigViewSet(ApiViewSet):
         parts = self._parts()
         current.require_scopes(self.caller, service.read_scopes(parts))
         found = current.read(self.place, parts)
-        return respond({"version": found.version, "config": current.with_sources(self.place, found)})
+        return Response({"version": found.version, "config": current.with_sources(self.place, found)})
 
     @extend_schema(operation_id="planConfig", request=PlanInput, responses=PlanResponse)
-    def plan(self, request: HttpRequest) -> HttpResponseBase:
+    def plan(self, request: Request) -> Response:
         """Compare a configuration with that of the environment: what it would change. It can be applied for an hour.
 
         It needs the scopes to read and to write the parts that the document names. Of a part that it names, functions,
@@ -153,10 +160,10 @@ class ConfigViewSet(ApiViewSet):
         if values["impact"]:
             self.caller.need("rows:read")
         planned = self._planned(values)
-        shown = plan_response(planned)
+        shown = PlanResponse(planned).data
         if values["impact"]:
             shown["impact"] = self._impact(planned)
-        return respond(shown)
+        return Response(shown)
 
     def _planned(self, values: Mapping[str, Any]) -> Planned:
         if len(values.keys() & {"config", "from", "version"}) != 1:
@@ -177,17 +184,17 @@ class ConfigViewSet(ApiViewSet):
         return [impact_response(each) for each in found]
 
     @extend_schema(operation_id="applyConfig", request=ApplyInput, responses=ApplyResponse)
-    def apply(self, request: HttpRequest) -> HttpResponseBase:
+    def apply(self, request: Request) -> Response:
         """Apply a plan of yours to its environment: completely or not at all. Applying it again changes nothing.
 
         `confirm` names what the plan says. 412 if the environment changed since, or the plan is older than an hour.
         Functions with a schedule or events run as the caller from then on."""
         current.require_scopes(self.caller, ())
         values = self.read(ApplyInput)
-        stored, outcome = service.apply(
+        outcome = service.apply(
             self.place, values["plan"], confirm=values["confirm"], resolve=values.get("resolve"), caller=self.caller
         )
-        return respond({"plan": stored.pk, "status": outcome.status, "version": outcome.version})
+        return Response(ApplyResponse(outcome).data)
 
     def _parts(self) -> list[str]:
         """In document order. Raises ValidationFailed."""
@@ -199,18 +206,3 @@ class ConfigViewSet(ApiViewSet):
             known = ", ".join(current.PARTS)
             raise ValidationFailed.of("parts", "not_among", f"Must be some of {known}, separated by commas.")
         return [part for part in current.PARTS if part in wanted]
-
-
-def plan_response(planned: Planned) -> dict[str, Any]:
-    plan = planned.plan
-    return {
-        "plan": planned.stored.pk,
-        "version": plan.version,
-        "changes": [asdict(change) for change in plan.changes],
-        "confirm": plan.confirm,
-        "conflicts": [asdict(conflict) for conflict in planned.conflicts],
-        "missing_secrets": plan.missing_secrets,
-        "warnings": [warning.as_dict() for warning in plan.warnings],
-        "locks": [asdict(lock) | {"blocks": lock.blocks} for lock in plan.locks],
-        "locked_ms": lock_estimates.locked_ms(plan.locks),
-    }

@@ -20,6 +20,7 @@ from accounts.models import AuditEntry
 from platform_site.console import charts, rollups
 from platform_site.console.charts import Series
 from platform_site.console.figures import age_of, milliseconds, oldest, percentage, quantile, tone_of, up_to
+from platform_site.console.sidebar import list_of
 from platform_site.models import RateLimitedCaller, Sample
 from platform_site.observability import metrics
 from platform_site.postgres import sql_functions
@@ -90,18 +91,18 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     return context | {
         "title": "Dashboard",
         "counts": _counts(control, seen),
-        "worries": _warnings(control, samples, now, seen),
+        "warnings": _warnings(control, samples, now, seen),
         "projects": _projects(control, seen),
         "measured": max(0, int((now - control_at).total_seconds())),
-        "made": _made(control, now),
+        "new_projects": _new_projects(control, now),
         "requests": _requests(hours, by_hour, seen),
         "endpoints": _endpoints(since, seen),
         "regions": _regions(samples, by_region, now, seen),
-        "then": _later_work(hours, by_region, seen),
+        "automation": _automation(hours, by_region, seen),
         "slowest": _slowest(since, seen),
         "limited": _limited(since, seen),
         "recent": _recent(seen),
-        "may_see_trail": seen.list("accounts.AuditEntry") is not None,
+        "may_see_audit_log": seen.list("accounts.AuditEntry") is not None,
     }
 
 
@@ -110,8 +111,6 @@ class Links:
         self._request = request
 
     def list(self, label: str, **query: str) -> str | None:
-        from platform_site.console import list_of  # the frame imports this page
-
         found = list_of(label, self._request)
         return f"{found}?{urlencode(query)}" if found and query else found
 
@@ -185,13 +184,18 @@ def _projects(control: dict[str, Any], seen: Links) -> dict[str, Any]:
     }
 
 
-def _made(control: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _new_projects(control: dict[str, Any], now: datetime) -> dict[str, Any]:
     days = [now.date() - timedelta(days=back) for back in range(rollups.DAYS - 1, -1, -1)]
     figures = [control["made"].get(f"{day:%Y-%m-%d}", 0) for day in days]
     series = [Series("projects", "plain", figures)]
+    return _chart("Projects made", [f"{day:%d %b}" for day in days], series, width=charts.HALF)
+
+
+def _chart(title: str, labels: Sequence[str], series: Sequence[Series], *, width: int = charts.WIDTH) -> dict[str, Any]:
     return {
-        "chart": charts.bars("Projects made", [f"{day:%d %b}" for day in days], series, width=charts.HALF),
-        "any": any(figures),
+        "chart": charts.bars(title, labels, series, width=width),
+        "legend": charts.legend(series),
+        "any": any(any(each.figures) for each in series),
     }
 
 
@@ -203,10 +207,7 @@ def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -
     series = [Series("answered", "good", fine), Series("4xx", "bad", client), Series("5xx", "worse", server)]
     total, failed = sum(answered), sum(server)
     endpoints = seen.list("platform_site.EndpointMetric")
-    return {
-        "chart": charts.bars("Requests by hour", [f"{hour:%H:%M}" for hour in hours], series),
-        "legend": charts.legend(series),
-        "any": bool(total),
+    return _chart("Requests by hour", [f"{hour:%H:%M}" for hour in hours], series) | {
         "figures": [
             Metric("Requests", f"{total:,}", endpoints),
             Metric("5xx", f"{failed:,}", seen.list("platform_site.EndpointMetric", errors="server"),
@@ -280,7 +281,7 @@ def _regions(
     return found
 
 
-def _later_work(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
+def _automation(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
     def by_hour(place: int) -> list[int]:
         return [sum(row[place] for row in rows if row[1].astimezone(UTC) == hour) for hour in hours]
 
@@ -290,12 +291,8 @@ def _later_work(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links)
     deliveries = [Series("arrived", "good", arrived), Series("failed", "bad", missed)]
     runs = [Series("succeeded", "good", good), Series("failed", "bad", bad)]
     return {
-        "deliveries": charts.bars("Delivery attempts by hour", labels, deliveries, width=charts.HALF),
-        "deliveries_legend": charts.legend(deliveries),
-        "deliveries_any": any(attempts),
-        "runs": charts.bars("Function runs by hour", labels, runs, width=charts.HALF),
-        "runs_legend": charts.legend(runs),
-        "runs_any": any(good) or any(bad),
+        "deliveries": _chart("Delivery attempts by hour", labels, deliveries, width=charts.HALF),
+        "runs": _chart("Function runs by hour", labels, runs, width=charts.HALF),
         "link": seen.list("platform_site.RegionMetric"),
     }
 

@@ -15,19 +15,11 @@ from django.views.decorators.http import require_http_methods
 from accounts.console.base import staff
 from accounts.staff.roles import OPERATE
 from platform_site.postgres import sqlstates
-from projects.console.base import AdminAction, is_confirmed
 from projects.provisioning import schemas
 from projects.provisioning.orphaned_schemas import NotOrphaned, describe, drop
 from projects.provisioning.schemas import SchemaBusy
 
 SHOWN: Final = 50
-_DROP: Final = AdminAction(
-    "Drop the schema",
-    "Its tables and rows go for good, with what the region keeps of the environment: webhooks, functions, events and "
-    "runs. Restore the control database to a later moment instead, and the environment is there again.",
-    danger=True,
-    typed=True,
-)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -48,7 +40,7 @@ def _listed(request: HttpRequest) -> HttpResponse:
         "unavailable": unavailable,
         "may_operate": request.user.has_perm(OPERATE),
     }
-    return TemplateResponse(request, "admin/orphaned_schemas.html", context)
+    return TemplateResponse(request, "admin/orphaned_schemas/list.html", context)
 
 
 def _submitted(request: HttpRequest) -> HttpResponse:
@@ -60,7 +52,7 @@ def _submitted(request: HttpRequest) -> HttpResponse:
     try:
         if not schemas.is_orphaned(environment_id, cluster):
             raise NotOrphaned
-        if not is_confirmed(request, _DROP, environment_id):
+        if request.POST.get("typed", "").strip() != environment_id:
             return _confirmation(request, environment_id, cluster)
         drop(environment_id, cluster, actor=staff(request))
     except NotOrphaned:
@@ -77,16 +69,10 @@ def _submitted(request: HttpRequest) -> HttpResponse:
 
 
 def _confirmation(request: HttpRequest, environment_id: str, cluster: str) -> HttpResponse:
-    is_again = "confirmed" in request.POST
-    context = _frame(request, f"{_DROP.label}?") | {
-        "name": environment_id,
-        "verb": _DROP,
-        "verb_name": "drop",
-        "back": reverse("console:orphaned_schemas"),
-        "kept": [("environment", environment_id), ("region", cluster)],
-        "problems": [f"That is not “{environment_id}”. Nothing was changed."] if is_again else [],
-    }
-    return TemplateResponse(request, "admin/region/confirm.html", context)
+    is_wrong = "typed" in request.POST
+    context = {"environment_id": environment_id, "region": cluster, "is_wrong": is_wrong}
+    context |= _frame(request, "Drop the schema?")
+    return TemplateResponse(request, "admin/orphaned_schemas/drop.html", context)
 
 
 def _frame(request: HttpRequest, title: str) -> dict[str, Any]:

@@ -25,49 +25,56 @@ class Entry:
     region: str = ""
 
 
+def _facts(*facts: tuple[str, str | None]) -> tuple[tuple[str, str], ...]:
+    """Without those that are None or empty."""
+    return tuple((name, value) for name, value in facts if value)
+
+
 def request_entry(entry: dict[str, Any], using: str) -> Entry:
-    facts = [("request", entry["request_id"])]
-    facts += [
-        (name, str(entry[column]))
-        for name, column in (
-            ("environment", "environment_id"), ("by", "caller_id"), ("table", "table_name"),
-            ("function", "function_name"), ("error", "code"),
-        )
-        if entry[column] is not None
-    ]  # fmt: skip
-    facts += [("fields", ", ".join(entry["field_codes"]))] if entry["field_codes"] else []
-    facts += [("took", f"{entry['duration_ms']:,.1f} ms")]
+    facts = _facts(
+        ("request", entry["request_id"]),
+        ("environment", entry["environment_id"]),
+        ("by", entry["caller_id"]),
+        ("table", entry["table_name"]),
+        ("function", entry["function_name"]),
+        ("error", entry["code"]),
+        ("fields", ", ".join(entry["field_codes"])),
+        ("took", f"{entry['duration_ms']:,.1f} ms"),
+    )
     return Entry(
         entry["at"],
         "request",
         f"{using} {entry['id']}",
         f"{entry['method']} {entry['route']}: {entry['status']}",
-        tuple(facts),
+        facts,
         tone="bad" if entry["status"] >= 400 else "good",
         region="" if using == DEFAULT_DB_ALIAS else using,
     )
 
 
 def audit_entry(entry: AuditEntry) -> Entry:
-    facts = [("by", f"{entry.actor_kind} {entry.actor_id or ''}".strip())]
-    facts += [("on", entry.target_id)] if entry.target_id else []
-    facts += [
+    details = [
         (name, (", ".join(map(str, value)) if isinstance(value, list) else str(value))[:200])
         for name, value in entry.detail.items()
     ]
-    facts += [("request", entry.request_id)] if entry.request_id else []
-    return Entry(entry.at, "audit", entry.pk, entry.action, tuple(facts), depth=1 if entry.request_id else 0)
+    facts = (
+        *_facts(("by", f"{entry.actor_kind} {entry.actor_id or ''}".strip()), ("on", entry.target_id)),
+        *details,
+        *_facts(("request", entry.request_id)),
+    )
+    return Entry(entry.at, "audit", entry.pk, entry.action, facts, depth=1 if entry.request_id else 0)
 
 
 def event_entry(event: OutboxEvent, region: str) -> Entry:
-    facts = [("environment", event.environment_id)]
-    facts += [("row", event.subject)] if event.subject else []
-    facts += [("schema version", str(event.schema_version))] if event.schema_version else []
-    facts += [("request", event.request_id)] if event.request_id else []
-    if event.relayed_at is None:
-        facts.append(("relayed", "not yet"))
+    facts = _facts(
+        ("environment", event.environment_id),
+        ("row", event.subject),
+        ("schema version", str(event.schema_version or "")),
+        ("request", event.request_id),
+        ("relayed", "not yet" if event.relayed_at is None else None),
+    )
     depth = 1 if event.request_id else 0
-    return Entry(event.created_at, "event", event.event_id, event.type, tuple(facts), depth=depth, region=region)
+    return Entry(event.created_at, "event", event.event_id, event.type, facts, depth=depth, region=region)
 
 
 _DELIVERY_TONES: Final = {"delivered": "good", "exhausted": "bad", "dropped": "bad"}
@@ -75,21 +82,21 @@ _DELIVERY_TONES: Final = {"delivered": "good", "exhausted": "bad", "dropped": "b
 
 def delivery_entry(delivery: Delivery, webhook: Webhook | None, region: str) -> Entry:
     host = webhook.host if webhook else "a deleted webhook"
-    facts = [
+    due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
+    facts = _facts(
         ("webhook", delivery.webhook_id),
         ("event", delivery.event_id),
         ("environment", delivery.environment_id),
         ("attempts", str(delivery.attempts)),
-    ]
-    facts += [("outcome", delivery.outcome)] if delivery.outcome else []
-    due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
-    facts += [("next attempt", f"{due:%Y-%m-%d %H:%M:%S}")] if due else []
+        ("outcome", delivery.outcome),
+        ("next attempt", f"{due:%Y-%m-%d %H:%M:%S}" if due else None),
+    )
     return Entry(
         delivery.created_at,
         "delivery",
         delivery.pk,
         f"{delivery.event_type} to {host}: {delivery.status}",
-        tuple(facts),
+        facts,
         tone=_DELIVERY_TONES.get(delivery.status, ""),
         depth=2,
         region=region,
@@ -112,24 +119,23 @@ def attempt_entry(attempt: Attempt, region: str) -> Entry:
 
 
 def run_entry(run: Run, function: Function | None, region: str) -> Entry:
-    facts = [
+    facts = _facts(
         ("function", run.function_id),
         ("environment", run.environment_id),
         ("version", str(run.version)),
         ("by", f"{run.caller_kind} {run.caller_id}"),
-    ]
-    facts += [("took", f"{run.duration_ms:,} ms")] if run.duration_ms is not None else []
-    reason = (run.error or {}).get("reason")
-    facts += [("reason", str(reason))] if reason else []
-    facts += [("event", run.event_id)] if run.event_id else []
-    facts += [("request", run.request_id)] if run.request_id else []
+        ("took", None if run.duration_ms is None else f"{run.duration_ms:,} ms"),
+        ("reason", str((run.error or {}).get("reason") or "")),
+        ("event", run.event_id),
+        ("request", run.request_id),
+    )
     status = run.phase if run.phase != Run.Phase.ENDED else run.status
     return Entry(
         run.created_at,
         "run",
         run.pk,
         f"{function.name if function else 'a deleted function'}: {status}",
-        tuple(facts),
+        facts,
         tone={"succeeded": "good", "failed": "bad"}.get(run.status, ""),
         depth=2 if run.event_id else 1 if run.request_id else 0,
         region=region,
@@ -137,12 +143,12 @@ def run_entry(run: Run, function: Function | None, region: str) -> Entry:
 
 
 def endpoint_entry(address: InboundEndpoint, region: str) -> Entry:
-    facts = [
+    facts = _facts(
         ("function", address.function_id),
-        ("environment", address.function.environment_id or ""),
+        ("environment", address.function.environment_id),
         ("runs as", f"{address.runs_as_kind} {address.runs_as_id}"),
         ("uses", f"{address.uses:,}"),
-    ]
-    facts += [("last used", f"{address.last_used_at:%Y-%m-%d %H:%M:%S}")] if address.last_used_at else []
+        ("last used", f"{address.last_used_at:%Y-%m-%d %H:%M:%S}" if address.last_used_at else None),
+    )
     title = f"{address.function.name}: inbound endpoint"
-    return Entry(address.created_at, "address", address.pk, title, tuple(facts), region=region)
+    return Entry(address.created_at, "address", address.pk, title, facts, region=region)

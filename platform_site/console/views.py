@@ -21,13 +21,7 @@ SHOWN: Final = 50
 
 _SECTIONS: Final = {"wh": "webhooks", "dlv": "webhooks", "fn": "functions", "run": "functions"}
 
-_SQL: Final = sql_files.load(__file__, reached=REACHED)
-_DUE: Final = _SQL["due"]
-_UNRELAYED: Final = _SQL["unrelayed"]
-_RUNS: Final = _SQL["runs"]
-_PENDING_EVENTS: Final = _SQL["pending_events"]
-_HELD: Final = _SQL["held"]
-_LISTS: Final = {"due": _DUE, "unrelayed": _UNRELAYED, "pending_events": _PENDING_EVENTS, "runs": _RUNS, "held": _HELD}
+_LISTS: Final = sql_files.load(__file__, reached=REACHED)
 
 
 def _for_staff(request: HttpRequest) -> None:
@@ -45,7 +39,6 @@ def timeline(request: HttpRequest) -> HttpResponse:
         "title": "Timeline",
         "timeline": found,
         "console_page": _console_page(found),
-        "entries": None,
     }
     return TemplateResponse(request, "admin/timeline.html", context)
 

@@ -12,9 +12,7 @@ from functions.models import Function
 from platform_site.console import charts
 from platform_site.console.charts import Series
 from platform_site.developer_console.frame import Console, page
-from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sql_files
-from projects.directory.environments import place_of
 from webhooks.models import Webhook
 
 MAX_COUNTED: Final = 10_000
@@ -38,16 +36,12 @@ class Activity:
 @page("home")
 def activity(console: Console) -> HttpResponse:
     layout = "console/part.html" if console.request.htmx else "console/base.html"  # type: ignore[attr-defined]
-    return console.render("console/activity.html", {"activity": of(console, place(console)), "layout": layout})
+    return console.render("console/activity.html", {"activity": of(console), "layout": layout})
 
 
-def place(console: Console) -> EnvironmentRef | None:
-    return None if console.project["suspended_at"] else place_of(console.environment["id"])
-
-
-def of(console: Console, place: EnvironmentRef | None) -> Activity | None:
+def of(console: Console) -> Activity | None:
     """None if the project is suspended, or the region unavailable or slow."""
-    if place is None:
+    if (place := console.place) is None or console.project["suspended_at"]:
         return None
     names = [name for name, scope in _SCOPES.items() if scope in console.me["scopes"]]
     try:
@@ -59,11 +53,11 @@ def of(console: Console, place: EnvironmentRef | None) -> Activity | None:
     return _drawn(found)
 
 
-def troubles(console: Console, place: EnvironmentRef | None) -> list[tuple[str, str]]:
+def troubles(console: Console) -> list[tuple[str, str]]:
     """(text, URL) of failing webhooks and stopped triggers. Two queries."""
     scopes = console.me["scopes"]
     found: list[tuple[str, str]] = []
-    if place is None:
+    if (place := console.place) is None or console.project["suspended_at"]:
         return found
     try:
         if "webhooks:read" in scopes:

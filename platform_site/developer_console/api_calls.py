@@ -4,6 +4,7 @@ authenticated, limited, validated and audited like any call."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from django.http import HttpRequest, HttpResponse
 from django.urls.exceptions import Resolver404
@@ -13,6 +14,7 @@ from accounts.tokens.access_tokens import make_access_token
 from platform_site.developer_console.session import SignedIn
 from platform_site.fastpath import routes
 from platform_site.http import exact_json
+from platform_site.http.errors import ApiError
 from platform_site.http.views import encode
 from platform_site.server.incoming import Incoming
 from projects import staff_access
@@ -27,7 +29,6 @@ class Answer:
 
     status: int
     data: Any
-    headers: Mapping[str, str]
 
 
 class Refused(Exception):
@@ -39,6 +40,15 @@ class Refused(Exception):
         self.details = dict(error)
         super().__init__(self.message)
 
+    @classmethod
+    def of(cls, error: ApiError) -> "Refused":
+        return cls(error.status, error.body(None)["error"])
+
+
+def path_to(*segments: str) -> str:
+    """The path of an operation. What came from a form or URL stays one segment, which the API checks."""
+    return "/".join(["/v1", *(quote(segment, safe="") for segment in segments)])
+
 
 def answer_of(response: HttpResponse) -> Answer:
     """Raises Refused from status 400 on."""
@@ -46,7 +56,7 @@ def answer_of(response: HttpResponse) -> Answer:
     data: Any = exact_json.loads(response.content) if is_json else response.content.decode() or None
     if response.status_code >= 400:
         raise Refused(response.status_code, data["error"])
-    return Answer(response.status_code, data, response.headers)
+    return Answer(response.status_code, data)
 
 
 @dataclass(slots=True)
@@ -56,26 +66,10 @@ class ApiClient:
     staff_grant: StaffGrant | None = None
     _token: str | None = field(default=None, init=False)
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        environment: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """A `body` of bytes is JSON already. Raises Refused from status 400 on."""
-        response = self.respond(
-            method,
-            path,
-            b"" if body is None else body if isinstance(body, bytes) else encode(body),
-            query=query,
-            environment=environment,
-            headers=headers,
-        )
-        return answer_of(response)
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        """A `body` of bytes is JSON already. Options: those of `respond`. Raises Refused from status 400 on."""
+        sent = b"" if body is None else body if isinstance(body, bytes) else encode(body)
+        return answer_of(self.respond(method, path, sent, **options))
 
     def respond(
         self,

@@ -40,23 +40,20 @@ def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
         answer = {"error": "access_denied"}
         if request.POST.get("answer") == "allow":
             user = User.objects.in_pool(None).get(pk=me["id"])
-            answer = {"code": _issue(user, asked)}
+            code = exchange_codes.issue(
+                user,
+                environment_id=None,
+                redirect_uri=f"{asked.origin}/",
+                code_challenge=asked.code_challenge,
+                method="command line",
+            )
+            answer = {"code": code}
         response: HttpResponse = redirect(f"{asked.origin}/?{urlencode({**answer, 'state': asked.state})}")
     else:
         response = render(request, "console/command_line.html", {"me": me, "phrase": asked.phrase})
     # Browsers apply the policy of the page with the form to the redirect after it.
     response._csp_update = {"form-action": [asked.origin]}  # type: ignore[attr-defined]  # django-csp's
     return response
-
-
-def _issue(user: User, asked: Asked) -> str:
-    return exchange_codes.issue(
-        user,
-        environment_id=None,
-        redirect_uri=f"{asked.origin}/",
-        code_challenge=asked.code_challenge,
-        method="command line",
-    )
 
 
 def _read(request: HttpRequest) -> Asked:

@@ -1,7 +1,7 @@
 """Forms whose values the API checks; its errors are shown at their fields."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
@@ -12,9 +12,6 @@ from platform_site.http import exact_json
 
 _INTEGER_DIGITS: Final = 18
 _WORD_ENDS: Final = re.compile(r"[\s,]+")
-
-Change = Callable[..., dict[str, Any]]
-"""Called with the console and the page's object; returns what to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +54,8 @@ class Form:
     values: Mapping[str, Any] = field(default_factory=dict)
     refusal: Refused | None = None
     asked: Mapping[str, str] | None = None
+    seen: str = ""
+    """For `refuse_stale`."""
 
     def __iter__(self) -> Iterator[BoundField]:
         for each in self.fields:
@@ -82,46 +81,16 @@ class Form:
         return [each for each in self.refusal.fields if each["field"] not in shown]
 
 
-@dataclass
-class Submission:
-    what: str = ""
-    asked: Mapping[str, str] = field(default_factory=dict)
-    context: dict[str, Any] = field(default_factory=dict)
-    refusal: Refused | None = None
-
-    @property
-    def status(self) -> int:
-        return 200 if self.refusal is None else self.refusal.status
-
-    @property
-    def failed(self) -> str:
-        return "" if self.refusal is None else self.what
-
-    def form(self, name: str, fields: Sequence[Field], values: Mapping[str, Any]) -> Form:
-        """With errors and submitted values, if they are this form's."""
-        is_mine = self.failed == name
-        return Form(name, fields, values, self.refusal if is_mine else None, self.asked if is_mine else None)
+def form_of(console: Console, name: str, fields: Sequence[Field], values: Mapping[str, Any], *, seen: str = "") -> Form:
+    """With errors and submitted values, if this form was refused."""
+    if console.failed != name:
+        return Form(name, fields, values, seen=seen)
+    return Form(name, fields, values, console.refusal, console.request.POST, seen)
 
 
-def submit(console: Console, changes: Mapping[str, Change], *arguments: Any) -> Submission:
-    asked = console.request.POST
-    found = Submission(asked.get("what", ""), asked)
-    if console.request.method == "POST":
-        try:
-            change: Change = changes.get(found.what, unknown)
-            found.context = change(console, *arguments)
-        except Refused as refusal:
-            found.refusal = refusal
-    return found
-
-
-def unknown(console: Console, *_: object) -> dict[str, Any]:
-    raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})
-
-
-def invalid(field_name: str, message: str) -> Refused:
+def invalid(field_name: str, message: str, *, summary: str = "Some fields are invalid.") -> Refused:
     fields = [{"field": field_name, "code": "invalid", "message": message}]
-    return Refused(422, {"code": "validation_failed", "message": "Some fields are invalid.", "fields": fields})
+    return Refused(422, {"code": "validation_failed", "message": summary, "fields": fields})
 
 
 def fingerprint(value: Any) -> str:
@@ -129,9 +98,10 @@ def fingerprint(value: Any) -> str:
     return sha256(exact_json.canonical(value)).hexdigest()
 
 
-def refuse_stale(console: Console, seen: str | None, current: str) -> None:
-    """Raise Refused if somebody has changed it since `seen`. Members who may not write get the API's refusal."""
-    if console.may_write and seen != current:
+def refuse_stale(console: Console, current: str) -> None:
+    """Raise Refused if somebody has changed it since `seen` of the form. Members who may not write get the API's
+    refusal."""
+    if console.may_write and console.request.POST.get("seen") != current:
         message = "Somebody else changed this meanwhile. Your values are below: save again to overwrite the others."
         raise Refused(412, {"code": "precondition_failed", "message": message})
 

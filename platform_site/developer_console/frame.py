@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, Final
 
@@ -19,33 +19,27 @@ from platform_site.developer_console.api_calls import Answer, ApiClient, Refused
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
+from platform_site.identity.callers import EnvironmentRef
+from projects.directory.environments import place_of
 
 _GZIP: Final = GZipMiddleware(lambda request: HttpResponse())
 """For pages alone: random padding and a different CSRF token per page prevent BREACH."""
 WRITERS: Final = frozenset({"owner", "developer"})
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    name: str
-    title: str
-
-    @property
-    def url_name(self) -> str:
-        return f"developer_console:{self.name}"
-
-
-SECTIONS: Final = (
-    Section("home", "Home"),
-    Section("tables", "Tables"),
-    Section("schema", "Schema"),
-    Section("auth", "Auth"),
-    Section("functions", "Functions"),
-    Section("webhooks", "Webhooks"),
-    Section("logs", "Logs"),
-    Section("branches", "Branches"),
-    Section("settings", "Settings"),
-)
+SECTIONS: Final = {
+    "home": "Home",
+    "tables": "Tables",
+    "schema": "Schema",
+    "auth": "Auth",
+    "functions": "Functions",
+    "webhooks": "Webhooks",
+    "logs": "Logs",
+    "branches": "Branches",
+    "settings": "Settings",
+}
+Change = Callable[..., dict[str, Any] | HttpResponse]
+"""Called as the page is. Returns what the page shows besides, or the response in place of the page."""
 
 
 @dataclass
@@ -56,21 +50,66 @@ class Console:
     project: Mapping[str, Any]
     environment: Mapping[str, Any]
     me: Mapping[str, Any]
+    refusal: Refused | None = None
+    """Shown by the page."""
+    failed: str = ""
+    """The refused form."""
+    done: dict[str, Any] = field(default_factory=dict)
+    """What a form's change has to show."""
 
     def api(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
-        """Call an API operation about this environment. Raises Refused. Options: ApiClient.call."""
+        """Call an API operation about this environment. Raises Refused. Options: those of `ApiClient.respond`."""
         return self.client.call(method, path, body, environment=self.environment["id"], **options)
 
-    def render(self, template: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
-        return render(self.request, template, {"console": self, "sections": SECTIONS, **context}, status=status)
+    def listed(self, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.api("GET", path, query=query).data["data"]
+        return found
+
+    def page_of(self, path: str, query: Mapping[str, str], asked: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """A page of a list, by the cursor in the URL, and links to the first and the next one, which keep `asked`."""
+        cursor = self.request.GET.get("cursor")
+        found = self.api("GET", path, query={**query, "cursor": cursor} if cursor else query).data
+        following = {**(asked or {}), "cursor": found["next_cursor"]}
+        return {
+            **found,
+            "first": f"?{urlencode(asked or {})}" if cursor else None,
+            "next": f"?{urlencode(following)}" if found["next_cursor"] else None,
+        }
+
+    def submit(self, changes: Mapping[str, Change], arguments: Mapping[str, Any]) -> HttpResponse | None:
+        """Make the change that the form names by `what`. The page shows why one was refused."""
+        what = self.request.POST.get("what", "")
+        try:
+            if what not in changes:
+                raise Refused(400, {"code": "invalid_request", "message": "The page has no such form."})
+            done = changes[what](self, **arguments)
+        except Refused as refusal:
+            self.refusal, self.failed = refusal, what if what in changes else ""
+            return None
+        if isinstance(done, HttpResponse):
+            return done
+        self.done = done
+        return None
+
+    def render(self, template: str, context: Mapping[str, Any], status: int | None = None) -> HttpResponse:
+        shown = {"console": self, "sections": SECTIONS, "refusal": self.refusal, "failed": self.failed}
+        if status is None:
+            status = 200 if self.refusal is None else self.refusal.status
+        return render(self.request, template, {**shown, **context, **self.done}, status=status)
 
     def url(self, name: str, *arguments: str) -> str:
         return reverse(f"developer_console:{name}", args=[self.project["id"], self.environment["id"], *arguments])
 
+    def tabs(self, titles: Mapping[str, str], *arguments: str) -> list[tuple[str, str]]:
+        return [(self.url(name, *arguments), title) for name, title in titles.items()]
+
     @cached_property
     def projects(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.client.call("GET", "/v1/projects", query={"limit": "100"}).data["data"]
-        return found
+        return self.listed("/v1/projects", {"limit": "100"})
+
+    @cached_property
+    def place(self) -> EnvironmentRef | None:
+        return place_of(self.environment["id"])
 
     @property
     def may_write(self) -> bool:
@@ -107,8 +146,9 @@ def signed_in_page(view: Callable[..., HttpResponse]) -> Page:
     return wrapped
 
 
-def page(section: str) -> Callable[[Callable[..., HttpResponse]], Page]:
-    """A page of a section: `view(console, …)`, at a path with project and environment."""
+def page(section: str, changes: Mapping[str, Change] | None = None) -> Callable[[Callable[..., HttpResponse]], Page]:
+    """A page of a section: `view(console, …)`, at a path with project and environment. `changes` are made by its forms
+    (`Console.submit`) before it is shown."""
 
     def decorate(view: Callable[..., HttpResponse]) -> Page:
         @signed_in_page
@@ -125,7 +165,10 @@ def page(section: str) -> Callable[[Callable[..., HttpResponse]], Page]:
                     request, f"{reverse('developer_console:staff')}?{urlencode({'environment': environment_id})}"
                 )
             try:
-                return view(console, **kwargs)
+                response = None
+                if changes is not None and request.method == "POST":
+                    response = console.submit(changes, kwargs)
+                return response or view(console, **kwargs)
             except Refused as refusal:
                 if refusal.status != 403:
                     raise
@@ -136,6 +179,14 @@ def page(section: str) -> Callable[[Callable[..., HttpResponse]], Page]:
     return decorate
 
 
+def environment_of(project: Mapping[str, Any], environment_id: str) -> Mapping[str, Any]:
+    for each in project["environments"]:
+        if each["id"] == environment_id:
+            found: Mapping[str, Any] = each
+            return found
+    raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
+
+
 def _open(request: HttpRequest, client: ApiClient, section: str, project_id: str, environment_id: str) -> Console:
     try:
         project = client.call("GET", f"/v1/projects/{project_id}").data
@@ -144,9 +195,7 @@ def _open(request: HttpRequest, client: ApiClient, section: str, project_id: str
         if client.staff_grant is None:
             raise
         project = client.call("GET", f"/v1/projects/{project_id}").data
-    environment = next((each for each in project["environments"] if each["id"] == environment_id), None)
-    if environment is None:
-        raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
+    environment = environment_of(project, environment_id)
     me = client.call("GET", "/v1/auth/me", environment=environment_id).data
     return Console(request, client, section, project, environment, me)
 

@@ -1,4 +1,4 @@
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
 from django.http import HttpResponse
@@ -6,48 +6,39 @@ from django.http import HttpResponse
 from platform_site.developer_console import activity, keys
 from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.http import exact_json
 
 _PLACEHOLDER: Final = "YOUR_KEY"
 
 
-@page("home")
+@page("home", keys.CHANGES)
 def home(console: Console) -> HttpResponse:
-    context: dict[str, Any] = {}
-    status = 200
-    if console.request.method == "POST":
-        try:
-            context = keys.change(console)
-        except Refused as refusal:
-            context, status = {"key_refusal": refusal}, refusal.status
     tables = _tables(console)
-    context |= keys.panel(console)
     return console.render(
         "console/home.html",
         {
             "base_url": settings.BASE_URL,
             "tables": tables,
-            "troubles": activity.troubles(console, activity.place(console)),
-            "snippets": _snippets(console, tables, context.get("new_key")),
-            **context,
+            "troubles": activity.troubles(console),
+            "snippets": _snippets(console, tables),
+            **keys.panel(console),
         },
-        status,
     )
 
 
 def _tables(console: Console) -> list[str] | None:
     try:
-        document = console.api("GET", "/v1/schema").data["document"]
+        return list(schema_tables(console))
     except Refused as refusal:
         if refusal.code == "project_suspended":
             return None
         raise
-    return list(document["tables"])
 
 
-def _snippets(console: Console, tables: list[str] | None, new_key: dict[str, Any] | None) -> list[tuple[str, str, str]]:
+def _snippets(console: Console, tables: list[str] | None) -> list[tuple[str, str, str]]:
     url, table = settings.BASE_URL, (tables or ["tasks"])[0]
-    key = new_key["secret"] if new_key else _PLACEHOLDER
+    key = console.done["new_key"]["secret"] if "new_key" in console.done else _PLACEHOLDER
     names = {"url": url, "key": key, "environment": console.environment["id"]}
     quoted = {name: exact_json.dumps(value) for name, value in names.items()}
     curl = f'curl "{url}/v1/rows/{table}?limit=10" \\\n  -H "Authorization: Bearer {key}"'

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.api_calls import Refused, path_to
 from platform_site.developer_console.frame import Console
 
 
@@ -39,17 +39,19 @@ PRESETS: Final = (
 
 def panel(console: Console) -> dict[str, Any]:
     try:
-        found = console.api("GET", "/v1/keys", query={"limit": "100"}).data["data"]
+        found = console.listed("/v1/keys", {"limit": "100"})
     except Refused as refusal:
         return {"keys_refused": refusal, "presets": ()}
     return {"keys": found, "presets": PRESETS if console.may_write else ()}
 
 
-def change(console: Console) -> dict[str, Any]:
+def revoke(console: Console) -> dict[str, Any]:
+    console.api("DELETE", path_to("keys", console.request.POST.get("key", "")))
+    return {"notice": "The key is revoked."}
+
+
+def create(console: Console) -> dict[str, Any]:
     asked = console.request.POST
-    if asked["what"] == "revoke-key":
-        console.api("DELETE", f"/v1/keys/{asked.get('key', '')}")
-        return {"notice": "The key is revoked."}
     preset = next((each for each in PRESETS if each.name == asked.get("preset")), PRESETS[0])
     body = {
         "name": asked.get("name", "").strip() or preset.title,
@@ -58,3 +60,6 @@ def change(console: Console) -> dict[str, Any]:
         "environment_id": console.environment["id"],
     }
     return {"new_key": console.api("POST", "/v1/keys", body).data, "new_key_preset": preset}
+
+
+CHANGES: Final = {"create-key": create, "revoke-key": revoke}

@@ -13,7 +13,6 @@ from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, page
 from platform_site.http import exact_json
 from platform_site.identity import ids
-from projects.directory.environments import place_of
 
 _PERIOD: Final = (Field("since", "Since (UTC)", "datetime-local"), Field("until", "Until (UTC)", "datetime-local"))
 _REQUESTS: Final = (
@@ -45,24 +44,24 @@ _MOMENTS: Final = ("since", "until")
 
 @page("logs")
 def logs(console: Console) -> HttpResponse:
-    context, status = _listed(console, "/v1/logs", _REQUESTS, {})
+    context = _listed(console, "/v1/logs", _REQUESTS, {})
     for entry in context["entries"]:
         entry["of_route"] = f"?{urlencode({'route': entry['route']})}"
-    return console.render("console/logs.html", context, status)
+    return console.render("console/logs.html", context)
 
 
 @page("logs")
 def audit(console: Console) -> HttpResponse:
-    context, status = _listed(console, "/v1/audit", _AUDIT, {"project": console.project["id"]})
+    context = _listed(console, "/v1/audit", _AUDIT, {"project": console.project["id"]})
     for entry in context["entries"]:
         entry["detail_text"] = exact_json.dumps(entry["detail"], indent=True) if entry["detail"] else ""
-    return console.render("console/audit.html", context, status)
+    return console.render("console/audit.html", context)
 
 
 @page("logs")
 def timeline(console: Console) -> HttpResponse:
     asked = console.request.GET.get("id", "").strip().replace("\0", "")
-    place, environment_id = place_of(console.environment["id"]), console.environment["id"]
+    place, environment_id = console.place, console.environment["id"]
     if place is None:
         raise Refused(404, {"code": "not_found", "message": "The environment cannot be reached."})
     kinds = {"audit"} if console.is_owner else set()
@@ -75,35 +74,29 @@ def timeline(console: Console) -> HttpResponse:
     for entry in found.entries if asked else newest:
         links = [(name, value, _is_id(value)) for name, value in entry.facts if value != environment_id]
         entries.append({"entry": entry, "has_timeline": _is_id(entry.id), "facts": links})
-    return console.render("console/timeline.html", {"asked": asked, "timeline": found, "entries": entries})
+    context = {"tabs": _tabs(console), "asked": asked, "timeline": found, "entries": entries}
+    return console.render("console/timeline.html", context)
 
 
 def _is_id(text: str) -> bool:
     return ids.matches(text.partition("_")[0], text)
 
 
-def _listed(
-    console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]
-) -> tuple[dict[str, Any], int]:
+def _listed(console: Console, path: str, fields: tuple[Field, ...], fixed: Mapping[str, str]) -> dict[str, Any]:
     given = console.request.GET
     asked = {each.name: given[each.name].strip() for each in fields if given.get(each.name, "").strip()}
     query = {name: forms.moment_of(value) if name in _MOMENTS else value for name, value in asked.items()}
-    if given.get("cursor"):
-        query["cursor"] = given["cursor"]
-    refusal, status = None, 200
-    found: dict[str, Any] = {"data": [], "next_cursor": None}
+    found: dict[str, Any] = {"data": []}
     try:
-        found = console.api("GET", path, query={**query, **fixed, "limit": "50"}).data
-    except Refused as error:
-        if error.status not in (400, 422):
+        found = console.page_of(path, {**query, **fixed, "limit": "50"}, asked)
+    except Refused as refusal:
+        if refusal.status not in (400, 422):
             raise
-        refusal, status = error, error.status
-    following = asked | {"cursor": found["next_cursor"]} if found["next_cursor"] else None
-    return {
-        "form": Form("logs", fields, asked, refusal),
-        "asked": asked,
-        "entries": found["data"],
-        "omitted": found.get("omitted", 0),
-        "first": f"?{urlencode(asked)}" if "cursor" in query else None,
-        "next": f"?{urlencode(following)}" if following else None,
-    }, status
+        console.refusal = refusal
+    form = Form("logs", fields, asked, console.refusal)
+    return {"tabs": _tabs(console), "form": form, "asked": asked, "entries": found["data"], **found}
+
+
+def _tabs(console: Console) -> list[tuple[str, str]]:
+    audit_log = {"audit": "Audit log"} if console.is_owner else {}
+    return console.tabs({"logs": "Requests", "timeline": "Timeline", **audit_log})

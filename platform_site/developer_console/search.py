@@ -1,6 +1,7 @@
 """Search (Ctrl K): pages, projects, environments, tables, functions, webhooks, users by email, and ids."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,20 +11,19 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from functions.models import Run
-from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.api_calls import Refused, path_to
 from platform_site.developer_console.frame import SECTIONS, Console, page
 from platform_site.developer_console.tables.pages import schema_tables
 from platform_site.identity import ids
-from projects.directory.environments import place_of
 from webhooks.models import Delivery
 
 MAX_RESULTS: Final = 30
-_SUBPAGES: Final = (
-    ("user-invitations", "Auth: invitations"),
-    ("sign-up", "Auth: sign-up and redirect URIs"),
-    ("providers", "Auth: providers"),
-    ("audit", "Logs: audit log"),
-)
+_SUBPAGES: Final = {
+    "user-invitations": "Auth: invitations",
+    "sign-up": "Auth: sign-up and redirect URIs",
+    "providers": "Auth: providers",
+    "audit": "Logs: audit log",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,11 @@ def _by_name(console: Console, asked: str) -> Iterator[Found]:
 
 
 def _named(console: Console) -> Iterator[Found]:
-    for section in SECTIONS:
-        yield Found("Page", section.title, console.url(section.name))
-    for name, title in _SUBPAGES:
+    for name, title in (SECTIONS | _SUBPAGES).items():
         yield Found("Page", title, console.url(name))
-    for table in _tables(console):
-        yield Found("Table", table, console.url("table", table))
+    with suppress(Refused):
+        for table in schema_tables(console):
+            yield Found("Table", table, console.url("table", table))
     for function in _listed(console, "/v1/functions", {"limit": "100"}):
         yield Found("Function", function["name"], console.url("function", function["name"]))
     for webhook in _listed(console, "/v1/webhooks", {}):
@@ -71,19 +70,10 @@ def _named(console: Console) -> Iterator[Found]:
         yield Found("Project", project["name"], reverse("developer_console:project", args=[project["id"]]))
 
 
-def _tables(console: Console) -> list[str]:
-    try:
-        return [*schema_tables(console)]
-    except Refused:
-        return []
-
-
 def _listed(console: Console, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
-    try:
-        found: list[dict[str, Any]] = console.api("GET", path, query=query).data["data"]
-    except Refused:
-        return []
-    return found
+    with suppress(Refused):
+        return console.listed(path, query)
+    return []
 
 
 def _by_id(console: Console, asked: str) -> list[Found]:
@@ -108,19 +98,12 @@ def _environment(console: Console, asked: str) -> str | None:
     return reverse("developer_console:home", args=[console.project["id"], asked]) if known else None
 
 
-def _user(console: Console, asked: str) -> str:
-    console.api("GET", f"/v1/users/{asked}")
-    return console.url("user", asked)
+def _page_of(resource: str, page_name: str) -> Callable[[Console, str], str]:
+    def look_up(console: Console, asked: str) -> str:
+        console.api("GET", path_to(resource, asked))
+        return console.url(page_name, asked)
 
-
-def _webhook(console: Console, asked: str) -> str:
-    console.api("GET", f"/v1/webhooks/{asked}")
-    return console.url("webhook", asked)
-
-
-def _provider(console: Console, asked: str) -> str:
-    console.api("GET", f"/v1/identity-providers/{asked}")
-    return console.url("provider", asked)
+    return look_up
 
 
 def _key(console: Console, asked: str) -> str | None:
@@ -140,21 +123,13 @@ def _run(console: Console, asked: str) -> str | None:
 
 
 def _delivery(console: Console, asked: str) -> str | None:
-    found = _in_region(console, "webhooks:read", Delivery, "webhook_id", "event_id", pk=asked)
-    return _deliveries(console, *found) if found else None
-
-
-def _event(console: Console, asked: str) -> str | None:
-    found = _in_region(console, "webhooks:read", Delivery, "webhook_id", "event_id", event_id=asked)
-    return _deliveries(console, *found) if found else None
-
-
-def _deliveries(console: Console, webhook_id: str, event_id: str) -> str:
-    return f"{console.url('deliveries', webhook_id)}?{urlencode({'event_id': event_id})}"
+    column = "event_id" if asked.startswith("evt_") else "pk"
+    found = _in_region(console, "webhooks:read", Delivery, "webhook_id", "event_id", **{column: asked})
+    return f"{console.url('deliveries', found[0])}?{urlencode({'event_id': found[1]})}" if found else None
 
 
 def _in_region(console: Console, scope: str, model: Any, *fields: str, **wanted: str) -> tuple[str, ...] | None:
-    place = place_of(console.environment["id"]) if scope in console.me["scopes"] else None
+    place = console.place if scope in console.me["scopes"] else None
     if place is None:
         return None
     found: tuple[str, ...] | None = (
@@ -169,12 +144,12 @@ def _in_region(console: Console, scope: str, model: Any, *fields: str, **wanted:
 _OF_IDS: Final[dict[str, Callable[[Console, str], str | None]]] = {
     "prj": _project,
     "env": _environment,
-    "usr": _user,
-    "wh": _webhook,
-    "idp": _provider,
+    "usr": _page_of("users", "user"),
+    "wh": _page_of("webhooks", "webhook"),
+    "idp": _page_of("identity-providers", "provider"),
     "key": _key,
     "req": _request,
     "run": _run,
     "dlv": _delivery,
-    "evt": _event,
+    "evt": _delivery,
 }

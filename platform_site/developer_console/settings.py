@@ -1,6 +1,5 @@
 """Settings: members, invitations, keys, origins, usage, project name and deletion."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from django.http import HttpResponse
@@ -8,9 +7,10 @@ from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 
 from accounts.audit import Actor
-from platform_site.developer_console import forms, keys
-from platform_site.developer_console.api_calls import Refused
-from platform_site.developer_console.frame import WRITERS, Console, go_to, page
+from platform_site.developer_console import keys
+from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.forms import invalid
+from platform_site.developer_console.frame import WRITERS, Change, Console, go_to, page
 from platform_site.http.errors import NotFound
 from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
@@ -24,50 +24,12 @@ _TITLES: Final = {
 ROLES: Final = ("owner", "developer", "viewer")
 
 
-@page("settings")
-def settings(console: Console) -> HttpResponse:
-    context: dict[str, Any] = {}
-    status = 200
-    what = console.request.POST.get("what", "")
-    if console.request.method == "POST":
-        try:
-            context = _CHANGES.get(what, forms.unknown)(console)
-        except Refused as refusal:
-            context, status = (
-                {"refusal": refusal, "failed": what if what in _CHANGES else "", "asked": console.request.POST},
-                refusal.status,
-            )
-            if what in ("create-key", "revoke-key"):
-                context["key_refusal"] = refusal
-        if "left" in context:
-            return go_to(console.request, reverse("developer_console:start"))
-    members = console.api("GET", f"{_project(console)}/members", query={"limit": "100"}).data["data"]
-    shown = {
-        "members": members,
-        "invitations": _invitations(console),
-        "roles": ROLES,
-        "staff_grants": _staff_grants(console),
-        "environment_detail": console.api("GET", _environment(console)).data,
-        "limits": _limits(console),
-        "can_revoke": console.me["role"] in WRITERS,
-        **keys.panel(console),
-    }
-    return console.render("console/settings.html", shown | context, status)
-
-
-def _project(console: Console) -> str:
-    return f"/v1/projects/{console.project['id']}"
+def _project(console: Console, *segments: str) -> str:
+    return path_to("projects", console.project["id"], *segments)
 
 
 def _environment(console: Console) -> str:
-    return f"{_project(console)}/environments/{console.environment['id']}"
-
-
-def _invitations(console: Console) -> list[dict[str, Any]]:
-    if not console.is_owner:
-        return []
-    found: list[dict[str, Any]] = console.api("GET", f"{_project(console)}/invitations").data["data"]
-    return found
+    return _project(console, "environments", console.environment["id"])
 
 
 def _staff_grants(console: Console) -> list[StaffGrant]:
@@ -84,7 +46,7 @@ def _revoke_staff(console: Console) -> dict[str, Any]:
     try:
         staff_access.revoke(console.request.POST.get("grant", ""), actor=actor, project_id=console.project["id"])
     except NotFound as error:
-        raise Refused(404, {"code": error.code, "message": error.text}) from None
+        raise Refused.of(error) from None
     return {"notice": "The access of staff has ended."}
 
 
@@ -105,7 +67,7 @@ def _usage(name: str, limit: dict[str, int]) -> str:
 def _add_member(console: Console) -> dict[str, Any]:
     asked = console.request.POST
     body = {"email": asked.get("email", "").strip(), "role": asked.get("role", "")}
-    answer = console.api("POST", f"{_project(console)}/members", body)
+    answer = console.api("POST", _project(console, "members"), body)
     if answer.status == 202:
         return {"notice": f"{isolated(body['email'])} is invited by email."}
     return {"notice": f"{isolated(body['email'])} is a member now."}
@@ -113,18 +75,23 @@ def _add_member(console: Console) -> dict[str, Any]:
 
 def _change_role(console: Console) -> dict[str, Any]:
     asked = console.request.POST
-    console.api("PATCH", f"{_project(console)}/members/{asked.get('member', '')}", {"role": asked.get("role", "")})
+    path = _project(console, "members", asked.get("member", ""))
+    console.api("PATCH", path, {"role": asked.get("role", "")})
     return {"notice": "The role is changed."}
 
 
-def _remove_member(console: Console) -> dict[str, Any]:
+def _remove_member(console: Console) -> dict[str, Any] | HttpResponse:
     user_id = console.request.POST.get("member", "")
-    console.api("DELETE", f"{_project(console)}/members/{user_id}")
-    return {"left": True} if user_id == console.me["id"] else {"notice": "The member is removed."}
+    console.api("DELETE", _project(console, "members", user_id))
+    return _leave(console) if user_id == console.me["id"] else {"notice": "The member is removed."}
+
+
+def _leave(console: Console) -> HttpResponse:
+    return go_to(console.request, reverse("developer_console:start"))
 
 
 def _withdraw(console: Console) -> dict[str, Any]:
-    console.api("DELETE", f"{_project(console)}/invitations/{console.request.POST.get('invitation', '')}")
+    console.api("DELETE", _project(console, "invitations", console.request.POST.get("invitation", "")))
     return {"notice": "The invitation is withdrawn."}
 
 
@@ -135,29 +102,40 @@ def _change_origins(console: Console) -> dict[str, Any]:
 
 
 def _rename(console: Console) -> dict[str, Any]:
-    project = console.api("PATCH", _project(console), {"name": console.request.POST.get("name", "")}).data
-    console.project = project
+    console.project = console.api("PATCH", _project(console), {"name": console.request.POST.get("name", "")}).data
     return {"notice": "The project is renamed."}
 
 
-def _delete(console: Console) -> dict[str, Any]:
+def _delete(console: Console) -> HttpResponse:
     if console.request.POST.get("confirm") != console.project["name"]:
-        fields = [{"field": "confirm", "code": "wrong", "message": "This is not the project's name."}]
-        message = "Nothing was deleted."
-        raise Refused(422, {"code": "validation_failed", "message": message, "fields": fields})
+        raise invalid("confirm", "This is not the project's name.", summary="Nothing was deleted.")
     console.api("DELETE", _project(console))
-    return {"left": True}
+    return _leave(console)
 
 
-_CHANGES: Final[dict[str, Callable[[Console], dict[str, Any]]]] = {
+_CHANGES: Final[dict[str, Change]] = {
     "add-member": _add_member,
     "change-role": _change_role,
     "remove-member": _remove_member,
     "withdraw": _withdraw,
-    "create-key": keys.change,
-    "revoke-key": keys.change,
     "revoke-staff": _revoke_staff,
     "origins": _change_origins,
     "rename": _rename,
     "delete": _delete,
+    **keys.CHANGES,
 }
+
+
+@page("settings", _CHANGES)
+def settings(console: Console) -> HttpResponse:
+    shown = {
+        "members": console.listed(_project(console, "members"), {"limit": "100"}),
+        "invitations": console.listed(_project(console, "invitations")) if console.is_owner else [],
+        "roles": ROLES,
+        "staff_grants": _staff_grants(console),
+        "environment_detail": console.api("GET", _environment(console)).data,
+        "limits": _limits(console),
+        "can_revoke": console.me["role"] in WRITERS,
+        **keys.panel(console),
+    }
+    return console.render("console/settings.html", shown)

@@ -1,3 +1,5 @@
+from django.templatetags.static import static
+
 from platform_site import env
 from platform_site.settings.base import PLATFORM_MODE
 
@@ -12,11 +14,13 @@ UNFOLD = {
     "SITE_HEADER": "Backend platform",
     "SITE_SUBHEADER": PLATFORM_MODE,
     "SITE_SYMBOL": "deployed_code",
-    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "platform_site.console.favicon"}],
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("platform_site/favicon.svg")}
+    ],
     "SITE_URL": "/docs",
     "SHOW_HISTORY": False,  # Django's own log of the console; the audit log says more
     "SHOW_BACK_BUTTON": True,
-    "DASHBOARD_CALLBACK": "platform_site.console.dashboard",
+    "DASHBOARD_CALLBACK": "platform_site.console.dashboard.dashboard",
     "COLORS": {
         "primary": {
             "50": "oklch(97.1% 0.014 166)",
@@ -32,8 +36,12 @@ UNFOLD = {
             "950": "oklch(24.1% 0.046 168)",
         }
     },
-    "STYLES": ["platform_site.console.styles"],
-    "ACCOUNT": {"navigation": "platform_site.console.account_links"},
-    "SIDEBAR": {"show_search": True, "command_search": True, "navigation": "platform_site.console.navigation"},
+    "STYLES": [lambda request: static("platform_site/console.css")],
+    "ACCOUNT": {"navigation": "platform_site.console.sidebar.account_links"},
+    "SIDEBAR": {
+        "show_search": True,
+        "command_search": True,
+        "navigation": "platform_site.console.sidebar.navigation",
+    },
     "COMMAND": {"search_models": False, "search_callback": "platform_site.console.search.search"},
 }

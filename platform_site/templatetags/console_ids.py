@@ -1,4 +1,4 @@
-"""Ids in the console's pages: each leads to its timeline, and to its own page where it has one."""
+"""Tags of the operators' pages: ids lead to their timelines, and to pages of their own; headings and overviews."""
 
 from typing import Any, Final
 
@@ -46,7 +46,9 @@ def timeline_url(text: str, environment_id: str = "") -> str:
 def heading_parts(context: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the heading of a page says: the list by its name in the menu, the thing, and *new* where one is added.
     unfold gives Django's app, the model and the thing; or one title."""
-    from platform_site.console import listed_as  # looked up late: unfold loads tag libraries while it is imported
+    from platform_site.console.sidebar import (
+        listed_as,  # looked up late: unfold loads tag libraries while it is imported
+    )
 
     if len(parts) < 2:
         return parts
@@ -77,3 +79,11 @@ def page_of(object_id: str) -> str:
     # As `accounts.console.base.url_of`, which cannot be imported here: unfold loads all tag libraries while it is
     # imported.
     return reverse(f"admin:{_PAGES[prefix]}_change", args=[quote(object_id)])
+
+
+@register.simple_tag
+def project_overview(project: Any) -> dict[str, Any]:
+    """Of a project's page, whose app may not import the apps that are summarised."""
+    from platform_site.console.project_page import overview  # late, as above
+
+    return overview(project)

@@ -37,7 +37,7 @@ def test_a_user_is_added_and_found(tracker: Tracker, desk: Desk) -> None:
         "email": "Ada@Example.com", "name": "<b>Ada</b>", "role": "editor", "claims": '{"team": 1}',
         "password": PASSWORD, "email_verified": "on",
     }  # fmt: skip
-    made = desk.post("auth/", values)
+    made = desk.post("auth/", {"what": "new", **values})
     page = desk.browser.get(made["Location"])
     assert "ada@example.com" in text_of(page)
     assert "<b>Ada</b>" not in page.content.decode()
@@ -69,7 +69,7 @@ def test_a_user_is_added_and_found(tracker: Tracker, desk: Desk) -> None:
 def test_an_error_of_a_new_user_is_at_its_field(
     tracker: Tracker, desk: Desk, values: dict[str, str], field: str
 ) -> None:
-    answer = desk.post("auth/", values)
+    answer = desk.post("auth/", {"what": "new", **values})
     assert answer.status_code in (409, 422)
     assert f'id="new-{field}-problem"' in answer.content.decode()
     assert "short" not in re.findall(r'type="password" value="([^"]*)"', answer.content.decode())
@@ -126,13 +126,14 @@ def test_a_user_is_deleted_by_its_email(tracker: Tracker, desk: Desk) -> None:
 
 def test_a_user_is_invited_and_the_invitation_withdrawn(tracker: Tracker, desk: Desk) -> None:
     assert "No open invitation." in text_of(desk.get("auth/invitations"))
-    assert "is invited by email" in text_of(desk.post("auth/invitations", {"email": "eve@x.example", "role": "editor"}))
+    invited = {"what": "invite", "email": "eve@x.example", "role": "editor"}
+    assert "is invited by email" in text_of(desk.post("auth/invitations", invited))
     invitation = tracker.get("owner", "/invitations").json["data"][0]
     assert invitation["role"] == "editor"
     withdrawn = desk.post("auth/invitations", {"what": "withdraw", "invitation": invitation["id"]})
     assert "The invitation is withdrawn." in text_of(withdrawn)
     assert desk.post("auth/invitations", {"what": "withdraw", "invitation": "../users"}).status_code == 404
-    wrong = desk.post("auth/invitations", {"email": "nothing"})
+    wrong = desk.post("auth/invitations", {"what": "invite", "email": "nothing"})
     assert 'id="invite-email-problem"' in wrong.content.decode()
 
 
@@ -168,7 +169,7 @@ def test_sign_up_and_redirect_uris_are_saved(tracker: Tracker, desk: Desk) -> No
 
 def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) -> None:
     values = {"preset": "github", "name": "", "client_id": "id", "client_secret": "swordfish"}
-    made = desk.post("auth/providers", values)
+    made = desk.post("auth/providers", {"what": "new", **values})
     page = desk.browser.get(made["Location"])
     provider = tracker.get("owner", "/identity-providers").json["data"][0]
     assert (provider["name"], provider["display_name"]) == ("github", "GitHub")
@@ -184,7 +185,7 @@ def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) 
     assert (now["display_name"], now["client_id"], now["enabled"]) == ("Hub", "other", False)
     assert now["has_client_secret"]
     assert desk.post(path, edit).status_code == 412
-    again = desk.post("auth/providers", values)
+    again = desk.post("auth/providers", {"what": "new", **values})
     assert again.status_code == 422
     assert 'id="new-name-problem"' in again.content.decode()
     assert "swordfish" not in text_of(again)
@@ -202,7 +203,7 @@ def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) 
     ],
 )
 def test_an_error_of_a_new_provider_is_at_its_field(desk: Desk, values: dict[str, str], field: str) -> None:
-    answer = desk.post("auth/providers", values)
+    answer = desk.post("auth/providers", {"what": "new", **values})
     assert answer.status_code == 422
     assert f'id="new-{field}-problem"' in answer.content.decode()
     assert "no key" not in text_of(answer)
@@ -229,11 +230,11 @@ def test_a_viewer_sees_no_user_and_changes_none(tracker: Tracker, desk_of: Calla
         assert "alice@tracker.example" not in text_of(page)
     before = user(tracker)
     for path, values in (
-        ("auth/", {"email": "x@x.example"}),
-        ("auth/invitations", {"email": "x@x.example"}),
+        ("auth/", {"what": "new", "email": "x@x.example"}),
+        ("auth/invitations", {"what": "invite", "email": "x@x.example"}),
         ("auth/sign-up", {"what": "settings", "sign_up": "open"}),
         ("auth/sign-up", {"what": "redirects", "redirect_uris": "https://evil.example/"}),
-        ("auth/providers", {"preset": "github", "client_id": "id", "client_secret": "s"}),
+        ("auth/providers", {"what": "new", "preset": "github", "client_id": "id", "client_secret": "s"}),
         (alice, {"what": "disable"}),
         (alice, {"what": "send-reset"}),
         (alice, {"what": "delete", "confirm": "alice@tracker.example"}),

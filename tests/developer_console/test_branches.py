@@ -136,9 +136,10 @@ def test_a_branch_expires(tracker: Tracker, desk: Desk) -> None:
     wrong = desk.post("branches/", {**values, "expires": "2"})
     assert wrong.status_code == 422
     assert "Choose one of the times." in text_of(wrong)
-    assert desk.post("branches/", {**values, "expires": "7"}).status_code == 200
+    made = desk.post("branches/", {**values, "expires": "7"})
     branch = Environment.objects.get(project=tracker.project, name="short")
     assert branch.expires_at is not None
+    assert f"{branch.expires_at:%Y-%m-%d %H:%M:%S}" in text_of(made)
     asked = {"what": "expire", "branch": branch.pk}
     assert "does not expire" in text_of(desk.post("branches/", {**asked, "expires": ""}))
     branch.refresh_from_db()
@@ -178,7 +179,7 @@ def test_an_error_of_a_new_branch_is_at_its_field(desk: Desk, values: dict[str, 
     given = {"what": "create", "name": "blue", "from": desk.environment_id, "data": "none", **values}
     answer = desk.post("branches/", given)
     assert answer.status_code in (409, 422)
-    assert f'id="new-{field}-problem"' in answer.content.decode()
+    assert f'id="create-{field}-problem"' in answer.content.decode()
     assert "<b>Bad</b>" not in answer.content.decode()
 
 

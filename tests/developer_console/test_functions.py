@@ -40,11 +40,11 @@ def configured(tracker: Tracker) -> Tracker:
 
 def test_the_first_function_is_deployed_from_the_empty_list(tracker: Tracker, desk: Desk) -> None:
     assert "No function yet." in text_of(desk.get("functions/"))
-    made = desk.post("functions/", {"name": "hello", "source": HELLO.replace("\n", "\r\n")})
+    made = desk.post("functions/", {"what": "new", "name": "hello", "source": HELLO.replace("\n", "\r\n")})
     assert made["Location"] == desk.url("functions/hello")
     assert tracker.get("owner", "/functions/hello/versions").json["data"][0]["source"] == HELLO
     assert "hello" in text_of(desk.get("functions/"))
-    again = desk.post("functions/", {"name": "hello", "source": THROWS})
+    again = desk.post("functions/", {"what": "new", "name": "hello", "source": THROWS})
     assert again.status_code == 422
     assert "There is a function hello already." in text_of(again)
 
@@ -93,7 +93,7 @@ def test_the_list_shows_the_last_run_of_each_function(
 def test_an_error_is_at_its_field_and_the_source_stays(
     tracker: Tracker, desk: Desk, name: str, source: str, field: str
 ) -> None:
-    answer = desk.post("functions/", {"name": name, "source": source})
+    answer = desk.post("functions/", {"what": "new", "name": name, "source": source})
     assert answer.status_code == 422
     assert f'id="new-{field}-problem"' in answer.content.decode()
     assert source in unescape(answer.content.decode())
@@ -108,12 +108,14 @@ def test_a_new_version_is_deployed_and_rolled_back(configured: Tracker, desk: De
     assert late.status_code == 412
     assert "Version 2 was deployed meanwhile." in text_of(late)
     assert "// late" in text_of(late)
-    assert "Version 1 is active." in text_of(desk.post("functions/hello/versions", {"version": "1"}))
+    assert "Version 1 is active." in text_of(
+        desk.post("functions/hello/versions", {"what": "activate", "version": "1"})
+    )
     assert configured.get("owner", "/functions/hello").json["active_version"] == 1
     assert "called" in text_of(desk.get("functions/hello")), "the editor shows the active version"
     assert "broken" in text_of(desk.get("functions/hello?version=2"))
     for wrong, status in (("9", 404), ("x", 422), ("", 422), ("9" * 40, 422)):
-        assert desk.post("functions/hello/versions", {"version": wrong}).status_code == status
+        assert desk.post("functions/hello/versions", {"what": "activate", "version": wrong}).status_code == status
     assert desk.get("functions/hello?version=9").status_code == 404
 
 
@@ -160,10 +162,10 @@ def test_a_queued_run_is_followed_and_cancelled(configured: Tracker, desk: Desk)
     run_url = answer["Location"]
     page = desk.browser.get(run_url)
     assert 'hx-trigger="every 1s"' in page.content.decode()
-    cancelled = desk.browser.post(run_url)
+    cancelled = desk.browser.post(run_url, {"what": "cancel"})
     assert "The run is cancelled." in text_of(cancelled)
     assert 'hx-trigger="every 1s"' not in cancelled.content.decode()
-    assert desk.browser.post(run_url).status_code == 409
+    assert desk.browser.post(run_url, {"what": "cancel"}).status_code == 409
 
 
 def test_settings_are_saved_and_their_errors_shown(configured: Tracker, desk: Desk) -> None:
@@ -249,10 +251,10 @@ def test_a_viewer_reads_functions_and_changes_nothing(configured: Tracker, desk_
         assert '<form method="post" hx-post' not in viewer.get(path).content.decode()
     before = configured.get("owner", "/functions/hello").json
     for path, values in (
-        ("functions/", {"name": "mine", "source": HELLO}),
+        ("functions/", {"what": "new", "name": "mine", "source": HELLO}),
         ("functions/hello", {"what": "deploy", "source": THROWS, "newest": "1"}),
         ("functions/hello", {"what": "run", "input": "{}"}),
-        ("functions/hello/versions", {"version": "1"}),
+        ("functions/hello/versions", {"what": "activate", "version": "1"}),
         ("functions/hello/settings", {"what": "limits", "timeout_ms": "10"}),
         ("functions/hello/settings", {"what": "schedule", "schedule": "@daily"}),
         ("functions/hello/settings", {"what": "secret", "secret_name": "A", "secret_value": "x"}),

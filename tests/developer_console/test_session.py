@@ -225,7 +225,7 @@ def test_a_member_of_two_projects_changes_the_one_of_the_url(tracker: Tracker, d
 def test_every_section_of_a_suspended_project_says_so(tracker: Tracker, desk: Desk) -> None:
     services.suspend_project(tracker.project.pk, reason="unpaid", actor=audit.SYSTEM)
     for section in frame.SECTIONS:
-        answer = desk.browser.get(reverse(section.url_name, args=[desk.project_id, desk.environment_id]))
+        answer = desk.browser.get(reverse(f"developer_console:{section}", args=[desk.project_id, desk.environment_id]))
         page = unescape(answer.content.decode())
         assert answer.status_code in (200, 403), section
         assert "This project is suspended." in page, section

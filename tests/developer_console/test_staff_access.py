@@ -107,8 +107,8 @@ def test_a_read_only_grant_writes_nothing(tracker: Tracker, hired: Hire) -> None
     assert new_row(desk).status_code == 403
     for path, values in (
         ("schema", {"what": "apply", "document": '{"tables": {}}'}),
-        ("functions/", {"what": "deploy", "name": "f", "source": "export default () => 1"}),
-        ("webhooks/", {"what": "create", "url": "https://x.example", "events": "row.*"}),
+        ("functions/", {"what": "new", "name": "f", "source": "export default () => 1"}),
+        ("webhooks/", {"what": "new", "url": "https://x.example", "events": "row.*"}),
         ("", {"what": "create-key", "preset": "server"}),
         ("branches/", {"what": "create", "name": "b", "from": tracker.environment_id, "data": "none"}),
         ("settings", {"what": "rename", "name": "Mine"}),
@@ -129,7 +129,7 @@ def test_a_writing_grant_is_for_operators_and_stops_at_keys_and_code(tracker: Tr
     entries = AuditEntry.objects.filter(actor_kind="staff", action="staff_access.granted")
     assert entries.get().detail["may_write"] is True
     assert desk.post("", {"what": "create-key", "preset": "server"}).status_code == 403
-    deploy = {"what": "deploy", "name": "f", "source": "export default () => 1"}
+    deploy = {"what": "new", "name": "f", "source": "export default () => 1"}
     assert desk.post("functions/", deploy).status_code == 403
 
 

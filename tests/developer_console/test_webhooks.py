@@ -56,7 +56,8 @@ def test_the_first_webhook_shows_its_secret_once(tracker: Tracker, desk: Desk, r
     assert "No webhook yet." in page
     assert "tasks.*" in page, "an example of the first table"
     made = desk.post(
-        "webhooks/", {"url": receiver.url(), "events": "tasks.insert\r\n\r\ntasks.delete", "description": ""}
+        "webhooks/",
+        {"what": "new", "url": receiver.url(), "events": "tasks.insert\r\n\r\ntasks.delete", "description": ""},
     )
     secret = re.search(r'id="secret">(whsec_[^<]+)<', text_of(made))
     assert secret
@@ -80,7 +81,7 @@ def test_the_first_webhook_shows_its_secret_once(tracker: Tracker, desk: Desk, r
 def test_an_error_of_a_new_webhook_is_at_its_field(
     tracker: Tracker, desk: Desk, values: dict[str, str], field: str
 ) -> None:
-    answer = desk.post("webhooks/", values)
+    answer = desk.post("webhooks/", {"what": "new", **values})
     assert answer.status_code == 422
     assert f'id="new-{field}-problem"' in answer.content.decode()
     assert tracker.get("owner", "/webhooks").json["data"] == []
@@ -142,11 +143,13 @@ def test_a_test_event_arrives_and_is_sent_again(
     assert 'hx-trigger="every 1s"' not in page.content.decode()
     path = f"webhooks/{webhook['id']}/deliveries"
     delivery = tracker.get("owner", f"/{path}").json["data"][0]
-    assert "Delivery queued for redelivery." in text_of(desk.post(path, {"delivery": delivery["id"]}))
+    assert "Delivery queued for redelivery." in text_of(
+        desk.post(path, {"what": "redeliver", "delivery": delivery["id"]})
+    )
     Dispatcher(tracker.project.cluster).run(linger=0)
     assert "2 attempts" in text_of(desk.get(path))
     assert len(receiver.requests) == 2
-    assert desk.post(path, {"delivery": "dlv_none"}).status_code == 404
+    assert desk.post(path, {"what": "redeliver", "delivery": "dlv_none"}).status_code == 404
     assert "No delivery matches this filter." in text_of(desk.get(f"{path}?status=exhausted"))
     assert desk.get(f"{path}?status=odd").status_code == 422
     assert desk.get(f"{path}?cursor=odd").status_code == 422
@@ -186,14 +189,14 @@ def test_a_viewer_reads_webhooks_and_changes_nothing(
         assert "hx-post" not in page.content.decode()
     before = found_in(tracker, webhook)
     for each, values in (
-        ("webhooks/", {"url": "https://example.com/", "events": "*"}),
+        ("webhooks/", {"what": "new", "url": "https://example.com/", "events": "*"}),
         (path, {"what": "edit", "url": "https://evil.example/", "events": "*", "seen": before["updated_at"]}),
         (path, {"what": "disable"}),
         (path, {"what": "test"}),
         (path, {"what": "rotate"}),
         (path, {"what": "recover", "since": "2026-11-26T10:00"}),
         (path, {"what": "delete"}),
-        (f"{path}/deliveries", {"delivery": "dlv_none"}),
+        (f"{path}/deliveries", {"what": "redeliver", "delivery": "dlv_none"}),
     ):
         answer = viewer.post(each, values)
         assert answer.status_code == 403, (each, values)

@@ -72,10 +72,10 @@ def test_an_operator_lets_go_of_one_whose_id_was_typed(hire: Hire, lost: list[st
     asked = press(console, first)
     assert "go for good" in asked
     for typed in ("", second, first.upper()):
-        assert "Nothing was changed" in press(console, first, confirmed="1", typed=typed)
+        assert "Nothing was changed" in press(console, first, typed=typed)
     assert schemas_in(REGION) == before, "so far nothing was dropped"
     assert not AuditEntry.objects.filter(action="environment.schema_dropped").exists()
-    said = press(console, first, confirmed="1", typed=f" {first} ")
+    said = press(console, first, typed=f" {first} ")
     assert f"The schema of {first} is dropped." in said
     assert schemas_in(REGION) == [each for each in before if each != first]
     entry = AuditEntry.objects.get(action="environment.schema_dropped")
@@ -84,8 +84,8 @@ def test_an_operator_lets_go_of_one_whose_id_was_typed(hire: Hire, lost: list[st
         "staff", operator.pk, first, first, {"region": REGION, "tables": 1},
     )  # fmt: skip
     assert not CurrentVersion.objects.using(REGION).filter(environment_id=first).exists()
-    assert "no longer possible" in press(console, first, confirmed="1", typed=first)
-    press(console, second, confirmed="1", typed=second)
+    assert "no longer possible" in press(console, first, typed=first)
+    press(console, second, typed=second)
     assert EMPTY in shown(console)
 
 
@@ -99,7 +99,7 @@ def test_support_looks_and_changes_nothing_and_nobody_else_sees_it(
     assert lost[0] in text
     assert "Drop…" not in text
     assert PAGE in support.get("/admin/").content.decode(), "the sidebar leads to it"
-    posted = {"environment": lost[0], "region": REGION, "confirmed": "1", "typed": lost[0]}
+    posted = {"environment": lost[0], "region": REGION, "typed": lost[0]}
     assert support.post(PAGE, posted).status_code == 403
     owner, stranger = Client(), Client()
     owner.force_login(alice)
@@ -120,7 +120,7 @@ def test_nothing_else_is_dropped(hire: Hire, lost: list[str], which: str) -> Non
     known = str(Project.objects.get().environments.values_list("pk", flat=True)[0])
     name = {"known": known, "in the making": orphan, "another schema": "platform"}.get(which, lost[0])
     more = {"region": "eu-west-1"} if which == "another region's" else {}
-    assert "no longer possible" in press(console, name, confirmed="1", typed=name, **more)
+    assert "no longer possible" in press(console, name, typed=name, **more)
     for odd in ({"region": "mars"}, {"region": ""}):
         assert console.post(PAGE, {"environment": lost[0], **odd}).status_code == 404
     assert schemas_in(REGION) == before
@@ -139,7 +139,7 @@ def test_one_that_the_control_database_knows_again_is_kept(hire: Hire, alice: Us
     assert environment.pk in shown(console)
     Environment.objects.create(**values)
     assert EMPTY in shown(console)
-    assert "no longer possible" in press(console, environment.pk, confirmed="1", typed=environment.pk)
+    assert "no longer possible" in press(console, environment.pk, typed=environment.pk)
     assert environment.pk in schemas_in(REGION)
 
 
@@ -173,7 +173,7 @@ def test_concurrent_drops_of_one_schema_give_one_audit_entry(
     drop, said = schemas.drop_orphan, []
 
     def press_too() -> None:
-        said.append(press(second, lost[0], confirmed="1", typed=lost[0]))
+        said.append(press(second, lost[0], typed=lost[0]))
         connections.close_all()
 
     def meanwhile(environment_id: str, cluster: str) -> None:
@@ -184,11 +184,11 @@ def test_concurrent_drops_of_one_schema_give_one_audit_entry(
         drop(environment_id, cluster)
 
     monkeypatch.setattr(schemas, "drop_orphan", meanwhile)
-    assert "is dropped" in press(first, lost[0], confirmed="1", typed=lost[0])
+    assert "is dropped" in press(first, lost[0], typed=lost[0])
     assert "Another process is at this schema" in said[0]
     entry = AuditEntry.objects.get(action="environment.schema_dropped")
     assert entry.actor_id == User.objects.get(email__startswith="operator").pk
-    assert "is dropped" in press(second, lost[1], confirmed="1", typed=lost[1]), "no session holds a lock"
+    assert "is dropped" in press(second, lost[1], typed=lost[1]), "no session holds a lock"
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def test_unavailable_region_is_named_and_others_are_shown(hire: Hire, lost: list
     assert lost[0] in text
     before = schemas_in(REGION)
     with is_away(REGION):
-        asked = console.post(PAGE, {"environment": lost[0], "region": REGION, "confirmed": "1", "typed": lost[0]})
+        asked = console.post(PAGE, {"environment": lost[0], "region": REGION, "typed": lost[0]})
     assert asked.status_code == 302
     assert "A database is unavailable" in shown(console)
     assert schemas_in(REGION) == before

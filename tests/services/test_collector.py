@@ -32,7 +32,7 @@ def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.Monkey
     found: list[tuple[bool, int]] = []
     for name in ("reset", "open_metrics_file"):
         monkeypatch.setattr(serve.metrics, name, lambda: None)
-    monkeypatch.setattr(serve.Command, "_look_at_versions", lambda self: None)
+    monkeypatch.setattr(serve.Command, "_check_versions", lambda self: None)
     monkeypatch.setattr(serve, "serve", lambda *_, **__: found.append((gc.isenabled(), gc.get_threshold()[2])))
     call_command("serve", "--port", "0", "--workers", "1")
     assert found == [(True, serve.FULL_COLLECTIONS)]
@@ -75,6 +75,6 @@ def test_migrations_do_not_wait_for_the_disk_and_requests_afterwards_do() -> Non
             cursor.execute("SELECT setting, source FROM pg_settings WHERE name = 'synchronous_commit'")
             return cursor.fetchone()
 
-    with migrate._alone("us-east-1"):
+    with migrate._locked("us-east-1"):
         assert source() == ("off", "session")
     assert source()[1] != "session"

@@ -92,7 +92,7 @@ def control(data_dir: Path) -> "psycopg.Connection[tuple[object, ...]]":
 def test_the_first_start_makes_a_demo_whose_facts_are_in_demo_json(up: Up) -> None:
     facts = up.facts
     shown = {"base_url", "admin", "account", "project_id", "environments", "server_key", "app_users"}
-    assert set(facts) == shown | {"webhook", "task_id"}
+    assert set(facts) == shown | {"webhook"}
     assert facts["base_url"] == up.base_url
     assert set(facts["admin"]) == {"email", "password"}
     assert set(facts["account"]) == {"id", "email", "password"}
@@ -191,7 +191,8 @@ def test_ready_is_printed_when_readyz_is_200(up: Up) -> None:
 
 def test_demo_webhook_reports_a_comment_and_console_has_styles(up: Up) -> None:
     key = {"Authorization": f"Bearer {up.facts['server_key']}"}
-    comment = {"task_id": up.facts["task_id"], "body": "Hello", "owner_id": up.facts["app_users"][0]["id"]}
+    task = httpx.get(f"{up.base_url}/v1/rows/tasks", headers=key).json()["data"][0]
+    comment = {"task_id": task["id"], "body": "Hello", "owner_id": up.facts["app_users"][0]["id"]}
     made = httpx.post(f"{up.base_url}/v1/rows/comments", headers=key, json=comment)
     assert (made.status_code, made.json()["body"]) == (201, "Hello")
     deliveries = f"{up.base_url}/v1/webhooks/{up.facts['webhook']['id']}/deliveries"

@@ -60,8 +60,3 @@ def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], 
             source.environment_id: {"version": schema_service.current(source).version},
         },
     )
-
-
-def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    named = Q(environment_id=environment_id) | Q(other_id=environment_id)
-    MergeBase.objects.using(cluster).filter(named).delete()

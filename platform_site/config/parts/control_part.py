@@ -45,7 +45,7 @@ def checked(place: EnvironmentRef, document: dict[str, Any], wanted: Submitted, 
     """The document with discovered issuers, also set in `wanted`. Makes requests. Raises ValidationFailed."""
     for name, each in touched.items(changes, "auth.providers.").items():
         item = {} if each.is_removed else wanted.parts["auth"]["providers"][name]
-        if "issuer" in item and (each.is_new or "issuer" in each.fields):
+        if "issuer" in item and each.has_new("issuer"):
             with errors_at(f"auth.providers.{name}"):
                 item["issuer"] = discovery.check(item["issuer"], place.pool_id)
             document["auth"]["providers"][name]["issuer"] = item["issuer"]

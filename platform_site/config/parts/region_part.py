@@ -35,14 +35,10 @@ def check(place: EnvironmentRef, wanted: Submitted, changes: Changes) -> None:
 
 def _try_out(place: EnvironmentRef, name: str, each: Touched, wanted: Submitted) -> None:
     values = each.values(wanted.parts["functions"][name])
-    if _is_deployed(name, each, wanted):
+    if each.has_new("source"):
         trial.try_out(place, name, values | {"source": wanted.sources[name]})
     else:
         trial.try_out_configuration(place, name, values)
-
-
-def _is_deployed(name: str, each: Touched, wanted: Submitted) -> bool:
-    return each.is_new or "source" in each.fields
 
 
 def _check_url(url: str) -> None:
@@ -85,7 +81,7 @@ def _change_functions(place: EnvironmentRef, wanted: Submitted, changes: Changes
             continue
         values = each.values(wanted.parts["functions"][name])
         with errors_at(f"functions.{name}"):
-            if _is_deployed(name, each, wanted):
+            if each.has_new("source"):
                 values["source"] = wanted.sources[name]
                 deploy_service.deploy(place, name, values, actor=actor, warm=False, tried=True)
             else:

@@ -13,6 +13,9 @@ class Touched:
     is_removed: bool = False
     fields: set[str] = field(default_factory=set)
 
+    def has_new(self, setting: str) -> bool:
+        return self.is_new or setting in self.fields
+
     def values(self, item: Mapping[str, Any]) -> dict[str, Any]:
         return dict(item) if self.is_new else {name: item[name] for name in item.keys() & self.fields}
 

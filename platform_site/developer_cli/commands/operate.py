@@ -150,6 +150,13 @@ def _project() -> tuple["Api", str]:
     return session.account_api(link.url), f"/projects/{path_part(link.project)}/environments"
 
 
+def _chosen(name: str) -> tuple["Api", str, dict[str, Any]]:
+    """The named environment of the linked project and its path."""
+    api, path = _project()
+    target = session.chosen(api.get(path)["data"], name, "environment", "in this project")
+    return api, f"{path}/{path_part(target['id'])}", target
+
+
 @branch.command("list")
 def branch_list(json: Json = False) -> None:
     """List the project's environments, with the linked one marked."""
@@ -175,16 +182,17 @@ def branch_create(
     body = {"name": name, "from": source, "data": "full" if data else "none"}
     if expires_in is not None:
         body["expires_at"] = (datetime.now(UTC) + timedelta(days=expires_in)).isoformat()
-    made = _when_ready(api, path, api.send("POST", path, body))
+    made = api.send("POST", path, body)
+    made = _when_ready(api, f"{path}/{path_part(made['id'])}", made)
     if use:
         _use(made["id"])
     output.result(made, f"{made['name']} ({made['id']}) is ready.")
 
 
-def _when_ready(api: "Api", path: str, branch: dict[str, Any]) -> dict[str, Any]:
+def _when_ready(api: "Api", path: str, branch: "Answer") -> "Answer":
     while branch["status"] == "creating":
         time.sleep(POLL_SECONDS)
-        branch = api.get(f"{path}/{path_part(branch['id'])}")
+        branch = api.get(path)
     if branch["status"] != "ready" or branch.get("status_reason"):
         reason = f"{branch['name']} is {branch['status']}: {branch.get('status_reason')}"
         raise Failure(Exit.REFUSED, "branch_failed", reason)
@@ -194,8 +202,7 @@ def _when_ready(api: "Api", path: str, branch: dict[str, Any]) -> dict[str, Any]
 @branch.command("use")
 def branch_use(name: Annotated[str, typer.Argument(help="Name or id.")], json: Json = False) -> None:
     """Link this folder to another environment of its project."""
-    api, path = _project()
-    target = session.chosen(api.get(path)["data"], name, "environment", "in this project")
+    _, _, target = _chosen(name)
     _use(target["id"])
     output.result({"environment": target["id"]}, f"This folder is linked to {target['name']} ({target['id']}).")
 
@@ -213,12 +220,9 @@ def branch_reset(
     json: Json = False,
 ) -> None:
     """Replace what a preview branch has by a copy of its source, and wait until it is ready."""
-    api, path = _project()
-    target = session.chosen(api.get(path)["data"], name, "environment", "in this project")
+    api, path, target = _chosen(name)
     confirm(f"Replace the tables, rows, functions and webhooks of {target['name']} ({target['id']})?", yes)
-    made = _when_ready(
-        api, path, api.send("POST", f"{path}/{path_part(target['id'])}/reset", {"data": "full" if data else "none"})
-    )
+    made = _when_ready(api, path, api.send("POST", f"{path}/reset", {"data": "full" if data else "none"}))
     output.result(made, f"{made['name']} is reset, at schema version {made['schema_version']}.")
 
 
@@ -229,8 +233,7 @@ def branch_delete(
     json: Json = False,
 ) -> None:
     """Delete a preview branch with its rows."""
-    api, path = _project()
-    target = session.chosen(api.get(path)["data"], name, "environment", "in this project")
+    api, path, target = _chosen(name)
     confirm(f"Delete {target['name']} ({target['id']}) with its rows?", yes)
-    api.send("DELETE", f"{path}/{path_part(target['id'])}")
+    api.send("DELETE", path)
     output.result({"id": target["id"], "deleted": True}, f"{target['name']} is deleted.")

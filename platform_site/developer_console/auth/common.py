@@ -6,12 +6,7 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.forms import Field
 from platform_site.developer_console.frame import Console
 
-TABS: Final = (
-    ("auth", "Users"),
-    ("user-invitations", "Invitations"),
-    ("sign-up", "Sign-up"),
-    ("providers", "Providers"),
-)
+TABS: Final = {"auth": "Users", "user-invitations": "Invitations", "sign-up": "Sign-up", "providers": "Providers"}
 PERSON: Final = (
     Field("email", "Email", "email", required=True),
     Field("name", "Name"),
@@ -20,9 +15,8 @@ PERSON: Final = (
 )
 
 
-def render(console: Console, template: str, tab: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    tabs = [(console.url(url), title) for url, title in TABS]
-    return console.render(template, {"tabs": tabs, "tab": tab, **context}, status)
+def render(console: Console, template: str, tab: str, context: dict[str, Any]) -> HttpResponse:
+    return console.render(template, {"tabs": console.tabs(TABS), "tab": tab, **context})
 
 
 def person_of(asked: Any) -> dict[str, Any]:

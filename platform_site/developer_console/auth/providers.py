@@ -1,11 +1,10 @@
 from typing import Any, Final
-from urllib.parse import quote
 
 from django.http import HttpResponse
 
 from accounts.oauth.providers import PRESETS
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
+from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.auth.common import render
 from platform_site.developer_console.forms import Field, Form
 from platform_site.developer_console.frame import Console, go_to, page
@@ -50,39 +49,8 @@ _OPTIONS: Final = (
 _FLAGS: Final = ("sign_up", "trusts_email", "enabled")
 
 
-@page("auth")
-def providers(console: Console) -> HttpResponse:
-    asked, refusal, status = console.request.POST, None, 200
-    if console.request.method == "POST":
-        try:
-            body = forms.chosen([each.name for each in _NEW], asked)
-            body.setdefault("name", body.get("preset", ""))
-            made = console.api("POST", "/v1/identity-providers", body).data
-            return go_to(console.request, console.url("provider", made["id"]))
-        except Refused as error:
-            refusal, status = error, error.status
-    found = console.api("GET", "/v1/identity-providers").data["data"]
-    form = Form("new", _NEW, {"preset": "google"}, refusal, asked if refusal else None)
-    return render(console, "console/providers.html", "Providers", {"providers": found, "form": form}, status)
-
-
 def _path(provider_id: str) -> str:
-    return f"/v1/identity-providers/{quote(provider_id, safe='')}"
-
-
-@page("auth")
-def provider(console: Console, provider_id: str) -> HttpResponse:
-    current = console.api("GET", _path(provider_id)).data
-    sent = forms.submit(console, {"edit": _edit, "delete": _delete}, current)
-    if "deleted" in sent.context:
-        return go_to(console.request, console.url("providers"))
-    if sent.context:
-        current = console.api("GET", _path(provider_id)).data
-    values = _shown(current)
-    # The page shows every error in its one form.
-    form = Form("edit", _fields(current), values, sent.refusal, sent.asked if sent.refusal else None)
-    context = {**sent.context, "provider": current, "seen": forms.fingerprint(values), "form": form}
-    return render(console, "console/provider.html", "", context, sent.status)
+    return path_to("identity-providers", provider_id)
 
 
 def _fields(provider: dict[str, Any]) -> tuple[Field, ...]:
@@ -103,11 +71,12 @@ def _shown(provider: dict[str, Any]) -> dict[str, Any]:
     return {name: provider[name] for name in same} | {"scopes": "\n".join(provider["scopes"])}
 
 
-def _edit(console: Console, current: dict[str, Any]) -> dict[str, Any]:
+def _edit(console: Console, provider_id: str) -> dict[str, Any]:
     """Only differences are sent: a changed issuer is checked and clears the secret."""
     asked = console.request.POST
+    current = console.api("GET", _path(provider_id)).data
     shown = _shown(current)
-    forms.refuse_stale(console, asked.get("seen"), forms.fingerprint(shown))
+    forms.refuse_stale(console, forms.fingerprint(shown))
     texts = [each.name for each in _fields(current) if each.kind not in ("checkbox", "textarea")]
     body: dict[str, Any] = {
         name: value for name, value in forms.chosen(texts, asked).items() if value != shown.get(name)
@@ -115,10 +84,34 @@ def _edit(console: Console, current: dict[str, Any]) -> dict[str, Any]:
     body |= {name: name in asked for name in _FLAGS if (name in asked) != shown[name]}
     if (scopes := forms.lines_of(asked.get("scopes", ""))) != current["scopes"]:
         body["scopes"] = scopes
-    console.api("PATCH", _path(current["id"]), body)
+    console.api("PATCH", _path(provider_id), body)
     return {"notice": "The provider is saved."}
 
 
-def _delete(console: Console, current: dict[str, Any]) -> dict[str, Any]:
-    console.api("DELETE", _path(current["id"]))
-    return {"deleted": True}
+def _delete(console: Console, provider_id: str) -> HttpResponse:
+    console.api("DELETE", _path(provider_id))
+    return go_to(console.request, console.url("providers"))
+
+
+def _add(console: Console) -> HttpResponse:
+    body = forms.chosen([each.name for each in _NEW], console.request.POST)
+    body.setdefault("name", body.get("preset", ""))
+    made = console.api("POST", "/v1/identity-providers", body).data
+    return go_to(console.request, console.url("provider", made["id"]))
+
+
+@page("auth", {"new": _add})
+def providers(console: Console) -> HttpResponse:
+    found = console.listed("/v1/identity-providers")
+    form = forms.form_of(console, "new", _NEW, {"preset": "google"})
+    return render(console, "console/providers.html", "Providers", {"providers": found, "form": form})
+
+
+@page("auth", {"edit": _edit, "delete": _delete})
+def provider(console: Console, provider_id: str) -> HttpResponse:
+    current = console.api("GET", _path(provider_id)).data
+    values = _shown(current)
+    # The page shows every error in its one form.
+    asked = console.request.POST if console.refusal else None
+    form = Form("edit", _fields(current), values, console.refusal, asked, forms.fingerprint(values))
+    return render(console, "console/provider.html", "", {"provider": current, "form": form})

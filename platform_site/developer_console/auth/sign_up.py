@@ -40,30 +40,6 @@ _REDIRECTS: Final = (
 )
 
 
-@page("auth")
-def sign_up(console: Console) -> HttpResponse:
-    sent = forms.submit(console, {"settings": _save, "redirects": _save_redirects})
-    settings = _shown(console)
-    uris = _redirect_uris(console)
-    # One form in two parts: its errors without a field are shown in the first.
-    first = sent.form("settings", (*_SETTINGS, *_PAGES), settings)
-    return render(
-        console,
-        "console/sign_up.html",
-        "Sign-up",
-        {
-            "form": first,
-            "seen": forms.fingerprint(settings),
-            "redirects": sent.form("redirects", _REDIRECTS, {"redirect_uris": "\n".join(uris)}),
-            "uris_seen": forms.fingerprint(uris),
-            "refusal": sent.refusal,
-            "failed": sent.failed,
-            **sent.context,
-        },
-        sent.status,
-    )
-
-
 def _shown(console: Console) -> dict[str, Any]:
     found = console.api("GET", "/v1/auth/settings").data
     links = {f"link_urls.{name}": found["link_urls"].get(name, "") for name in _LINKS}
@@ -77,7 +53,7 @@ def _redirect_uris(console: Console) -> list[str]:
 
 def _save(console: Console) -> dict[str, Any]:
     asked = console.request.POST
-    forms.refuse_stale(console, asked.get("seen"), forms.fingerprint(_shown(console)))
+    forms.refuse_stale(console, forms.fingerprint(_shown(console)))
     links = {name: asked.get(f"link_urls.{name}", "").strip() for name in _LINKS}
     body = {name: asked.get(name, "").strip() for name in ("sign_up", "app_name", "app_url")}
     console.api("PATCH", "/v1/auth/settings", body | {"link_urls": {name: url for name, url in links.items() if url}})
@@ -85,8 +61,19 @@ def _save(console: Console) -> dict[str, Any]:
 
 
 def _save_redirects(console: Console) -> dict[str, Any]:
-    asked = console.request.POST
-    forms.refuse_stale(console, asked.get("seen"), forms.fingerprint(_redirect_uris(console)))
-    uris = forms.lines_of(asked.get("redirect_uris", ""))
+    forms.refuse_stale(console, forms.fingerprint(_redirect_uris(console)))
+    uris = forms.lines_of(console.request.POST.get("redirect_uris", ""))
     console.api("PUT", "/v1/redirect-uris", {"redirect_uris": uris})
     return {"notice": "The redirect URIs are saved."}
+
+
+@page("auth", {"settings": _save, "redirects": _save_redirects})
+def sign_up(console: Console) -> HttpResponse:
+    settings = _shown(console)
+    uris = _redirect_uris(console)
+    # One form in two parts: its errors without a field are shown in the first.
+    fields = (*_SETTINGS, *_PAGES)
+    form = forms.form_of(console, "settings", fields, settings, seen=forms.fingerprint(settings))
+    shown = {"redirect_uris": "\n".join(uris)}
+    redirects = forms.form_of(console, "redirects", _REDIRECTS, shown, seen=forms.fingerprint(uris))
+    return render(console, "console/sign_up.html", "Sign-up", {"form": form, "redirects": redirects})

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
-from platform_site.developer_console.frame import Console, page
+from platform_site.developer_console.frame import Console, environment_of, page
 
 _GROUPS: Final = (
     ("add", "Added"),
@@ -49,7 +49,6 @@ def merge(console: Console) -> HttpResponse:
     asked = _asked(console)
     what = console.request.POST.get("what", "")
     context: dict[str, Any] = {}
-    status = 200
     if console.request.method == "POST":
         try:
             if what == "apply":
@@ -59,30 +58,23 @@ def merge(console: Console) -> HttpResponse:
         except Refused as refusal:
             if refusal.status == 403:
                 raise
-            context, status = {"refusal": refusal, "stale": what == "apply" and refusal.status == 412}, refusal.status
+            console.refusal = refusal
+            context = {"stale": what == "apply" and refusal.status == 412}
             if what == "apply" and refusal.status != 412:
                 context["plan"] = _plan_again(console, asked)
-    return console.render("console/merge.html", _shown(console, asked, context) | context, status)
+    return console.render("console/merge.html", _shown(console, asked, context) | context)
 
 
 def _asked(console: Console) -> _Asked:
     given = console.request.POST if console.request.method == "POST" else console.request.GET
-    into = _environment(console, given.get("into") or console.environment["id"])
-    source = _environment(console, given["from"]) if given.get("from") else None
+    into = environment_of(console.project, given.get("into") or console.environment["id"])
+    source = environment_of(console.project, given["from"]) if given.get("from") else None
     resolve = {
         path: choice
         for number, path in enumerate(given.getlist("path"))
         if (choice := given.get(f"choice-{number}")) in _SIDES
     }
     return _Asked(into, source, given.get("version", ""), list(dict.fromkeys(given.getlist("include"))), resolve)
-
-
-def _environment(console: Console, environment_id: str) -> Mapping[str, Any]:
-    for each in console.project["environments"]:
-        if each["id"] == environment_id:
-            found: Mapping[str, Any] = each
-            return found
-    raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
 
 
 def _plan(console: Console, asked: _Asked) -> dict[str, Any]:
@@ -136,7 +128,7 @@ def _apply(console: Console, asked: _Asked) -> dict[str, Any]:
 
 def _shown(console: Console, asked: _Asked, context: dict[str, Any]) -> dict[str, Any]:
     plan = context.get("plan") or {}
-    refused_fields = context["refusal"].fields if "refusal" in context else []
+    refused_fields = [] if console.refusal is None else console.refusal.fields
     open_paths = [each["path"] for each in plan.get("conflicts", [])]
     return {
         "asked": asked,

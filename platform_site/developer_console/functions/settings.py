@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any, Final
 
 from django.http import HttpResponse
@@ -6,9 +5,9 @@ from django.http import HttpResponse
 from functions.deploy import service as deploy_service
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import Refused
-from platform_site.developer_console.forms import Field
-from platform_site.developer_console.frame import Console, go_to, page
-from platform_site.developer_console.functions.common import path_of, render
+from platform_site.developer_console.forms import Field, form_of
+from platform_site.developer_console.frame import Change, Console, go_to, page
+from platform_site.developer_console.functions.pages import path_of, render
 from platform_site.developer_console.staff import grants as staff
 
 _LIMITS: Final = (
@@ -56,33 +55,6 @@ _INBOUND: Final = (
 )
 
 
-@page("functions")
-def settings(console: Console, name: str) -> HttpResponse:
-    sent = forms.submit(console, _CHANGES, name)
-    if "deleted" in sent.context:
-        return go_to(console.request, console.url("functions"))
-    detail = console.api("GET", path_of(name)).data
-    return render(
-        console,
-        "console/function_settings.html",
-        name,
-        {
-            "function": detail,
-            "limits": sent.form("limits", _LIMITS, _limits_of(detail)),
-            "seen": forms.fingerprint(_limits_of(detail)),
-            "schedule": sent.form("schedule", _SCHEDULE, {"schedule": detail["schedule"] or ""}),
-            "events": sent.form("events", _EVENTS, {"on": "\n".join(detail["on"] or [])}),
-            "secret": sent.form("secret", _SECRET, {}),
-            "inbound": sent.form("inbound", _INBOUND, {"async": True}),
-            "endpoints": console.api("GET", path_of(name, "inbound")).data["data"],
-            "refusal": sent.refusal,
-            "failed": sent.failed,
-            **sent.context,
-        },
-        sent.status,
-    )
-
-
 def _limits_of(detail: dict[str, Any]) -> dict[str, Any]:
     same = {key: detail[key] for key in ("timeout_ms", "memory_mb", "attempts")}
     return same | {"invoke": detail["invoke"] or "", "allowed_hosts": "\n".join(detail["allowed_hosts"])}
@@ -99,9 +71,7 @@ def _change_limits(console: Console, name: str) -> dict[str, Any]:
         key: forms.integer_of(asked.get(key, "")) for key in ("timeout_ms", "memory_mb", "attempts")
     }
     body |= {"invoke": asked.get("invoke") or None, "allowed_hosts": forms.lines_of(asked.get("allowed_hosts", ""))}
-    forms.refuse_stale(
-        console, asked.get("seen"), forms.fingerprint(_limits_of(console.api("GET", path_of(name)).data))
-    )
+    forms.refuse_stale(console, forms.fingerprint(_limits_of(console.api("GET", path_of(name)).data)))
     return _configure(console, name, body, "The limits are saved.")
 
 
@@ -159,14 +129,14 @@ def _delete_endpoint(console: Console, name: str) -> dict[str, Any]:
     return {"notice": "The inbound endpoint is deleted: its URL no longer works."}
 
 
-def _delete(console: Console, name: str) -> dict[str, Any]:
+def _delete(console: Console, name: str) -> HttpResponse:
     if console.request.POST.get("confirm") != name:
         raise forms.invalid("confirm", "This is not the function's name. Nothing was deleted.")
     console.api("DELETE", path_of(name))
-    return {"deleted": True}
+    return go_to(console.request, console.url("functions"))
 
 
-_CHANGES: Final[dict[str, Callable[[Console, str], dict[str, Any]]]] = {
+_CHANGES: Final[dict[str, Change]] = {
     "limits": _change_limits,
     "schedule": _change_schedule,
     "events": _change_events,
@@ -176,3 +146,19 @@ _CHANGES: Final[dict[str, Callable[[Console, str], dict[str, Any]]]] = {
     "delete-endpoint": _delete_endpoint,
     "delete": _delete,
 }
+
+
+@page("functions", _CHANGES)
+def settings(console: Console, name: str) -> HttpResponse:
+    detail = console.api("GET", path_of(name)).data
+    limits = _limits_of(detail)
+    context = {
+        "function": detail,
+        "limits": form_of(console, "limits", _LIMITS, limits, seen=forms.fingerprint(limits)),
+        "schedule": form_of(console, "schedule", _SCHEDULE, {"schedule": detail["schedule"] or ""}),
+        "events": form_of(console, "events", _EVENTS, {"on": "\n".join(detail["on"] or [])}),
+        "secret": form_of(console, "secret", _SECRET, {}),
+        "inbound": form_of(console, "inbound", _INBOUND, {"async": True}),
+        "endpoints": console.listed(path_of(name, "inbound")),
+    }
+    return render(console, "console/function_settings.html", name, context)

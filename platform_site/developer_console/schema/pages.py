@@ -3,19 +3,21 @@ plans it; applying needs a current plan, and confirmation by name of what loses 
 
 import json
 import re
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
 from django.http import HttpResponse
 
 from platform_site.developer_console.api_calls import Answer, Refused
-from platform_site.developer_console.forms import Form
+from platform_site.developer_console.forms import Form, integer_of, invalid
 from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.schema import outline, part_forms
 from platform_site.developer_console.schema.parts import Part, part_of, remove
 from platform_site.http import exact_json
 
 _PATH: Final = "/v1/schema"
+_invalid: Final = partial(invalid, summary="The document cannot be read.")
 _COLUMN: Final = re.compile(r"(?P<name>\w+) (?P<type>[\w\[\]]+)(?P<null>\??)(?: (?P<to>\w+))?", re.ASCII)
 
 
@@ -24,32 +26,30 @@ def schema(console: Console) -> HttpResponse:
     asked = console.request.POST
     current = console.api("GET", _PATH).data
     context: dict[str, Any] = {}
-    status = 200
     if console.request.method == "POST":
         try:
             context = _edit_part(console, current) if _edits_part(asked) else _change(console)
         except Refused as refusal:
-            context, status = {"refusal": refusal, "problems": _problems(refusal, _text(console))}, refusal.status
+            console.refusal, context = refusal, {"problems": _problems(refusal, _text(console))}
     is_applied = "applied" in context
     if is_applied:
         current = console.api("GET", _PATH).data
     text = exact_json.dumps(current["document"], indent=True)
     if console.request.method == "POST" and not is_applied and not asked.get("revert"):
         text = context.pop("text", None) or _text(console)
-    history = console.api("GET", f"{_PATH}/versions", query={"limit": "20"}).data["data"]
     return console.render(
         "console/schema.html",
         {
             "current": current,
             "text": text,
             "version": current["version"] if is_applied else asked.get("version") or current["version"],
-            "history": history,
+            "history": console.listed(f"{_PATH}/versions", {"limit": "20"}),
             "revert": "" if is_applied else asked.get("revert", ""),
             "confirmed": asked.getlist("confirm"),
             **_forms(console, current["document"], text, context),
             **context,
         },
-        context.pop("status", status),
+        context.pop("status", None),
     )
 
 
@@ -90,7 +90,7 @@ def _plan_part(console: Console, text: str, part: Part | None) -> dict[str, Any]
         return {"plan": _send(console, text, dry_run=True).data, "planned": _mark(console, text), "text": text}
     except Refused as refusal:
         problems = _problems(refusal, text)
-        context = {"text": text, "refusal": refusal, "problems": problems, "status": refusal.status}
+        console.refusal, context = refusal, {"text": text, "problems": problems}
         own = [_of_part(each, part) for each in problems if part and outline.is_inside(each["field"], part.path)]
         if not own:
             return context
@@ -177,13 +177,12 @@ def _send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | No
     options = {"dry_run": dry_run, "impact": dry_run, "confirm": confirm or []}
     headers = {"If-Match": f'"{asked["version"]}"'} if asked.get("version") else {}
     if asked.get("revert"):
-        revert = asked["revert"]
-        version = int(revert) if revert.isascii() and revert.isdigit() and len(revert) < 10 else revert
-        return console.api("POST", f"{_PATH}/revert", {"version": version, **options}, headers=headers)
+        body = {"version": integer_of(asked["revert"]), **options}
+        return console.api("POST", f"{_PATH}/revert", body, headers=headers)
     _parsed(text)
     # The text itself, so that the API reads what was written: names that come twice, integers of any size.
-    body = b'{"document": %s, %s' % (text.encode(), exact_json.dumps(options)[1:].encode())
-    return console.api("PUT", _PATH, body, headers=headers)
+    exact = b'{"document": %s, %s' % (text.encode(), exact_json.dumps(options)[1:].encode())
+    return console.api("PUT", _PATH, exact, headers=headers)
 
 
 def _parsed(text: str) -> Any:
@@ -194,11 +193,6 @@ def _parsed(text: str) -> Any:
         raise _invalid("document", f"{where}{getattr(error, 'msg', 'not JSON')}") from None
     except RecursionError:
         raise _invalid("document", "The document is nested too deep.") from None
-
-
-def _invalid(field: str, message: str) -> Refused:
-    fields = [{"field": field, "code": "invalid", "message": message}]
-    return Refused(422, {"code": "validation_failed", "message": "The document cannot be read.", "fields": fields})
 
 
 def _with_table(text: str, name: str, columns: str) -> str:

@@ -43,4 +43,4 @@ def stop(client: ApiClient, service: Callable[..., object], *arguments: object, 
         place.require_active()
         service(place, *arguments, **options, actor=Actor.staff(user))
     except ApiError as error:
-        raise Refused(error.status, error.body(None)["error"]) from None
+        raise Refused.of(error) from None

@@ -1,4 +1,4 @@
-from typing import Any, Final
+from typing import Final
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -12,7 +12,6 @@ from platform_site.developer_console.frame import signed_in_page
 from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError
 from projects import staff_access
-from projects.models import StaffGrant
 
 _MAY_WRITE: Final = Field("may_write", "May change rows and the schema, cancel runs and disable webhooks", "checkbox")
 
@@ -29,10 +28,12 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
             if request.POST.get("what") == "end":
                 _end(user, request.POST.get("grant", ""))
                 return redirect("developer_console:staff")
-            made = _ask(user, request)
+            environment_id = request.POST.get("environment", "").strip()
+            reason, may_write = request.POST.get("reason", ""), "may_write" in request.POST
+            made = staff_access.grant(user, environment_id, reason=reason, may_write=may_write)
             return redirect("developer_console:home", made.environment.project_id, made.environment_id)
         except ApiError as error:
-            refusal = _refused(error)
+            refusal = Refused.of(error)
     fields = (
         Field("environment", "Environment id", required=True, placeholder="env_…"),
         Field("reason", "Reason", required=True, help="The project's owners read it in their audit log."),
@@ -45,22 +46,7 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
     return render(request, "console/staff.html", {"form": form, "refusal": refusal, "grants": grants}, status=status)
 
 
-def _ask(user: User, request: HttpRequest) -> StaffGrant:
-    asked = request.POST
-    environment_id = asked.get("environment", "").strip()
-    return staff_access.grant(user, environment_id, reason=asked.get("reason", ""), may_write="may_write" in asked)
-
-
 def _end(user: User, grant_id: str) -> None:
     mine = staff_access.active().filter(pk=grant_id, user=user).exists()
     if mine or user.has_perm(OPERATE):
         staff_access.revoke(grant_id, actor=Actor.staff(user))
-
-
-def _refused(error: ApiError) -> Refused:
-    body: dict[str, Any] = {
-        "code": error.code,
-        "message": error.text,
-        "fields": [{"field": each.field, "code": each.code, "message": each.message} for each in error.fields],
-    }
-    return Refused(error.status, body)

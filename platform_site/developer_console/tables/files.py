@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST, require_safe
 
 from platform_site.developer_console.api_calls import Refused
@@ -76,8 +76,8 @@ def upload(console: Console, table: str) -> HttpResponse:
     report = _import(console, table, columns)
     if console.request.headers.get("Accept") == "application/json":
         return JsonResponse(asdict(report))
-    context, _ = grid(console, table, found, columns)
-    return console.render("console/table.html", context | {"report": report})
+    context = grid(console, table, found, columns) | {"report": report}
+    return console.render("console/table.html", context)
 
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
@@ -85,8 +85,8 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 
 def _import(console: Console, table: str, columns: list[Column]) -> Report:
     report = Report()
-    lines = _lines(console.request)
     file = console.request.FILES.get("file")
+    lines = file.read().splitlines(keepends=True) if file else []
     is_ndjson = file is not None and (file.name or "").lower().endswith((".ndjson", ".jsonl"))
     try:
         rows = list(_of_ndjson(lines, report) if is_ndjson else _of_csv(lines, columns, report))
@@ -136,11 +136,6 @@ def _of_ndjson(lines: list[bytes], report: Report) -> Rows:
         skipped |= row.keys() & _SET_BY_PLATFORM
         yield number, {key: value for key, value in row.items() if key not in _SET_BY_PLATFORM}
     report.skipped = sorted(skipped)
-
-
-def _lines(request: HttpRequest) -> list[bytes]:
-    uploaded = request.FILES.get("file")
-    return uploaded.read().splitlines(keepends=True) if uploaded else []
 
 
 def _insert(console: Console, table: str, rows: list[tuple[int, dict[str, Any]]], report: Report) -> bool:

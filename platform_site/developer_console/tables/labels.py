@@ -7,7 +7,6 @@ from platform_site.developer_console.api_calls import Refused
 from platform_site.developer_console.frame import WRITERS, Console
 from platform_site.developer_console.tables.columns import Column, columns_of
 from platform_site.http import exact_json
-from projects.directory.environments import place_of
 from rows.query import schema_cache
 from rows.rules.principal import Principal
 
@@ -60,8 +59,7 @@ def _texts(console: Console, name: str, table: Mapping[str, Any], ids: Sequence[
 
 
 def _readable(console: Console, table: str) -> Mapping[str, Any]:
-    place = place_of(console.environment["id"])
-    if place is None:
+    if (place := console.place) is None:
         return {}
     rules = schema_cache.compiled_schema(place).rules
     member = Principal("account", reads_only=console.me["role"] not in WRITERS)
@@ -70,9 +68,8 @@ def _readable(console: Console, table: str) -> Mapping[str, Any]:
 
 def _listed(console: Console, path: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = console.api("GET", path, query=query).data["data"]
+        return console.listed(path, query)
     except Refused as refusal:
         if refusal.status in (403, 404, 422):
             return []
         raise
-    return found

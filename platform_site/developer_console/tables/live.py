@@ -59,13 +59,13 @@ def pick(console: Console, table: str, key: str) -> HttpResponse:
 
 def _users(console: Console, asked: str) -> list[dict[str, str]]:
     if ids.matches("usr", asked):
-        found = console.api("GET", "/v1/users", query={"ids": asked}).data["data"]
+        found = console.listed("/v1/users", {"ids": asked})
         return [{"id": user["id"], "label": label_of_user(user)} for user in found]
-    newest = console.api("GET", "/v1/users", query={"limit": str(_MAX_USERS)}).data["data"]
+    newest = console.listed("/v1/users", {"limit": str(_MAX_USERS)})
     wanted = asked.casefold()
     users = [user for user in newest if any(wanted in (user[key] or "").casefold() for key in ("id", "email", "name"))]
     if not users and "@" in asked:
-        users = console.api("GET", "/v1/users", query={"email": asked}).data["data"]
+        users = console.listed("/v1/users", {"email": asked})
     return [{"id": user["id"], "label": label_of_user(user)} for user in users]
 
 
@@ -79,5 +79,5 @@ def _rows(console: Console, column: Column, found: dict[str, Any], asked: str) -
         if not by_text and not by_id:
             return []
         query["where"] = exact_json.dumps({"$or": [*by_text, *by_id]})
-    rows = console.api("GET", f"/v1/rows/{target}", query=query).data["data"]
+    rows = console.listed(f"/v1/rows/{target}", query)
     return [{"id": row["id"], "label": (row[key] or "")[:MAX_LABEL_LENGTH] if key else ""} for row in rows]

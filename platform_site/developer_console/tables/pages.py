@@ -14,7 +14,6 @@ from platform_site.developer_console.tables.columns import Column, columns_of, s
 from platform_site.developer_console.tables.labels import Labels, labels_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError
-from projects.directory.environments import place_of
 from rows import services
 from rows.api.named_principals import principal_named
 from rows.query.service import ListQuery, etag_of
@@ -48,10 +47,10 @@ def chosen_table(console: Console, table: str) -> tuple[dict[str, Any], list[Col
 @page("tables")
 def table(console: Console, table: str) -> HttpResponse:
     found, columns = chosen_table(console, table)
-    return console.render("console/table.html", *grid(console, table, found, columns))
+    return console.render("console/table.html", grid(console, table, found, columns))
 
 
-def grid(console: Console, table: str, found: dict[str, Any], columns: list[Column]) -> tuple[dict[str, Any], int]:
+def grid(console: Console, table: str, found: dict[str, Any], columns: list[Column]) -> dict[str, Any]:
     asked = {key: console.request.GET.get(key, "").strip() for key in ("where", "order", "cursor", "as")}
     context: dict[str, Any] = {"table": table, "tables": found, "columns": columns, "asked": asked, "rows": []}
     query = {"limit": str(ROWS), "count": "estimated"}
@@ -68,7 +67,8 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
     except Refused as refusal:
         if refusal.code not in ("validation_failed", "invalid_request"):
             raise
-        return context | {"refusal": refusal, "headers": _headers(columns, asked)}, refusal.status
+        console.refusal = refusal
+        return context | {"headers": _headers(columns, asked)}
     if rows:
         columns = [column for column in columns if column.key in rows[0]["values"]]
     labels = labels_of(console, found, columns, [row["values"] for row in rows])
@@ -80,7 +80,7 @@ def grid(console: Console, table: str, found: dict[str, Any], columns: list[Colu
         "next": _link(asked, cursor=answer["next_cursor"]) if answer["next_cursor"] else None,
         "first": _link(asked, cursor="") if asked["cursor"] else None,
         "hidden": sum(row["values"]["id"] not in seen for row in rows) if seen is not None else 0,
-    }, 200
+    }
 
 
 def _with_etags(text: str) -> list[tuple[dict[str, Any], str]]:
@@ -101,18 +101,17 @@ def _seen_by(console: Console, table: str, name: str, row_ids: list[str]) -> dic
     if "schema:read" not in console.me["scopes"]:
         raise Refused(403, {"code": "forbidden", "message": "This needs the scope schema:read."})
     name = _with_user_id(console, name)
-    place = place_of(console.environment["id"])
-    if place is None:
+    if (place := console.place) is None:
         raise Refused(404, {"code": "not_found", "message": "The project has no such environment."})
     try:
         principal = principal_named(place.pool_id, name)
     except ApiError as error:
-        raise Refused(error.status, error.body(None)["error"]) from None
+        raise Refused.of(error) from None
     try:
         answer = services.list_rows(place, principal, table, ListQuery(where={"id": {"$in": row_ids}}, limit=100))
     except ApiError as error:
         if error.status != 404:
-            raise Refused(error.status, error.body(None)["error"]) from None
+            raise Refused.of(error) from None
         return {}  # no rule lets this caller read the table
     return {row["id"]: row for row in exact_json.loads(answer.body)["data"]}
 
@@ -217,7 +216,7 @@ def why(console: Console, table: str, row_id: str) -> HttpResponse:
     body = {"id": row_id, "as": _with_user_id(console, seen_as)}
     context: dict[str, Any] = {"table": table, "row_id": row_id, "seen_as": seen_as}
     try:
-        explanation = console.api("POST", f"/v1/rows/{table}/explain", body).data
+        context["explanation"] = console.api("POST", f"/v1/rows/{table}/explain", body).data
     except Refused as refusal:
-        return console.render("console/why.html", context | {"refusal": refusal}, refusal.status)
-    return console.render("console/why.html", context | {"explanation": explanation})
+        console.refusal = refusal
+    return console.render("console/why.html", context)

@@ -1,14 +1,12 @@
-from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import quote
 
 from django.http import HttpResponse
 from django.utils.http import urlencode
 
 from platform_site.developer_console import forms
-from platform_site.developer_console.api_calls import Refused
-from platform_site.developer_console.forms import Field, Form
-from platform_site.developer_console.frame import Console, go_to, page
+from platform_site.developer_console.api_calls import Refused, path_to
+from platform_site.developer_console.forms import Field
+from platform_site.developer_console.frame import Change, Console, go_to, page
 from platform_site.developer_console.staff import grants as staff
 from platform_site.developer_console.tables.pages import schema_tables
 from webhooks.subscriptions import service as webhook_service
@@ -42,34 +40,15 @@ _ALL: Final = (
         choices=(("none", "Off: faster"), ("row", "Events of one row arrive in order")),
     ),
 )
-TABS: Final = (("webhook", "Settings"), ("deliveries", "Deliveries"))
+TABS: Final = {"webhook": "Settings", "deliveries": "Deliveries"}
 
 
-def path_of(webhook_id: str, *rest: str) -> str:
-    return "/".join(["/v1/webhooks", *(quote(part, safe="") for part in (webhook_id, *rest))])
+def path_of(webhook_id: str, *more: str) -> str:
+    return path_to("webhooks", webhook_id, *more)
 
 
-def render(
-    console: Console, template: str, webhook: dict[str, Any], context: dict[str, Any], status: int = 200
-) -> HttpResponse:
-    tabs = [(console.url(url, webhook["id"]), title) for url, title in TABS]
-    return console.render(template, {"webhook": webhook, "tabs": tabs, **context}, status)
-
-
-@page("webhooks")
-def webhooks(console: Console) -> HttpResponse:
-    asked, refusal, status = console.request.POST, None, 200
-    if console.request.method == "POST":
-        try:
-            made = console.api("POST", "/v1/webhooks", _values(asked, ("url", "events", "description"))).data
-            response = _show(console, made, {"secret": made["secret"], "notice": "The webhook is created."})
-            response["HX-Push-Url"] = console.url("webhook", made["id"])
-            return response
-        except Refused as error:
-            refusal, status = error, error.status
-    found = console.api("GET", "/v1/webhooks").data["data"]
-    form = Form("new", _NEW, {"events": _example(console)}, refusal, asked if refusal else None)
-    return console.render("console/webhooks.html", {"webhooks": found, "form": form}, status)
+def render(console: Console, template: str, webhook: dict[str, Any], context: dict[str, Any]) -> HttpResponse:
+    return console.render(template, {"webhook": webhook, "tabs": console.tabs(TABS, webhook["id"]), **context})
 
 
 def _example(console: Console) -> str:
@@ -104,40 +83,9 @@ def _shown_values(webhook: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@page("webhooks")
-def webhook(console: Console, webhook_id: str) -> HttpResponse:
-    context: dict[str, Any] = {}
-    status = 200
-    what = console.request.POST.get("what", "")
-    if console.request.method == "POST":
-        try:
-            context = _CHANGES.get(what, forms.unknown)(console, webhook_id)
-        except Refused as refusal:
-            if refusal.status == 404:
-                raise
-            context, status = {"refusal": refusal, "failed": what}, refusal.status
-        if "go" in context:
-            return go_to(console.request, context["go"])
-    return _show(console, console.api("GET", path_of(webhook_id)).data, context, status)
-
-
-def _show(console: Console, found: dict[str, Any], context: dict[str, Any], status: int = 200) -> HttpResponse:
-    failed = context.get("failed") == "edit"
-    form = Form(
-        "edit",
-        _ALL,
-        _shown_values(found),
-        context.get("refusal") if failed else None,
-        console.request.POST if failed else None,
-    )
-    here = console.url("webhook", found["id"])
-    return render(console, "console/webhook.html", found, {"form": form, "here": here, **context}, status)
-
-
 def _edit(console: Console, webhook_id: str) -> dict[str, Any]:
-    asked = console.request.POST
-    body = _values(asked, tuple(each.name for each in _ALL))
-    forms.refuse_stale(console, asked.get("seen"), console.api("GET", path_of(webhook_id)).data["updated_at"])
+    body = _values(console.request.POST, tuple(each.name for each in _ALL))
+    forms.refuse_stale(console, console.api("GET", path_of(webhook_id)).data["updated_at"])
     console.api("PATCH", path_of(webhook_id), body)
     return {"notice": "The webhook is saved."}
 
@@ -157,10 +105,10 @@ def _enable(console: Console, webhook_id: str) -> dict[str, Any]:
     return {"notice": f"The webhook is enabled. Events that were held are {done}."}
 
 
-def _test(console: Console, webhook_id: str) -> dict[str, Any]:
+def _test(console: Console, webhook_id: str) -> HttpResponse:
     event_id = console.api("POST", path_of(webhook_id, "test")).data["event_id"]
     query = urlencode({"event_id": event_id, "sent": "1"})
-    return {"go": f"{console.url('deliveries', webhook_id)}?{query}"}
+    return go_to(console.request, f"{console.url('deliveries', webhook_id)}?{query}")
 
 
 def _rotate(console: Console, webhook_id: str) -> dict[str, Any]:
@@ -175,12 +123,30 @@ def _recover(console: Console, webhook_id: str) -> dict[str, Any]:
     return {"notice": f"Queued for redelivery: {done['deliveries']}.{more}"}
 
 
-def _delete(console: Console, webhook_id: str) -> dict[str, Any]:
+def _delete(console: Console, webhook_id: str) -> HttpResponse:
     console.api("DELETE", path_of(webhook_id))
-    return {"go": console.url("webhooks")}
+    return go_to(console.request, console.url("webhooks"))
 
 
-_CHANGES: Final[dict[str, Callable[[Console, str], dict[str, Any]]]] = {
+def _create(console: Console) -> HttpResponse:
+    body = _values(console.request.POST, ("url", "events", "description"))
+    made = console.api("POST", "/v1/webhooks", body).data
+    console.done = {"secret": made["secret"], "notice": "The webhook is created."}
+    response = _show(console, made)
+    response["HX-Push-Url"] = console.url("webhook", made["id"])
+    return response
+
+
+@page("webhooks", {"new": _create})
+def webhooks(console: Console) -> HttpResponse:
+    context = {
+        "webhooks": console.listed("/v1/webhooks"),
+        "form": forms.form_of(console, "new", _NEW, {"events": _example(console)}),
+    }
+    return console.render("console/webhooks.html", context)
+
+
+_CHANGES: Final[dict[str, Change]] = {
     "edit": _edit,
     "disable": _disable,
     "enable": _enable,
@@ -189,3 +155,13 @@ _CHANGES: Final[dict[str, Callable[[Console, str], dict[str, Any]]]] = {
     "recover": _recover,
     "delete": _delete,
 }
+
+
+@page("webhooks", _CHANGES)
+def webhook(console: Console, webhook_id: str) -> HttpResponse:
+    return _show(console, console.api("GET", path_of(webhook_id)).data)
+
+
+def _show(console: Console, found: dict[str, Any]) -> HttpResponse:
+    form = forms.form_of(console, "edit", _ALL, _shown_values(found), seen=found["updated_at"])
+    return render(console, "console/webhook.html", found, {"form": form, "here": console.url("webhook", found["id"])})

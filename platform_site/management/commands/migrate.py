@@ -44,14 +44,14 @@ class Command(migrate.Command):
             if options["verbosity"] >= 1:
                 self.stdout.write(self.style.MIGRATE_HEADING(f"Database {alias}:"))
             direct.go_direct(alias)
-            with _alone(alias):
+            with _locked(alias):
                 schema_snapshot.make_schema(connections[alias])
                 changes = not (options["plan"] or options["check_unapplied"])
                 if changes:
-                    _note(alias, _BEGUN)
+                    _mark(alias, _BEGUN)
                 self._migrate(*args, database=alias, **options)
                 if changes:
-                    _note(alias, _DONE)
+                    _mark(alias, _DONE)
 
     def _migrate(self, *args: Any, **options: Any) -> None:
         """Django's `migrate`, repeated after `lock_timeout` or a deadlock, up to 20 times."""
@@ -73,7 +73,7 @@ def apply_migrations(stdout: OutputWrapper) -> None:
     (`platform_site.postgres.snapshot`)."""
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
         executor = MigrationExecutor(connections[alias])
-        if not executor.migration_plan(executor.loader.graph.leaf_nodes()) and not _was_cut_off(alias):
+        if not executor.migration_plan(executor.loader.graph.leaf_nodes()) and not _was_interrupted(alias):
             continue
         stdout.write(f"Bringing the database {alias} up to date")
         if make_new(alias, executor.loader):
@@ -89,17 +89,17 @@ def make_new(alias: str, loader: MigrationLoader | None = None) -> bool:
         return False
     connection = connections[alias]
     statements = schema_snapshot.recorded(connection, loader or MigrationLoader(connection))
-    return statements is not None and _say(alias, statements)
+    return statements is not None and _execute_recorded(alias, statements)
 
 
-def _note(alias: str, statement: str) -> None:
+def _mark(alias: str, statement: str) -> None:
     """Marks that receivers of `post_migrate`, which write after the last commit, have not finished."""
     MigrationRecorder(connections[alias]).ensure_schema()
     with connections[alias].cursor() as cursor:
         cursor.execute(statement)
 
 
-def _was_cut_off(alias: str) -> bool:
+def _was_interrupted(alias: str) -> bool:
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT obj_description('django_migrations'::regclass, 'pg_class') IS NOT NULL")
         return bool(cursor.fetchone()[0])
@@ -109,10 +109,10 @@ def _is_new(alias: str) -> bool:
     return not MigrationRecorder(connections[alias]).has_table()
 
 
-def _say(alias: str, statements: str) -> bool:
+def _execute_recorded(alias: str, statements: str) -> bool:
     """Run all statements on a new database, or none. False if another host was faster."""
     direct.go_direct(alias)
-    with _alone(alias):
+    with _locked(alias):
         if not _is_new(alias):
             return False
         with transaction.atomic(using=alias):
@@ -123,7 +123,7 @@ def _say(alias: str, statements: str) -> bool:
 
 
 @contextmanager
-def _alone(alias: str) -> Iterator[None]:
+def _locked(alias: str) -> Iterator[None]:
     with connections[alias].cursor() as cursor:
         # Without the limits of a request, because another host or this one's statements may need long. Waiting for a
         # table stays limited, or all other statements would queue behind it.

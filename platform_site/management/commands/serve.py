@@ -51,10 +51,10 @@ class Command(BaseCommand):
         metrics.open_metrics_file()
         if options["prepare"]:
             self._prepare(with_demo=options["demo"])
-        self._look_at_versions()
+        self._check_versions()
         serve(listeners, preload=options["preload"] or options["prepare"])
 
-    def _look_at_versions(self) -> None:
+    def _check_versions(self) -> None:
         """Refuse vulnerable servers in production; elsewhere log them."""
         problems = minimum_versions.problems()
         connections.close_all()  # nothing open may cross the fork

@@ -1,8 +1,7 @@
 // Disables the buttons of a form until every confirmation is typed. The server checks the same again.
 for (const form of document.querySelectorAll("form:has([data-expected])")) {
   const inputs = form.querySelectorAll("[data-expected]");
-  const marked = form.querySelectorAll("[data-confirmed]");
-  const buttons = marked.length ? marked : form.querySelectorAll("[type=submit]");
+  const buttons = form.querySelectorAll("[type=submit]");
   const update = () => {
     const missing = [...inputs].filter((input) => input.value.trim() !== input.dataset.expected);
     for (const button of buttons) {

@@ -14,7 +14,7 @@ from accounts.management.terminal import ENVIRONMENT, escaped, place_named, plai
 from functions.execution.run_as import restore_caller
 from platform_site.cli.base import CommandWithExamples
 from platform_site.config import current, service
-from platform_site.config.views import plan_response
+from platform_site.config.views import ApplyResponse, PlanResponse
 from platform_site.http import bodies
 from platform_site.http.errors import ApiError
 from platform_site.identity import ids
@@ -116,7 +116,7 @@ class Command(CommandWithExamples):
             planned = service.plan_version(place, options["config_version"], caller)
         else:
             planned = service.plan_document(place, _document(options["file"]), caller)
-        shown = plan_response(planned)
+        shown = PlanResponse(planned).data
         if options["json"]:
             self.stdout.write(json.dumps(shown, ensure_ascii=False))
         else:
@@ -126,16 +126,17 @@ class Command(CommandWithExamples):
 
     def apply(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
         caller, place = _caller(options["caller"], place)
-        stored, outcome = service.apply(
+        outcome = service.apply(
             place, options["plan"], confirm=options["confirm"], resolve=_resolved(options), caller=caller
         )
         if options["json"]:
-            facts = {"plan": stored.pk, "status": outcome.status, "version": outcome.version}
-            self.stdout.write(json.dumps(facts))
+            self.stdout.write(json.dumps(ApplyResponse(outcome).data))
         elif outcome.status == "applied":
-            self._say(f"{stored.pk} is applied: {outcome.version}.", self.style.SUCCESS)
+            self._say(f"{outcome.plan} is applied: {outcome.version}.", self.style.SUCCESS)
         else:
-            self._say(f"{stored.pk} is applied; sign-in and origins follow within a minute or two.", self.style.WARNING)
+            self._say(
+                f"{outcome.plan} is applied; sign-in and origins follow within a minute or two.", self.style.WARNING
+            )
 
     def _show(self, shown: Mapping[str, Any]) -> None:
         for change in shown["changes"]:
@@ -172,11 +173,9 @@ def _refused(text: str, fields: Mapping[str, str]) -> CommandError:
 
 
 def _caller(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
-    kinds = ("key",) if ids.matches("key", caller_id) else ("account",) if ids.matches("usr", caller_id) else ()
-    for kind in kinds:
-        found = restore_caller(kind, caller_id, place.environment_id)
-        if found is not None:
-            return found
+    kind = "key" if ids.matches("key", caller_id) else "account"
+    if found := restore_caller(kind, caller_id, place.environment_id):
+        return found
     raise CommandError(f"{escaped(caller_id)} is neither a member of the project nor a key of this environment.")
 
 
