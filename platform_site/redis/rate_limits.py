@@ -30,10 +30,11 @@ _TTL_MARGIN: Final = 5
 
 
 @lru_cache(maxsize=10_000)
-def _key(name: str, identity: str, ends: int) -> str:
-    """Of the counter in Redis, without emails and IPs."""
-    counter = f"{name}\0{identity}\0{ends}"
-    return f"rl:{sha256(counter.encode()).hexdigest()}"
+def _window(name: str, identity: str, period: int, now: int) -> tuple[int, str]:
+    """The seconds that are left of the current window, and its counter in Redis, without emails and IPs."""
+    left = period - (now - crc32(identity.encode())) % period
+    counter = f"{name}\0{identity}\0{now + left}"
+    return left, f"rl:{sha256(counter.encode()).hexdigest()}"
 
 
 class Counting:
@@ -46,9 +47,7 @@ class Counting:
         self, trip: round_trip.RoundTrip, name: str, identity: str, *, read_only: bool = False, period: int = PERIOD
     ) -> None:
         self._name, self._identity, self._period = name, identity, period
-        now = int(time.time())
-        self._time_left = period - (now - crc32(identity.encode())) % period
-        self._key = _key(name, identity, now + self._time_left)
+        self._time_left, self._key = _window(name, identity, period, int(time.time()))
         self._count: round_trip.Counted | round_trip.Fetched = (
             trip.get(self._key) if read_only else trip.count(self._key, period + _TTL_MARGIN)
         )
