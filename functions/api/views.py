@@ -101,7 +101,7 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
         return created(f"/v1/functions/{name}", shown) if is_new else respond(shown)
 
     @idempotent(using=in_region)
-    @extend_schema(operation_id="configureFunction", request=serializers.Configuration)
+    @extend_schema(request=serializers.Configuration)
     def configure(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Change a function's settings, schedule, events or secrets. Its versions stay as they are."""
         values = self.read(serializers.Configuration)

@@ -60,7 +60,7 @@ class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceView
         self._require_developer()
         return inbound_service.all_of(self.place, directory.function_of(self.place, self.kwargs["name"]))
 
-    @extend_schema(operation_id="listInboundEndpoints", responses=serializers.EndpointList)
+    @extend_schema(responses=serializers.EndpointList)
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The function's inbound endpoints, oldest first, without their URLs."""
         return super().list(request, *args, **kwargs)
