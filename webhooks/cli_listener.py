@@ -88,7 +88,7 @@ def end_listeners(using: str) -> int:
         # Under the environment's lock, so that a concurrent new subscription keeps its interest.
         with transaction.atomic(using=using):
             subscriptions.lock(environment_id, using)
-            gone = list(expired.filter(environment_id=environment_id).select_for_update())
+            gone = list(expired.filter(environment_id=environment_id).select_for_update(no_key=True))
             Webhook.objects.using(using).filter(pk__in=[each.pk for each in gone]).update(deleted_at=Now())
             for webhook in gone:
                 audit_outbox.record_system(

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import psycopg
 import redis
 from django.conf import settings
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.http import HttpRequest, HttpResponse
 
 from platform_site.http.errors import ValidationFailed
@@ -73,9 +74,9 @@ def _check_redis() -> None:
 
 
 def register_own() -> None:
-    register("control", lambda: _check_database("default"))
+    register("control", partial(_check_database, DEFAULT_DB_ALIAS))
     for region in settings.REGION_DATABASES:
-        register(region, lambda region=region: _check_database(region))  # type: ignore[misc]
+        register(region, partial(_check_database, region))
     register("redis", _check_redis)
 
 
