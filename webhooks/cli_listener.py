@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models.functions import Now
 
 from accounts import audit
@@ -81,30 +81,18 @@ class Listener:
             yield claimed, result
 
 
-_EXPIRED = """
-SELECT DISTINCT environment_id FROM platform.webhooks_webhook WHERE listens_until < now() AND deleted_at IS NULL
-"""
-_DELETE_EXPIRED = """
-UPDATE platform.webhooks_webhook SET deleted_at = now()
- WHERE environment_id = %s AND listens_until < now() AND deleted_at IS NULL
-RETURNING id, url
-"""
-
-
 def end_listeners(using: str) -> int:
-    with connections[using].cursor() as cursor:
-        cursor.execute(_EXPIRED)
-        environments = [environment_id for (environment_id,) in cursor.fetchall()]
+    expired = Webhook.objects.using(using).filter(listens_until__lt=Now(), deleted_at=None)
     ended = 0
-    for environment_id in environments:
+    for environment_id in list(expired.values_list("environment_id", flat=True).distinct()):
         # Under the environment's lock, so that a concurrent new subscription keeps its interest.
-        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        with transaction.atomic(using=using):
             subscriptions.lock(environment_id, using)
-            cursor.execute(_DELETE_EXPIRED, [environment_id])
-            gone = cursor.fetchall()
-            for webhook_id, url in gone:
+            gone = list(expired.filter(environment_id=environment_id).select_for_update(no_key=True))
+            Webhook.objects.using(using).filter(pk__in=[each.pk for each in gone]).update(deleted_at=Now())
+            for webhook in gone:
                 audit_outbox.record_system(
-                    using, "webhook.deleted", target_id=webhook_id, environment_id=environment_id, url=url
+                    using, "webhook.deleted", target_id=webhook.pk, environment_id=environment_id, url=webhook.url
                 )
             ended += len(gone)
             subscriptions.refresh(environment_id, using)

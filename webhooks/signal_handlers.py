@@ -1,6 +1,7 @@
 from typing import Any
 
 from django.db import connections
+from django.db.models.functions import Now
 
 from accounts.audit import Actor
 from platform_site.background import dispatch
@@ -13,7 +14,7 @@ from projects import control_events
 from projects.models import Environment
 from rows.migrate.old_names import OldNames
 from rows.outbox import subscriptions
-from rows.outbox.models import record
+from rows.outbox.models import EventInterest, record
 from webhooks import notify as webhook_notify
 from webhooks.delivery.queue import wait_for_claims
 from webhooks.models import Webhook
@@ -99,17 +100,11 @@ def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -
 
 def follow_reset(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
     subscriptions.lock(target.environment_id, using)
-    with connections[using].cursor() as cursor:
-        cursor.execute(_MARK_DELETED, {"env": target.environment_id})
-        marked = [webhook_id for (webhook_id,) in cursor.fetchall()]
+    marked = _mark_deleted(target.environment_id, using)
     webhook_service.copy_webhooks(source, target)
     after_commit(f"claims of {target.environment_id}", wait_for_claims, using, *marked, using=using, committed=using)
 
 
-_MARK_DELETED = """
-UPDATE platform.webhooks_webhook SET deleted_at = coalesce(deleted_at, now()) WHERE environment_id = %(env)s
-RETURNING id
-"""
 # In the order of an index by environment: otherwise the planner scans the table for each batch.
 _DELETE_EVENTS = """
 DELETE FROM platform.rows_outboxevent
@@ -122,7 +117,6 @@ SELECT id FROM platform.webhooks_delivery WHERE environment_id = %(env)s ORDER B
 _DELETE_ATTEMPTS = "DELETE FROM platform.webhooks_attempt WHERE delivery_id = ANY (%(ids)s)"
 _DELETE_DELIVERIES = "DELETE FROM platform.webhooks_delivery WHERE id = ANY (%(ids)s)"
 _DELETE_WEBHOOKS = "DELETE FROM platform.webhooks_webhook WHERE environment_id = %(env)s"
-_DELETE_INTERESTS = "DELETE FROM platform.rows_eventinterest WHERE environment_id = %(env)s"
 _BATCH = 1000
 
 
@@ -133,20 +127,23 @@ def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
 
 
 def _close(environment_id: str, cluster: str) -> None:
-    with connections[cluster].cursor() as cursor:
-        cursor.execute(_DELETE_INTERESTS, {"env": environment_id})
-        cursor.execute(_MARK_DELETED, {"env": environment_id})
-        marked = [webhook_id for (webhook_id,) in cursor.fetchall()]
-    wait_for_claims(cluster, *marked)
+    EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
+    wait_for_claims(cluster, *_mark_deleted(environment_id, cluster))
+
+
+def _mark_deleted(environment_id: str, using: str) -> list[str]:
+    """Stop the environment's webhooks. Returns their ids."""
+    webhooks = Webhook.objects.using(using).filter(environment_id=environment_id)
+    webhooks.filter(deleted_at=None).update(deleted_at=Now())
+    return list(webhooks.values_list("pk", flat=True))
 
 
 def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     """Delete webhooks, events and deliveries: a first batch now, the others by a worker. Idempotent. Webhooks are
     marked first; deleting events waits for relays that read them; deliveries are locked before their attempts are
     deleted, as when recording."""
-    with connections[cluster].cursor() as cursor:
-        cursor.execute(_MARK_DELETED, {"env": environment_id})
-        cursor.execute(_DELETE_INTERESTS, {"env": environment_id})
+    _mark_deleted(environment_id, cluster)
+    EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
     task = "webhooks.tasks.delete_environment"
     if not delete_batch(environment_id, cluster) and not dispatch.send_now(task, environment_id, cluster):
         delete_all(environment_id, cluster)

@@ -101,7 +101,7 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
         return created(f"/v1/functions/{name}", shown) if is_new else respond(shown)
 
     @idempotent(using=in_region)
-    @extend_schema(operation_id="configureFunction", request=serializers.Configuration)
+    @extend_schema(request=serializers.Configuration)
     def configure(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Change a function's settings, schedule, events or secrets. Its versions stay as they are."""
         values = self.read(serializers.Configuration)
@@ -161,6 +161,8 @@ class NewestRuns(UnpagedList):
 class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, ResourceViewSet):
     required_scopes = {"list": "functions:read", "retrieve": "functions:read", "cancel": "functions:invoke"}
     also_raises = {"cancel": (RunEnded,)}
+    lookup_url_kwarg = "run_id"
+    not_found = NoSuchRun
     filterset_class = RunFilter
     pagination_class = NewestRuns
 
@@ -172,12 +174,6 @@ class RunViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet, Reso
         if self.action != "list":
             return runs
         return runs.filter(created_at__gte=Now() - run_retention.RETENTION).defer("input", "output", "logs")
-
-    def get_object(self) -> Run:
-        run = self.get_queryset().filter(pk=self.kwargs["run_id"][:64]).first()
-        if run is None:
-            raise NoSuchRun
-        return run
 
     def get_serializer_class(self) -> type[Serializer]:
         return serializers.ListedRun if self.action == "list" else serializers.RunDetail

@@ -60,7 +60,7 @@ class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceView
         self._require_developer()
         return inbound_service.all_of(self.place, directory.function_of(self.place, self.kwargs["name"]))
 
-    @extend_schema(operation_id="listInboundEndpoints", responses=serializers.EndpointList)
+    @extend_schema(responses=serializers.EndpointList)
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The function's inbound endpoints, oldest first, without their URLs."""
         return super().list(request, *args, **kwargs)
@@ -96,21 +96,21 @@ class InboundViewSet(ApiViewSet):
     def post(self, request: HttpRequest, token: str) -> HttpResponseBase:
         """Call a function by its inbound endpoint, with any body. The run is queued, or its output returned, as the
         endpoint is configured. `$response` in the output sets the status, headers and body."""
-        arrival = self._arrive(token)
+        arrival = self._dispatch(token)
         return self._queued(arrival, token) if arrival.record.is_async else self._output(arrival, token)
 
     @extend_schema(operation_id="verifyInbound", responses=_OUTPUTS)
     def get(self, request: HttpRequest, token: str) -> HttpResponseBase:
         """Call a function by its inbound endpoint and wait for the response, for providers that send a challenge."""
-        return self._output(self._arrive(token), token)
+        return self._output(self._dispatch(token), token)
 
     @extend_schema(exclude=True)
     def head(self, request: HttpRequest, token: str) -> HttpResponseBase:
         """Whether the endpoint exists: 200 or 404. Runs nothing."""
-        self._arrive(token)
+        self._dispatch(token)
         return never_stored(respond(b""))
 
-    def _arrive(self, token: str) -> InboundRequest:
+    def _dispatch(self, token: str) -> InboundRequest:
         request = self.request._request
         arrival = dispatch.dispatch(request, token)
         request.__dict__["caller"] = arrival.caller  # for the access log
@@ -144,9 +144,9 @@ class InboundViewSet(ApiViewSet):
         except NoSuchFunction:
             raise NoSuchEndpoint from None
         _note_use(arrival)
-        answered = never_stored(_answer(started, ended))
-        answered.headers["Content-Security-Policy"] = custom_response.CONTENT_POLICY
-        return answered
+        response = never_stored(_response_to(started, ended))
+        response.headers["Content-Security-Policy"] = custom_response.CONTENT_POLICY
+        return response
 
     def _input(self, arrival: InboundRequest, token: str) -> str:
         request = self.request._request
@@ -158,7 +158,7 @@ class InboundViewSet(ApiViewSet):
         return call_depth.depth_of(self.request._request.META, arrival.place.environment_id)
 
 
-def _answer(started: Started, ended: CallResult) -> HttpResponse:
+def _response_to(started: Started, ended: CallResult) -> HttpResponse:
     """A failure returns a status that makes providers retry, without the function's message, which may be
     confidential."""
     if ended.is_timeout:
@@ -166,14 +166,14 @@ def _answer(started: Started, ended: CallResult) -> HttpResponse:
     if ended.ending.status != Run.Status.SUCCEEDED:
         raise FunctionFailed(extra={"run_id": started.run_id})
     if ended.response is not None:
-        return _worded(ended.response)
+        return _custom(ended.response)
     output = ended.ending.output or "null"
     if output.startswith('"'):
         return HttpResponse(orjson.loads(output), content_type="text/plain; charset=utf-8")
     return respond(output.encode())
 
 
-def _worded(response: custom_response.Response) -> HttpResponse:
+def _custom(response: custom_response.Response) -> HttpResponse:
     made = HttpResponse(response.body, status=response.status, headers={**response.headers})
     if "content-type" not in response.headers:
         del made.headers["Content-Type"]

@@ -133,7 +133,7 @@ def stop(started: Started) -> None:
     with transaction.atomic(using=using):
         found = Function.objects.using(using).filter(pk=started.function_id, environment_id=started.environment_id)
         same = found.filter(events_kind=started.caller_kind, events_id=started.caller_id)
-        function = same.select_for_update().first()
+        function = same.select_for_update(no_key=True).first()
         if function is not None and has_triggers(function):
             set_stopped(function, place, Function.Stopped.CALLER_GONE, actor=SYSTEM)
 

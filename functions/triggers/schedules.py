@@ -222,7 +222,7 @@ def stop(started: Started) -> None:
     with transaction.atomic(using=using):
         active = Function.objects.using(using).filter(pk=started.function_id, next_run_at__isnull=False)
         same = active.filter(scheduled_kind=started.caller_kind, scheduled_id=started.caller_id)
-        if (function := same.select_for_update().first()) is not None:
+        if (function := same.select_for_update(no_key=True).first()) is not None:
             set_stopped(function, place, Function.Stopped.CALLER_GONE, actor=SYSTEM)
 
 

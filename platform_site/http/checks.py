@@ -24,13 +24,17 @@ def check_encryption_keys(**_: Any) -> list[CheckMessage]:
     return []
 
 
+def _check_networks(setting: str, id: str) -> list[CheckMessage]:
+    try:
+        networks(tuple(getattr(settings, setting)))
+    except ValueError as error:
+        return [Error(f"{setting}: {error}", id=id)]
+    return []
+
+
 @register(Tags.security)
 def check_outbound_networks(**_: Any) -> list[CheckMessage]:
-    try:
-        networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
-    except ValueError as error:
-        return [Error(f"OUTBOUND_ALLOWED_NETWORKS: {error}", id="api.E002")]
-    return []
+    return _check_networks("OUTBOUND_ALLOWED_NETWORKS", "api.E002")
 
 
 @register(Tags.security, deploy=True)
@@ -59,12 +63,7 @@ def check_replicas(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security)
 def check_trusted_proxies(**_: Any) -> list[CheckMessage]:
-    try:
-        for text in settings.TRUSTED_PROXIES:
-            ipaddress.ip_network(text)
-    except ValueError as error:
-        return [Error(f"TRUSTED_PROXIES: {error}", id="api.E004")]
-    return []
+    return _check_networks("TRUSTED_PROXIES", "api.E004")
 
 
 def require_readable_settings() -> None:

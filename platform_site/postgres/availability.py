@@ -34,7 +34,7 @@ _most: float = float("inf")
 
 
 class AvailabilityWatch:
-    __slots__ = ("_alias", "_is_asked", "_lock", "_progress_at", "_usual", "_waiting", "is_away")
+    __slots__ = ("_alias", "_is_being_checked", "_lock", "_progress_at", "_usual", "_waiting", "is_unavailable")
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
@@ -44,8 +44,8 @@ class AvailabilityWatch:
         self._progress_at = 0.0
         self._usual = 0.0
         """Moving average of a statement's seconds."""
-        self._is_asked = False
-        self.is_away = False
+        self._is_being_checked = False
+        self.is_unavailable = False
 
     def enter(self, by: BaseDatabaseWrapper | None = None, *, whatever: bool = False) -> bool:
         """Start to wait; after True, call `leave` or `lost`. False: this thread is waiting already. Raises psycopg's
@@ -55,9 +55,9 @@ class AvailabilityWatch:
         if me in waiting:
             return False
         if not whatever:
-            if self.is_away:
+            if self.is_unavailable:
                 raise psycopg.errors.ConnectionTimeout(f"database {self._alias} does not answer")
-            if len(waiting) >= _most and self._stands_still():
+            if len(waiting) >= _most and self._has_stalled():
                 raise psycopg.errors.ConnectionTimeout(f"enough threads wait for database {self._alias}")
         if not _guard_runs:
             _start_guard()
@@ -76,17 +76,17 @@ class AvailabilityWatch:
         with self._lock:
             waited = self._waiting.pop(getcurrent(), None)
         if waited is not None and time.monotonic() - waited[0] >= SILENT_SECONDS:
-            self._mark_away(parameters)
+            self._mark_unavailable(parameters)
 
-    def _mark_away(self, parameters: dict[str, Any]) -> None:
+    def _mark_unavailable(self, parameters: dict[str, Any]) -> None:
         with self._lock:
-            if self.is_away:
+            if self.is_unavailable:
                 return
-            self.is_away = True
+            self.is_unavailable = True
         if self._in_background(self._probe, parameters):
             logger.warning("database %s does not answer; its requests are refused until it does", self._alias)
         else:
-            self.is_away = False  # otherwise its return would not be noticed
+            self.is_unavailable = False  # otherwise its return would not be noticed
 
     def _in_background(self, work: Any, parameters: dict[str, Any]) -> bool:
         try:
@@ -96,10 +96,10 @@ class AvailabilityWatch:
             return False
         return True
 
-    def _stands_still(self) -> bool:
-        return self._nothing_ended_for() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
+    def _has_stalled(self) -> bool:
+        return self._seconds_without_progress() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
 
-    def _nothing_ended_for(self) -> float:
+    def _seconds_without_progress(self) -> float:
         """Seconds since a wait ended, or since the oldest one began; 0 without one."""
         try:
             since = max(self._progress_at, min(began for began, _ in self._waiting.values()))
@@ -108,26 +108,26 @@ class AvailabilityWatch:
         return time.monotonic() - since
 
     def look(self, timeout: float) -> None:
-        if self._nothing_ended_for() < timeout:
+        if self._seconds_without_progress() < timeout:
             return
-        if self.is_away:
+        if self.is_unavailable:
             self._cut(timeout)
-        elif not self._is_asked:
+        elif not self._is_being_checked:
             by = next((by for _, by in list(self._waiting.values()) if by is not None), None)
             if by is not None:
-                self._is_asked = True
-                self._is_asked = self._in_background(self._ask, by.get_connection_params())
+                self._is_being_checked = True
+                self._is_being_checked = self._in_background(self._check, by.get_connection_params())
 
-    def _ask(self, parameters: dict[str, Any]) -> None:
+    def _check(self, parameters: dict[str, Any]) -> None:
         try:
             if _responds(parameters):
                 self._progress_at = time.monotonic()
-            elif self._nothing_ended_for():
-                self._mark_away(parameters)
+            elif self._seconds_without_progress():
+                self._mark_unavailable(parameters)
         except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
             logger.exception("database %s could not be asked whether it is there", self._alias)
         finally:
-            self._is_asked = False
+            self._is_being_checked = False
 
     def _cut(self, timeout: float) -> None:
         for me, waited in list(self._waiting.items()):
@@ -140,15 +140,15 @@ class AvailabilityWatch:
                     logger.warning("cut a connection to database %s, which has stalled", self._alias)
 
     def _probe(self, parameters: dict[str, Any]) -> None:
-        while self.is_away:
+        while self.is_unavailable:
             time.sleep(PROBE_SECONDS)
             try:
                 if not _responds(parameters):
                     continue
-            except Exception:  # as in `_ask`
+            except Exception:  # as in `_check`
                 logger.exception("database %s could not be asked whether it is back", self._alias)
                 continue
-            self.is_away = False
+            self.is_unavailable = False
         logger.warning("database %s answers again", self._alias)
 
 

@@ -72,7 +72,7 @@ def execute(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | N
         prepared.names.clear()  # who deallocates one deallocates all
         if libpq.transaction_status != _IDLE:
             return checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
-    if libpq.transaction_status in _TAKES_ONE_MORE and _comes_again(wrapper, prepared, sql):
+    if libpq.transaction_status in _TAKES_ONE_MORE and _is_repeated(wrapper, prepared, sql):
         name = _prepare(wrapper, libpq, prepared, sql)
         return checked(wrapper, libpq, _exec(libpq, prepared, name, sql, values))
     return checked(wrapper, libpq, _exec(libpq, prepared, None, sql, values))
@@ -145,7 +145,7 @@ def opened(wrapper: Any) -> tuple[Any, _Prepared]:
     return connection.pgconn, connection.__dict__.get("_rows_prepared") or prepared_on(connection)
 
 
-def _comes_again(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
+def _is_repeated(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
     if sql in prepared.seen and settings.PREPARED_STATEMENTS:
         del prepared.seen[sql]
         return True
@@ -237,7 +237,7 @@ def pipeline_in_order(
         libpq.enter_pipeline_mode()
         for sql, values in statements:
             name = prepared.names.get(sql) or just_made.get(sql)
-            if name is None and _comes_again(wrapper, prepared, sql):
+            if name is None and _is_repeated(wrapper, prepared, sql):
                 name = just_made[sql] = _name_of(sql)
                 libpq.send_prepare(name, sql)
                 made.append(sql)

@@ -45,7 +45,7 @@ class _Connections:
             raise AttributeError(alias) from None
 
 
-def _is_quiet(connection: Any) -> bool:
+def _is_open_and_idle(connection: Any) -> bool:
     readiness = prepared_on(connection).readiness
     return readiness is not None and readiness.is_open
 
@@ -76,7 +76,7 @@ class _Pool:
             wrapper.inc_thread_sharing()  # opened in a helper thread
         else:
             wrapper = self._await_one(request)
-        if wrapper.connection is not None and not _is_quiet(wrapper.connection) and not wrapper.is_usable():
+        if wrapper.connection is not None and not _is_open_and_idle(wrapper.connection) and not wrapper.is_usable():
             wrapper.close()
         wrapper.health_check_done = True  # type: ignore[attr-defined]
         return wrapper

@@ -304,7 +304,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def round_trip() -> RoundTrip:
-    return current().trip()
+    return RoundTrip(current())
 
 
 def fill(key: str, value: bytes, ttl: int = RECORD_TTL) -> None:

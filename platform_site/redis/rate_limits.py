@@ -255,15 +255,11 @@ def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -
     by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalize(recipient)}", period=HOUR)
     trip.run()
     limit = plan_limits(plan)
-    waits = [
-        wait
-        for _, _, wait in (
-            by_pool.settle(limit.emails_to_users_per_hour, fall_back=True),
-            by_email.settle(limit.emails_per_recipient_per_hour, fall_back=True),
-        )
-        if wait is not None
-    ]
-    return max(waits, default=None)
+    outcomes = (
+        by_pool.settle(limit.emails_to_users_per_hour, fall_back=True),
+        by_email.settle(limit.emails_per_recipient_per_hour, fall_back=True),
+    )
+    return max((wait for _, _, wait in outcomes if wait is not None), default=None)
 
 
 def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:

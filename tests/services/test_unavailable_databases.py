@@ -46,17 +46,17 @@ def test_first_request_waits_and_others_are_refused_until_recovery(mute: socket.
     watched = availability.watch("mute")
     with pytest.raises(psycopg.errors.ConnectionTimeout):
         wrapper.get_new_connection(asked)
-    assert watched.is_away
+    assert watched.is_unavailable
     began = time.monotonic()
     for _ in range(20):
         with pytest.raises(psycopg.errors.ConnectionTimeout, match="does not answer"):
             wrapper.get_new_connection(asked)
     assert time.monotonic() - began < within(0.1)
     mute.close()  # to be refused is an answer, too
-    wait_for("it is detected", lambda: not watched.is_away, 15)
+    wait_for("it is detected", lambda: not watched.is_unavailable, 15)
     with pytest.raises(psycopg.OperationalError, match="refused"):
         wrapper.get_new_connection(asked)
-    assert not watched.is_away
+    assert not watched.is_unavailable
 
 
 @pytest.mark.parametrize("error", [OSError("Too many open files"), RuntimeError("of our own making")])
@@ -78,7 +78,7 @@ def test_who_asks_whether_it_is_back_asks_again_whatever_went_wrong(
     assert watched.enter()
     monkeypatch.setattr(availability, "SILENT_SECONDS", 0.0)
     watched.lost({})
-    wait_for("it is detected", lambda: not watched.is_away, 15)
+    wait_for("it is detected", lambda: not watched.is_unavailable, 15)
     assert len(asked) == 2
 
 
@@ -91,7 +91,7 @@ def test_a_database_that_nobody_can_ask_again_is_not_refused(monkeypatch: pytest
     watched = AvailabilityWatch("silent")
     assert watched.enter()
     watched.lost({})
-    assert not watched.is_away
+    assert not watched.is_unavailable
 
 
 def wait_in(watched: AvailabilityWatch, release: threading.Event) -> threading.Thread:
@@ -154,7 +154,7 @@ def test_a_quick_failure_is_an_answer() -> None:
     watched = AvailabilityWatch("quick")
     watched.enter()
     watched.lost({})
-    assert not watched.is_away
+    assert not watched.is_unavailable
 
 
 class Relay:
@@ -258,11 +258,11 @@ def test_open_connections_to_a_stalled_database_are_not_waited_for(
     assert not thread.is_alive(), "it waits for ever"
     assert isinstance(errors[0], OperationalError), errors
     assert sqlstates.error_for(errors[0]).status == 503
-    assert watched.is_away
+    assert watched.is_unavailable
     with pytest.raises(OperationalError, match="does not answer"):
         select(relayed)
     relay.go_on()
-    wait_for("it is detected", lambda: not watched.is_away)
+    wait_for("it is detected", lambda: not watched.is_unavailable)
     select(relayed)
 
 
@@ -270,7 +270,7 @@ def test_slow_statement_continues_while_the_database_responds(settings: Any, rel
     settings.DATABASE_SILENCE_SECONDS = 1
     with connections[relayed].cursor() as cursor:
         cursor.execute("SELECT pg_sleep(4)")
-    assert not availability.watch(relayed).is_away
+    assert not availability.watch(relayed).is_unavailable
 
 
 def test_every_database_is_watched() -> None:

@@ -128,7 +128,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def rotate_secret(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Make a new signing secret. The old one signs beside it for 24 hours; 409 while four old ones
         still sign."""
-        _, secret = webhook_service.rotate_secret(self.place, webhook_id, actor=self.caller)
+        secret = webhook_service.rotate_secret(self.place, webhook_id, actor=self.caller)
         return never_stored(respond(self.get_serializer(self.get_object()).data | {"secret": secret}))
 
     @idempotent(using=in_region)

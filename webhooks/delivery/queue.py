@@ -198,13 +198,13 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
         return [Failing(webhook_id, reason, _depth_of(webhook_id, results)) for webhook_id, reason in cursor.fetchall()]
 
 
-def disable(using: str, failing: Failing) -> bool:
+def disable(using: str, failing: Failing) -> None:
     """Disable the webhook and record a `webhook.disabled` event. A periodic job updates its deliveries, because the
-    caller serves a whole region. False if it was disabled or deleted before."""
+    caller serves a whole region."""
     with transaction.atomic(using=using):
         webhook = Webhook.objects.using(using).select_for_update().filter(pk=failing.webhook_id).first()
         if webhook is None or not webhook.enabled or webhook.deleted_at is not None:
-            return False
+            return
         webhook.enabled, webhook.disabled_reason, webhook.updated_at = False, failing.reason, Now()
         webhook.save(using=using, update_fields=["enabled", "disabled_reason", "updated_at"])
         record_event(
@@ -215,7 +215,6 @@ def disable(using: str, failing: Failing) -> bool:
             using, "webhook.disabled", target_id=webhook.pk, environment_id=webhook.environment_id,
             reason=failing.reason,
         )  # fmt: skip
-    return True
 
 
 def _depth_of(webhook_id: str, results: Sequence[AttemptOutcome]) -> int:

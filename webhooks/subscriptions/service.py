@@ -84,7 +84,7 @@ def count_webhooks(place: EnvironmentRef) -> int:
 
 def change_webhook(
     place: EnvironmentRef, webhook_id: str, values: Mapping[str, Any], *, held: str = "release", actor: Caller | Actor
-) -> Webhook:
+) -> None:
     """Enabling releases held events, or drops them with `held="drop"`. Raises NoSuchWebhook, NameTaken."""
     using = place.cluster
     with transaction.atomic(using=using):
@@ -107,13 +107,11 @@ def change_webhook(
             webhook.save(using=using)
             if webhook.enabled != was_enabled:
                 settle_one(using, webhook.pk, batch=REQUEST_BATCH)
-            webhook.refresh_from_db(using=using)
             audit_outbox.record(place, "webhook.changed", actor=actor, target_id=webhook.pk, fields=sorted(values))
         subscriptions.refresh(place.environment_id, using)
         webhook_notify.after_commit(using)
         if was_enabled and (not webhook.enabled or webhook.url != url_before):
             _wait_until_no_attempt_starts(webhook.pk, using)
-    return webhook
 
 
 def _require_free_name(place: EnvironmentRef, name: str | None) -> None:
@@ -136,7 +134,7 @@ def delete_webhook(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Ac
         audit_outbox.record(place, "webhook.deleted", actor=actor, target_id=webhook_id, url=webhook.url)
 
 
-def rotate_secret(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> tuple[Webhook, str]:
+def rotate_secret(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
     """A new signing secret; old ones sign until their SECRET_OVERLAP ends. Raises NoSuchWebhook, TooManySecrets."""
     using = place.cluster
     secret = signing.new_secret()
@@ -150,9 +148,8 @@ def rotate_secret(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Act
             sealed_secret=_sealed(secret),
             updated_at=Now(),
         )
-        webhook.refresh_from_db(using=using)
         audit_outbox.record(place, "webhook.secret_rotated", actor=actor, target_id=webhook_id)
-    return webhook, secret
+    return secret
 
 
 def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts.PreviousSecret]:

@@ -38,7 +38,7 @@ def is_api_path(path: str) -> bool:
 
 class ApiMiddleware:
     def __init__(self, get_response: Answer) -> None:
-        self.for_people = get_response
+        self.get_response = get_response
         self.headers = _security_headers()
         self.strict_transport = _strict_transport()
 
@@ -50,23 +50,23 @@ class ApiMiddleware:
         try:
             path = request.path_info
             if is_api_path(path):
-                response = self._for_machines(request, path)
+                response = self._api_response(request, path)
             else:
-                response = self._for_people(request)
+                response = self._page_response(request)
                 response.headers["X-Request-Id"] = current_request_id() or ""
-            self._account_for(request, response, time.perf_counter() - began)
+            self._record(request, response, time.perf_counter() - began)
             return response
         finally:
             close_request(token)
 
-    def _for_people(self, request: HttpRequest) -> HttpResponseBase:
+    def _page_response(self, request: HttpRequest) -> HttpResponseBase:
         try:
             _check_host(request)
         except DisallowedHost as error:
             return response_for_exception(request, error)
-        return self.for_people(request)
+        return self.get_response(request)
 
-    def _for_machines(self, request: HttpRequest, path: str) -> HttpResponseBase:
+    def _api_response(self, request: HttpRequest, path: str) -> HttpResponseBase:
         response: HttpResponseBase
         try:
             if path not in PROBES:
@@ -97,7 +97,7 @@ class ApiMiddleware:
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django's handler would log each 4xx again
         return response
 
-    def _account_for(self, request: HttpRequest, response: HttpResponseBase, seconds: float) -> None:
+    def _record(self, request: HttpRequest, response: HttpResponseBase, seconds: float) -> None:
         status = response.status_code
         error = response.__dict__.get(exception_handler.ANSWERED)
         match = request.resolver_match

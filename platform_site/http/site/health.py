@@ -5,13 +5,15 @@ that. Checks run in parallel, at most LIMIT seconds; results are cached for a se
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import psycopg
 import redis
 from django.conf import settings
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.http import HttpRequest, HttpResponse
 
 from platform_site.http.errors import ValidationFailed
@@ -33,28 +35,24 @@ Check = Callable[[], None]
 class _Dependency:
     check: Check
     lock: threading.Lock = field(default_factory=threading.Lock)
-    running: bool = False
-    asked_at: float = -1e9
-    done: threading.Event = field(default_factory=threading.Event)
-    error: str | None = None
+    asked_at: float = 0.0
+    is_ok: "Future[bool] | None" = None
 
-    def ask(self) -> threading.Event:
-        """Start the check unless it runs or just ran; the event is set when there is a result."""
+    def ask(self) -> "Future[bool]":
+        """Start the check unless it runs or just ran."""
         with self.lock:
-            if not self.running and time.monotonic() - self.asked_at > FRESH:
-                self.running, self.asked_at, self.done = True, time.monotonic(), threading.Event()
-                threading.Thread(target=self._run, args=(self.done,), daemon=True, name="readiness").start()
-            return self.done
+            if self.is_ok is None or (self.is_ok.done() and time.monotonic() - self.asked_at > FRESH):
+                self.asked_at, self.is_ok = time.monotonic(), Future()
+                threading.Thread(target=self._run, args=(self.is_ok,), daemon=True, name="readiness").start()
+            return self.is_ok
 
-    def _run(self, done: threading.Event) -> None:
-        error = None
+    def _run(self, is_ok: "Future[bool]") -> None:
         try:
             self.check()
-        except Exception as raised:  # whatever it is, the dependency is not ready; its text may name hosts and users
-            error = type(raised).__name__
-        with self.lock:
-            self.running, self.error = False, error
-        done.set()
+        except Exception:  # whatever it is, the dependency is not ready
+            is_ok.set_result(False)
+        else:
+            is_ok.set_result(True)
 
 
 _dependencies: Final[dict[str, _Dependency]] = {}
@@ -76,21 +74,17 @@ def _check_redis() -> None:
 
 
 def register_own() -> None:
-    register("control", lambda: _check_database("default"))
+    register("control", partial(_check_database, DEFAULT_DB_ALIAS))
     for region in settings.REGION_DATABASES:
-        register(region, lambda region=region: _check_database(region))  # type: ignore[misc]
+        register(region, partial(_check_database, region))
     register("redis", _check_redis)
 
 
 def state() -> Mapping[str, str]:
     """By dependency `ok`, `slow` (no result within LIMIT) or `down`."""
-    waiting = {name: one.ask() for name, one in _dependencies.items()}
-    deadline = time.monotonic() + LIMIT
-    found: dict[str, str] = {}
-    for name, event in waiting.items():
-        answered = event.wait(max(0.0, deadline - time.monotonic()))
-        found[name] = "slow" if not answered else "ok" if _dependencies[name].error is None else "down"
-    return found
+    asked = {name: one.ask() for name, one in _dependencies.items()}
+    wait(asked.values(), LIMIT)
+    return {name: "slow" if not is_ok.done() else "ok" if is_ok.result() else "down" for name, is_ok in asked.items()}
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
