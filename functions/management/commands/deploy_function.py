@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named, plain, sentences, validated
+from accounts.management.terminal import ENVIRONMENT, command_errors, place_named, plain, validated
 from functions import directory
 from functions.api import serializers
 from functions.deploy import service as deploy_service
@@ -98,7 +98,7 @@ class Command(CommandWithExamples):
     def handle(self, *args: Any, **options: Any) -> None:
         place = place_named(options["environment"])
         name: str = options["name"]
-        with sentences():
+        with command_errors():
             if not directory.NAME.fullmatch(name):
                 raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
             takes = serializers.Configuration if options["file"] is None else serializers.Deployment

@@ -8,7 +8,7 @@ import orjson
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named, plain, sentences, validated
+from accounts.management.terminal import ENVIRONMENT, command_errors, place_named, plain, validated
 from functions import directory
 from functions.inbound import serializers
 from functions.inbound import service as inbound_service
@@ -45,7 +45,7 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         place, name = place_named(options["environment"]), options["name"]
-        with sentences():
+        with command_errors():
             if options["caller"] is not None:
                 self._make(place, name, options)
             elif options["revoke"] is not None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 from django.core.management.base import CommandError
 
-from accounts.management.terminal import ENVIRONMENT, escaped, place_named, plain, sentences
+from accounts.management.terminal import ENVIRONMENT, command_errors, escaped, place_named, plain
 from functions.api import serializers
 from functions.execution import calls, executor
 from functions.management.callers import caller_named
@@ -52,7 +52,7 @@ class Command(CommandWithExamples):
     def handle(self, *args: Any, **options: Any) -> None:
         place = place_named(options["environment"])
         name: str = options["name"]
-        with sentences():
+        with command_errors():
             given = bodies.read(_given(options["input"]))
             if not isinstance(given, dict):
                 raise CommandError("The input must be a JSON object.")

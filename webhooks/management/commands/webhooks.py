@@ -12,7 +12,7 @@ from django.db import Error, connections
 from django.db.models import Exists, OuterRef
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named, plain, sentences
+from accounts.management.terminal import ENVIRONMENT, command_errors, place_named, plain
 from platform_site import outbound
 from platform_site.cli.base import CommandWithExamples
 from platform_site.identity.callers import EnvironmentRef
@@ -71,7 +71,7 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         place = place_named(options["environment"])
-        with sentences():
+        with command_errors():
             if options["verb"] == "list":
                 self._list(place)
             elif options["verb"] == "listen":
