@@ -45,7 +45,7 @@ class EndpointMetricAdmin(MetricsAdmin):
     ordering = ("-at", "route", "method")
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        return lookup in ("route__exact", "method__exact") or bool(super().lookup_allowed(lookup, value, request))
+        return lookup == "route__exact" or bool(super().lookup_allowed(lookup, value, request))
 
     @display(description="p50")
     def p50(self, figure: EndpointMetric) -> str:
@@ -63,9 +63,6 @@ class RegionMetricAdmin(MetricsAdmin):
     )  # fmt: skip
     list_filter = ("region",)
     ordering = ("-at", "region")
-
-    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        return lookup == "region__exact" or bool(super().lookup_allowed(lookup, value, request))
 
     @display(description="See also")
     def waiting(self, figure: RegionMetric) -> str:

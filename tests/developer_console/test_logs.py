@@ -6,6 +6,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from functions.models import Run
 from platform_site.identity import ids
@@ -101,6 +102,15 @@ def test_the_timeline_shows_what_belongs_together(
     evil = desk.get("logs/timeline", data={"id": "<b>\0" + "x" * 200})
     assert "Nothing is known of this id here." in text_of(evil)
     assert "<b>" not in evil.content.decode()
+
+
+def test_the_timeline_says_that_a_region_is_unavailable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OperationalError
+
+    monkeypatch.setattr("platform_site.request_log.reader.of_requests", fail)
+    page = desk.get("logs/timeline", data={"id": ids.new("req")})
+    assert "The region is not available." in text_of(page)
 
 
 def test_the_timeline_knows_nothing_of_other_environments(

@@ -59,13 +59,13 @@ def pick(console: Console, table: str, key: str) -> HttpResponse:
 
 def _users(console: Console, asked: str) -> list[dict[str, str]]:
     if ids.matches("usr", asked):
-        found = console.listed("/v1/users", {"ids": asked})
-        return [{"id": user["id"], "label": label_of_user(user)} for user in found]
-    newest = console.listed("/v1/users", {"limit": str(_MAX_USERS)})
-    wanted = asked.casefold()
-    users = [user for user in newest if any(wanted in (user[key] or "").casefold() for key in ("id", "email", "name"))]
-    if not users and "@" in asked:
-        users = console.listed("/v1/users", {"email": asked})
+        users = console.listed("/v1/users", {"ids": asked})
+    else:
+        newest, wanted = console.listed("/v1/users", {"limit": str(_MAX_USERS)}), asked.casefold()
+        keys = ("id", "email", "name")
+        users = [user for user in newest if any(wanted in (user[key] or "").casefold() for key in keys)]
+        if not users and "@" in asked:
+            users = console.listed("/v1/users", {"email": asked})
     return [{"id": user["id"], "label": label_of_user(user)} for user in users]
 
 
