@@ -24,6 +24,8 @@ BREAKING = (
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("accounts", "0002_audit_by_project"): "drops two indexes which longer ones replace, and changes no column",
     ("projects", "0004_branch_reset"): "adds a choice, which changes no column",
+    ("functions", "0002_usual_names"): "drops checks that numbers are not negative, and a related name",
+    ("rows", "0005_event_without_check"): "drops a check that a number is not negative",
 }
 """Migrations with a breaking operation, and why no process of the previous release fails because of it."""
 

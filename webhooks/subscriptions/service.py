@@ -261,7 +261,8 @@ def new_copy(place: EnvironmentRef, values: Mapping[str, Any], *, disabled_reaso
         enabled=False,
         disabled_reason=disabled_reason,
         sealed_secret=_sealed(signing.new_secret()),
-        **{field: values[field] for field in COPIED_FIELDS},
+        # A backup by v0.1.0 has no names.
+        **{field: values[field] for field in COPIED_FIELDS if field in values},
     )
 
 
