@@ -10,10 +10,10 @@ import pytest
 from django.conf import settings
 from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
+from accounts.console.base import _explanation
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.observability.traffic import Reporter, Traffic
 from platform_site.postgres import sqlstates
-from projects.console.admin import _explanation
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning import schemas
 from tests.support.service import wait_for

@@ -39,7 +39,6 @@ def work(listener: socket.socket, max_connections: int, ready: Any, parent: int)
     signal.signal(signal.SIGHUP, lambda *_: None)  # a terminal that closes sends it to workers, too
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     die_with_parent(parent, signal.SIGTERM)
-    gc.enable()  # `manage.py` has switched it off
     gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
     application.load()
     gc.collect()

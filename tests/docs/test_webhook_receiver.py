@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from standardwebhooks import WebhookVerificationError
 
 from functions.runtime.launch import deno
 from tests.support.doc_examples import fenced
-from webhooks.delivery.signing import sign
+from webhooks.delivery import signing
 
 SECRET = b"\x00\xff" * 16
 OTHER = b"another secret, as long as the 1st"
@@ -27,8 +28,8 @@ process.stdout.write(JSON.stringify(cases.map(([secret, headers, body]) => isGen
 
 
 def headers(at: int, *secrets: bytes) -> dict[str, str]:
-    signatures = " ".join(sign(secret, "evt_1", at, BODY.encode()) for secret in secrets)
-    return {"webhook-id": "evt_1", "webhook-timestamp": str(at), "webhook-signature": signatures}
+    texts = [f"whsec_{base64.b64encode(secret).decode()}" for secret in secrets]
+    return signing.headers(texts, "evt_1", datetime.fromtimestamp(at, UTC), BODY)
 
 
 @pytest.mark.parametrize("engine", ["deno", "node"])

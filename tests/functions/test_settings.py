@@ -9,7 +9,8 @@ import pytest
 from django.conf import LazySettings
 from django.db import connections
 
-from functions.execution import executor
+from functions.execution import executor, request_concurrency
+from functions.execution.request_concurrency import ConcurrencyLimiter
 from functions.models import Run
 from functions.worker import Worker
 from platform_site.identity.callers import EnvironmentRef
@@ -75,19 +76,23 @@ def at_once(tracker: Tracker, first: tuple[str, Any], second: tuple[str, Any]) -
     return found[0], answer
 
 
-def test_a_full_pool_is_waited_for_so_long(tracker: Tracker, settings: LazySettings) -> None:
+def test_a_full_pool_is_waited_for_so_long(
+    tracker: Tracker, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use_pool(size: int, wait: float) -> None:
+        settings.FUNCTION_POOL_SIZE, settings.FUNCTION_POOL_WAIT = size, wait
+        executor.close_pool()
+        monkeypatch.setattr(request_concurrency, "limiter", ConcurrencyLimiter())
+
     deploy(tracker, "slow", SLOW)
     deploy(tracker, "count", COUNT)
-    settings.FUNCTION_POOL_SIZE, settings.FUNCTION_POOL_WAIT = 1, 0.1
-    executor.close_pool()
+    use_pool(1, 0.1)
     first, second = at_once(tracker, ("slow", {"ms": 1500}), ("count", None))
     assert (first["output"], second["output"]) == (1500, 1), "it waited in the queue of the environment"
-    settings.FUNCTION_POOL_WAIT = 30
-    executor.close_pool()
+    use_pool(1, 30)
     first, second = at_once(tracker, ("slow", {"ms": 700}), ("count", None))
     assert (first["output"], second["output"]) == (700, 1)
-    settings.FUNCTION_POOL_SIZE, settings.FUNCTION_POOL_WAIT = 2, 0.1
-    executor.close_pool()
+    use_pool(2, 0.1)
     first, second = at_once(tracker, ("slow", {"ms": 700}), ("count", None))
     assert (first["output"], second["output"]) == (700, 1)
 

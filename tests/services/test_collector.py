@@ -2,6 +2,8 @@
 ever."""
 
 import gc
+import multiprocessing
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from django.db import connections
 from platform_site.celery import app
 from platform_site.embedded import up
 from platform_site.management.commands import migrate, serve, work
+from platform_site.server import worker as web_worker
 from tests.support.service import ROOT
 
 
@@ -28,14 +31,31 @@ def _as_manage_py_left_it() -> Iterator[None]:
 
 
 @pytest.mark.django_db(databases="__all__")
-def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[tuple[bool, int]] = []
+def test_the_main_process_of_the_web_collects(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
     for name in ("reset", "open_metrics_file"):
         monkeypatch.setattr(serve.metrics, name, lambda: None)
     monkeypatch.setattr(serve.Command, "_check_versions", lambda self: None)
-    monkeypatch.setattr(serve, "serve", lambda *_, **__: found.append((gc.isenabled(), gc.get_threshold()[2])))
+    monkeypatch.setattr(serve, "serve", lambda *_, **__: found.append(gc.isenabled()))
     call_command("serve", "--port", "0", "--workers", "1")
-    assert found == [(True, serve.FULL_COLLECTIONS)]
+    assert found == [True]
+
+
+def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = multiprocessing.get_context("fork")
+    found, seen = context.Pipe(duplex=False)
+
+    def load() -> None:
+        seen.send((gc.isenabled(), gc.get_threshold()[2]))
+        os._exit(0)
+
+    monkeypatch.setattr(web_worker.application, "load", load)
+    gc.enable()
+    process = context.Process(target=web_worker.work, args=(None, 1, None, os.getpid()))
+    process.start()
+    assert found.poll(30)
+    assert found.recv() == (True, web_worker.FULL_COLLECTIONS)
+    process.join(30)
 
 
 def test_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """`manage.py serve`: the web server alone; `manage.py up` starts it with the last options."""
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -52,6 +53,7 @@ class Command(BaseCommand):
         if options["prepare"]:
             self._prepare(with_demo=options["demo"])
         self._check_versions()
+        gc.enable()  # `manage.py` has switched it off
         serve(listeners, preload=options["preload"] or options["prepare"])
 
     def _check_versions(self) -> None:
