@@ -34,22 +34,30 @@ _most: float = float("inf")
 
 
 class AvailabilityWatch:
-    __slots__ = ("_alias", "_is_being_checked", "_lock", "_progress_at", "_usual", "_waiting", "is_unavailable")
+    __slots__ = (
+        "_alias", "_connecting_for_loop", "_is_being_checked", "_lock", "_progress_at", "_usual", "_waiting",
+        "is_unavailable",
+    )  # fmt: skip
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._lock = threading.Lock()
         self._waiting: dict[greenlet, tuple[float, BaseDatabaseWrapper | None]] = {}
         """By waiting thread or loop request, since when (monotonic) and its connection (None: connecting)."""
+        self._connecting_for_loop: set[greenlet] = set()
+        """Those of them that connect in a helper thread for a request on the event loop."""
         self._progress_at = 0.0
         self._usual = 0.0
         """Moving average of a statement's seconds."""
         self._is_being_checked = False
         self.is_unavailable = False
 
-    def enter(self, by: BaseDatabaseWrapper | None = None, *, whatever: bool = False) -> bool:
+    def enter(
+        self, by: BaseDatabaseWrapper | None = None, *, whatever: bool = False, connects_for_loop: bool = False
+    ) -> bool:
         """Start to wait; after True, call `leave` or `lost`. False: this thread is waiting already. Raises psycopg's
-        ConnectionTimeout if the database is unavailable, or too many wait without progress; never with `whatever`."""
+        ConnectionTimeout if the database is unavailable, or too many threads wait without progress; never with
+        `whatever`."""
         me = getcurrent()
         waiting = self._waiting
         if me in waiting:
@@ -57,24 +65,31 @@ class AvailabilityWatch:
         if not whatever:
             if self.is_unavailable:
                 raise psycopg.errors.ConnectionTimeout(f"database {self._alias} does not answer")
-            if len(waiting) >= _most and self._has_stalled():
+            # Requests on the event loop hold no thread; their connections are limited by the loop's pool.
+            if len(waiting) >= _most and type(me) is greenlet and not connects_for_loop and self._has_stalled():
                 raise psycopg.errors.ConnectionTimeout(f"enough threads wait for database {self._alias}")
         if not _guard_runs:
             _start_guard()
+        if connects_for_loop:
+            self._connecting_for_loop.add(me)
         waiting[me] = time.monotonic(), by
         return True
 
     def leave(self) -> None:
+        me = getcurrent()
+        self._connecting_for_loop.discard(me)
         with self._lock:  # whoever cuts connections must not do so behind our back
-            waited = self._waiting.pop(getcurrent(), None)
+            waited = self._waiting.pop(me, None)
         if waited is not None:
             self._progress_at = now = time.monotonic()
             self._usual += (now - waited[0] - self._usual) / 32
 
     def lost(self, parameters: dict[str, Any]) -> None:
         """The wait ended without a response. `parameters` are for probes."""
+        me = getcurrent()
+        self._connecting_for_loop.discard(me)
         with self._lock:
-            waited = self._waiting.pop(getcurrent(), None)
+            waited = self._waiting.pop(me, None)
         if waited is not None and time.monotonic() - waited[0] >= SILENT_SECONDS:
             self._mark_unavailable(parameters)
 
@@ -97,6 +112,10 @@ class AvailabilityWatch:
         return True
 
     def _has_stalled(self) -> bool:
+        """Whether as many threads wait as may, and none for a usual time."""
+        threads = [each for each in list(self._waiting) if type(each) is greenlet]
+        if len(threads) - len(self._connecting_for_loop) < _most:
+            return False
         return self._seconds_without_progress() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
 
     def _seconds_without_progress(self) -> float:

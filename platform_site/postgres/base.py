@@ -21,6 +21,7 @@ class SchemaEditor(schema.DatabaseSchemaEditor):
 
 class DatabaseWrapper(base.DatabaseWrapper):
     SchemaEditorClass = SchemaEditor
+    _connects_for_loop = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -31,6 +32,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if request is None:
             super().connect()
         else:  # to resolve a name or to shake hands may take as long as it likes
+            self._connects_for_loop = True
             request.in_thread(super().connect)
 
     def cursor(self) -> Any:
@@ -48,7 +50,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         watched = watch(self.alias)
-        entered = watched.enter()
+        entered = watched.enter(connects_for_loop=self._connects_for_loop)
         try:
             made = super().get_new_connection(conn_params)
         except psycopg.OperationalError as error:
