@@ -257,7 +257,8 @@ def test_other_methods_run_nothing(tracker: Tracker) -> None:
     path = create_endpoint(tracker, "tell")
     head = tracker.api.request("HEAD", path)
     assert (head.status, head.body) == (200, b"")
-    assert tracker.api._client.head(path[:-1] + "x").status_code == 404
+    other = path[:-1] + ("x" if path[-1] != "x" else "y")
+    assert tracker.api._client.head(other).status_code == 404
     options = tracker.api.request("OPTIONS", path)
     assert (options.status, options.headers["Allow"]) == (204, "GET, HEAD, POST, OPTIONS")
     preflight = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
