@@ -17,58 +17,46 @@ from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.postgres import prepared, sql_files
 
-_SUBSCRIPTIONS: Final = b"""
-    SELECT 1 FROM platform.rows_eventinterest i
-     WHERE i.environment_id = %b.environment_id AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*'))
-"""
 _EVENT_OF_END: Final = b"""
     INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
-    SELECT $10::text, ended.environment_id, 'function.run.' || $3::text,
-           jsonb_build_object('run_id', ended.id, 'function', $11::text, 'version', ended.version,
+    SELECT $9::text, ended.environment_id, 'function.run.' || $3::text,
+           jsonb_build_object('run_id', ended.id, 'function', $10::text, 'version', ended.version,
                               'duration_ms', $8::int, 'error', $5::jsonb)::text,
            ended.request_id, ended.depth
       FROM ended
-     WHERE EXISTS (%b)
+     WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
+                    WHERE i.environment_id = ended.environment_id
+                      AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*')))
     RETURNING 1
-""" % (_SUBSCRIPTIONS % b"ended")
+"""
 _SIZE_OF_OUTCOME: Final = "coalesce(octet_length($4::text), 0) + pg_column_size($6::jsonb)"
-# $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 sandbox_layers, $8 milliseconds, $9 the fields that are
-# not stored (null: none). The statements that record the event take $10 event, $11 the function's name, and
-# `_WRITE_WHOLE` also $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request, $18 depth, $19
-# trigger, $20 inbound endpoint. The last two of the others are those of `StatementBatcher`.
+# $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 sandbox_layers, $8 milliseconds, $9 event, $10 the
+# function's name, $11 the fields that are not stored (null: none); $12 and $13 are those of `StatementBatcher`.
+# `_WRITE_WHOLE` has in their place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request,
+# $18 depth, $19 trigger, $20 inbound endpoint.
 #
 # The phase is compared so that only an index on the id fits. The planner expects the index of executing runs to be the
 # smallest, but it has an entry for every run since the last vacuum or the oldest snapshot.
-_ENDED: Final = b"""
-    UPDATE platform.functions_run r
+_END: Final = b"""
+WITH ended AS (
+    UPDATE platform.functions_run
        SET status = $3::text, phase = 'ended', output = $4::text, error = $5::jsonb, logs = $6::jsonb,
            sandbox_layers = $7::text[], duration_ms = $8::int, ended_at = now(), claimed_until = NULL, slot = NULL,
-           not_stored = $9::text[], input = CASE WHEN 'input' = ANY ($9::text[]) THEN '' ELSE input END,
+           not_stored = $11::text[], input = CASE WHEN 'input' = ANY ($11::text[]) THEN '' ELSE input END,
            weight = %b
      WHERE id = $1::text AND attempts = $2::int AND phase || '' = 'executing'
-""" % (
-    sampled_size(
-        f"CASE WHEN 'input' = ANY ($9::text[]) THEN 0 ELSE octet_length(input) END + {_SIZE_OF_OUTCOME}",
-        "caller_kind",
-    ).encode()
-)
-# A statement that may insert an event costs a quarter more, and most environments have no subscriber to runs. So this
-# one ends a run only if there is none. OFFSET 0 keeps the planner from joining all subscriptions.
-_END_WITHOUT_EVENT: Final = b"""
-WITH ended AS (%b AND NOT EXISTS (%b OFFSET 0) RETURNING 1)
-SELECT EXISTS (SELECT 1 FROM ended),
-       CASE WHEN $10::boolean THEN set_config('synchronous_commit', 'off', true) END, $11::text
-""" % (_ENDED, _SUBSCRIPTIONS % b"r")
-_END: Final = b"""
-WITH ended AS (%b RETURNING id, environment_id, version, request_id, depth), outbox_event AS (%b)
+ RETURNING id, environment_id, version, request_id, depth
+), outbox_event AS (%b)
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM outbox_event),
        CASE WHEN $12::boolean THEN set_config('synchronous_commit', 'off', true) END, $13::text
-""" % (_ENDED, _EVENT_OF_END)
-_without_event_batcher: Final = StatementBatcher(_END_WITHOUT_EVENT, is_durable=True)
+""" % (
+    sampled_size(
+        f"CASE WHEN 'input' = ANY ($11::text[]) THEN 0 ELSE octet_length(input) END + {_SIZE_OF_OUTCOME}",
+        "caller_kind",
+    ).encode(),
+    _EVENT_OF_END,
+)
 _end_batcher: Final = StatementBatcher(_END, is_durable=True)
-_with_subscribers: Final[set[str]] = set()
-"""Environments whose last run here had a subscriber: for those it is no use to try `_END_WITHOUT_EVENT`."""
-_MAX_ENVIRONMENTS: Final = 1000
 _WRITE_WHOLE: Final = b"""
 WITH ended AS (
     INSERT INTO platform.functions_run
@@ -77,7 +65,7 @@ WITH ended AS (
             not_stored, caller_kind, caller_id, request_id, depth, trigger, address_id, attempts, started_at, ended_at,
             duration_ms, weight)
     SELECT $1::text, f.environment_id, f.id, $13::int, $3::text, 'ended', false, $14::text, $4::text, $5::jsonb,
-           $6::jsonb, $7::text[], $9::text[], $15::text, $16::text, $17::text, $18::smallint, $19::text, $20::text,
+           $6::jsonb, $7::text[], $11::text[], $15::text, $16::text, $17::text, $18::smallint, $19::text, $20::text,
            $2::int, now() - $8::int * interval '1 ms', now(), $8::int, %b
       FROM platform.functions_function f WHERE f.id = $12::text AND f.environment_id IS NOT NULL
     ON CONFLICT (id) DO NOTHING
@@ -101,23 +89,8 @@ class RunResult:
 
 def end(started: Started, ending: RunResult) -> tuple[bool, bool]:
     """Record the outcome and its event. Returns (it counts, its event has subscribers): it counts only while the run
-    belongs to this attempt. One statement, or two where runs have subscribers; one more if PostgreSQL crashed and lost
-    a synchronous run (`start_run`)."""
+    belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run (`start_run`)."""
     what = stored_values(started.caller_kind, started.trigger, started.input_text, ending.output, ending.logs)
-    for pause in (0.1, 0.5, 2.0, None):
-        try:
-            return _record(started, ending, what)
-        except (OperationalError, InterfaceError):
-            # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
-            if pause is None or connections[started.cluster].in_atomic_block:
-                raise
-            connections[started.cluster].close()
-            loop_requests.sleep(pause)
-    raise AssertionError("unreachable")
-
-
-def _record(started: Started, ending: RunResult, what: StoredRun) -> tuple[bool, bool]:
-    using, environment_id = started.cluster, started.environment_id
     values = [
         started.run_id.encode(),
         b"%d" % started.attempt,
@@ -127,21 +100,23 @@ def _record(started: Started, ending: RunResult, what: StoredRun) -> tuple[bool,
         orjson.dumps(what.logs),
         b"{%b}" % ",".join(ending.sandbox_layers).encode(),
         b"%d" % ending.duration_ms,
+        ids.new("evt").encode(),
+        started.function_name.encode(),
         b"{%b}" % ",".join(what.not_stored).encode() if what.not_stored else None,
     ]
-    if environment_id not in _with_subscribers:
-        [(counted, _)] = _without_event_batcher.run(using, values)
-        if counted == b"t":
-            return True, False
-    values += [ids.new("evt").encode(), started.function_name.encode()]
-    [(counted, has_event, _)] = _end_batcher.run(using, values)
-    if counted != b"t" and not started.is_async:
-        [(counted, has_event)] = prepared.run(using, _WRITE_WHOLE, [*values, *_whole(started, what)])
-    if has_event != b"t":
-        _with_subscribers.discard(environment_id)
-    elif len(_with_subscribers) < _MAX_ENVIRONMENTS:
-        _with_subscribers.add(environment_id)
-    return counted == b"t", has_event == b"t"
+    for pause in (0.1, 0.5, 2.0, None):
+        try:
+            [(counted, has_event, _)] = _end_batcher.run(started.cluster, values)
+            if counted != b"t" and not started.is_async:
+                [(counted, has_event)] = prepared.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started, what)])
+            return counted == b"t", has_event == b"t"
+        except (OperationalError, InterfaceError):
+            # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
+            if pause is None or connections[started.cluster].in_atomic_block:
+                raise
+            connections[started.cluster].close()
+            loop_requests.sleep(pause)
+    raise AssertionError("unreachable")
 
 
 def _whole(started: Started, what: StoredRun) -> list[bytes | None]:
