@@ -34,18 +34,14 @@ _most: float = float("inf")
 
 
 class AvailabilityWatch:
-    __slots__ = (
-        "_alias", "_connecting_for_loop", "_is_being_checked", "_lock", "_progress_at", "_usual", "_waiting",
-        "is_unavailable",
-    )  # fmt: skip
+    __slots__ = ("_alias", "_is_being_checked", "_lock", "_progress_at", "_usual", "_waiting", "is_unavailable")
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._lock = threading.Lock()
-        self._waiting: dict[greenlet, tuple[float, BaseDatabaseWrapper | None]] = {}
-        """By waiting thread or loop request, since when (monotonic) and its connection (None: connecting)."""
-        self._connecting_for_loop: set[greenlet] = set()
-        """Those of them that connect in a helper thread for a request on the event loop."""
+        self._waiting: dict[greenlet, tuple[float, BaseDatabaseWrapper | None, bool]] = {}
+        """By waiting thread or loop request: since when (monotonic), its connection (None: connecting), and whether a
+        thread of requests waits. None does for the event loop, whose pool limits its connections."""
         self._progress_at = 0.0
         self._usual = 0.0
         """Moving average of a statement's seconds."""
@@ -62,34 +58,28 @@ class AvailabilityWatch:
         waiting = self._waiting
         if me in waiting:
             return False
+        holds_thread = type(me) is greenlet and not connects_for_loop
         if not whatever:
             if self.is_unavailable:
                 raise psycopg.errors.ConnectionTimeout(f"database {self._alias} does not answer")
-            # Requests on the event loop hold no thread; their connections are limited by the loop's pool.
-            if len(waiting) >= _most and type(me) is greenlet and not connects_for_loop and self._has_stalled():
+            if holds_thread and len(waiting) >= _most and self._too_many_wait():
                 raise psycopg.errors.ConnectionTimeout(f"enough threads wait for database {self._alias}")
         if not _guard_runs:
             _start_guard()
-        if connects_for_loop:
-            self._connecting_for_loop.add(me)
-        waiting[me] = time.monotonic(), by
+        waiting[me] = time.monotonic(), by, holds_thread
         return True
 
     def leave(self) -> None:
-        me = getcurrent()
-        self._connecting_for_loop.discard(me)
         with self._lock:  # whoever cuts connections must not do so behind our back
-            waited = self._waiting.pop(me, None)
+            waited = self._waiting.pop(getcurrent(), None)
         if waited is not None:
             self._progress_at = now = time.monotonic()
             self._usual += (now - waited[0] - self._usual) / 32
 
     def lost(self, parameters: dict[str, Any]) -> None:
         """The wait ended without a response. `parameters` are for probes."""
-        me = getcurrent()
-        self._connecting_for_loop.discard(me)
         with self._lock:
-            waited = self._waiting.pop(me, None)
+            waited = self._waiting.pop(getcurrent(), None)
         if waited is not None and time.monotonic() - waited[0] >= SILENT_SECONDS:
             self._mark_unavailable(parameters)
 
@@ -111,17 +101,16 @@ class AvailabilityWatch:
             return False
         return True
 
-    def _has_stalled(self) -> bool:
-        """Whether as many threads wait as may, and none for a usual time."""
-        threads = [each for each in list(self._waiting) if type(each) is greenlet]
-        if len(threads) - len(self._connecting_for_loop) < _most:
+    def _too_many_wait(self) -> bool:
+        """Whether as many threads wait as may, without the usual progress."""
+        if sum(holds_thread for _, _, holds_thread in list(self._waiting.values())) < _most:
             return False
         return self._seconds_without_progress() > max(MIN_WAIT_SECONDS, USUAL_LATENCY_FACTOR * self._usual)
 
     def _seconds_without_progress(self) -> float:
         """Seconds since a wait ended, or since the oldest one began; 0 without one."""
         try:
-            since = max(self._progress_at, min(began for began, _ in self._waiting.values()))
+            since = max(self._progress_at, min(began for began, _, _ in self._waiting.values()))
         except (ValueError, RuntimeError):  # a thread has just left
             return 0.0
         return time.monotonic() - since
@@ -132,7 +121,7 @@ class AvailabilityWatch:
         if self.is_unavailable:
             self._cut(timeout)
         elif not self._is_being_checked:
-            by = next((by for _, by in list(self._waiting.values()) if by is not None), None)
+            by = next((by for _, by, _ in list(self._waiting.values()) if by is not None), None)
             if by is not None:
                 self._is_being_checked = True
                 self._is_being_checked = self._in_background(self._check, by.get_connection_params())
@@ -150,7 +139,7 @@ class AvailabilityWatch:
 
     def _cut(self, timeout: float) -> None:
         for me, waited in list(self._waiting.items()):
-            began, by = waited
+            began, by, _ = waited
             if by is None or time.monotonic() - began < timeout:
                 continue
             with self._lock, suppress(psycopg.Error, OSError):
