@@ -82,7 +82,8 @@ class _MainProcess:
         self._workers = [self._start(listener) for listener in self._listeners]
         try:
             while not self._must_stop:
-                self._wait([each.process.sentinel for each in self._workers], 1.0)
+                # Nothing but the time tells that a worker that was replaced must be killed.
+                self._wait([each.process.sentinel for each in self._workers], 1.0 if self._replaced else None)
                 self._restart_ended()
                 self._kill_late()
                 if signal.SIGHUP in self._received:
@@ -102,8 +103,8 @@ class _MainProcess:
         writer.close()
         return _Worker(process, ready)
 
-    def _wait(self, others: list[Any], seconds: float) -> None:
-        """Until a signal arrives, or one of `others` is ready."""
+    def _wait(self, others: list[Any], seconds: float | None) -> None:
+        """Until a signal arrives, one of `others` is ready, or the time is over (None: never)."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, worker.SIGNALS)
         ready = wait([self._signals, *others], seconds)
         signal.pthread_sigmask(signal.SIG_BLOCK, worker.SIGNALS)
