@@ -1,4 +1,4 @@
-"""Shared by the commands of `accounts`. A secret goes to standard output, once; everything else to standard error."""
+"""Shared by the commands of the apps. A secret goes to standard output, once; everything else to standard error."""
 
 import getpass
 import json
@@ -51,6 +51,7 @@ def escaped(text: str) -> str:
 
 @contextmanager
 def command_errors() -> Iterator[None]:
+    """An error of the API ends the command, with its fields. Raises CommandError."""
     try:
         yield
     except ApiError as error:

@@ -96,7 +96,7 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         verb: Callable[..., None] = getattr(self, options["verb"])
-        with _sentences():
+        with _command_errors():
             verb(place_named(options["environment"]), options)
 
     def show(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
@@ -275,7 +275,7 @@ def _document(name: str) -> object:
 
 
 @contextmanager
-def _sentences() -> Generator[None]:
+def _command_errors() -> Generator[None]:
     try:
         yield
     except InvalidDocument as error:
