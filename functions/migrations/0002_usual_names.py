@@ -1,5 +1,5 @@
 """Indexes and constraints have usual names. The table of runs has no checks of its numbers, which PostgreSQL parses at
-each statement, and no index for searches of ids by a prefix: both cost every call of a function."""
+each insert and update, and no second index of ids, for searches by a prefix, which nothing makes."""
 
 import django.db.models.deletion
 from django.db import migrations, models

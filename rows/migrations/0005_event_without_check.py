@@ -1,4 +1,4 @@
-"""Events have no check of their version, which PostgreSQL parses at each statement."""
+"""Events have no check of their version, which PostgreSQL parses at each insert."""
 
 from django.db import migrations, models
 

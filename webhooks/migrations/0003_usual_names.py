@@ -1,4 +1,5 @@
-"""Indexes have usual names. Deliveries and attempts have no index for searches of ids by a prefix."""
+"""Indexes have usual names. Deliveries and attempts have no second index of ids, for searches
+by a prefix, which nothing makes."""
 
 from django.db import migrations
 
