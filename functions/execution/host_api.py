@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 import psycopg
-from django.db import Error, close_old_connections, connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from functions.runs import statement_batching
@@ -84,7 +84,7 @@ class RunHost:
         with self._as_host_errors(operation):
             answer = partial(self._answer, operation, bodies.read(arguments), seconds)
             try:
-                found = loop_requests.repeated_in_thread(answer, partial(_in_helper_thread, answer))
+                found = loop_requests.repeated_in_thread(answer, partial(_then_let_go, answer))
             finally:
                 loop_connections.let_go()
         return partial(self._answer_async, operation, found) if callable(found) else found
@@ -105,7 +105,6 @@ class RunHost:
             text = f"operation {error.extra['operation']}: {error.text}" if "operation" in error.extra else error.text
             raise HostError(text, code=error.code, name=type(error).__name__, fields=fields) from error
         except Error as error:
-            close_old_connections()
             meaning = sqlstates.error_for(error)
             raise HostError(meaning.text, code=meaning.code, name=type(meaning).__name__) from error
         except Exception as error:  # an error of the platform, which must not end the run
@@ -284,11 +283,11 @@ class RunHost:
         return orjson.dumps(shown)
 
 
-def _in_helper_thread(answer: Callable[[], _Answer]) -> _Answer:
+def _then_let_go(answer: Callable[[], _Answer]) -> _Answer:
     try:
         return answer()
     finally:
-        close_old_connections()
+        loop_connections.let_go()
 
 
 def _query(arguments: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:

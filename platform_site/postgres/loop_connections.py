@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import connections
+from django.db import close_old_connections, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 
@@ -153,10 +153,13 @@ def made(alias: str, create: Callable[[], BaseDatabaseWrapper]) -> BaseDatabaseW
 
 
 def let_go() -> None:
-    """Give back what the request at hand has borrowed, before a wait that needs no database. Nothing in a thread."""
+    """Before a wait that needs no database: give back what the request at hand has borrowed. In a thread, connections
+    are kept, and checked before their next statement."""
     request = loop_requests.current()
     if request is not None:
         give_back(request)
+    else:
+        close_old_connections()
 
 
 def give_back(request: LoopRequest) -> None:

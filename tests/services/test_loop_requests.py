@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from functions.execution import request_concurrency
 from functions.execution.request_concurrency import Admission, ConcurrencyLimiter
 from platform_site.concurrency import loop_requests, server_hints
 from platform_site.http.errors import Unavailable
-from platform_site.postgres import libpq, pipelined_reads, prepared
+from platform_site.postgres import libpq, loop_connections, pipelined_reads, prepared
 from platform_site.redis import client as redis_client
 from platform_site.redis.loop_connection import LoopConnection
 from rows.query import schema_cache
@@ -137,6 +138,21 @@ def test_a_lost_connection_is_replaced_and_its_descriptor_let_go(loop: Loop) -> 
     [error] = loop.run(cut_in_the_middle)
     assert isinstance(error, Exception)
     assert loop.run(ask(b"SELECT 1")) == [[(b"1",)]]
+
+
+def test_a_thread_replaces_a_connection_lost_while_it_let_go() -> None:
+    """Such as that of a cold call, which waits for its function."""
+
+    def before_and_after() -> tuple[int, int]:
+        mine = backend()
+        loop_connections.let_go()
+        _terminate(mine)
+        return mine, backend()
+
+    with ThreadPoolExecutor(1) as thread:
+        before, after = thread.submit(before_and_after).result()
+        thread.submit(connections.close_all).result()
+    assert before != after
 
 
 @pytest.mark.parametrize("count", [1, 3])
