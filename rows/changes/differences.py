@@ -80,10 +80,10 @@ class _Viewer:
 
     def cells(self, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """The visible cells of an event's record, by the current rule and filter. Raises TooCostly."""
-        environment, subscription = self._stream.environment, self._subscription
-        if record is None or environment is None:
+        compiled, subscription = self._stream.compiled, self._subscription
+        if record is None or compiled is None:
             return None
-        cells = self._payloads.visible_cells(environment, subscription.table, record)
+        cells = self._payloads.visible_cells(compiled, subscription.table, record)
         if cells is None:
             return None
         if subscription.condition is not None and not holds(subscription.condition, cells, Facts(effort=self._effort)):

@@ -275,7 +275,7 @@ class Feed:
                 caller.need("rows:read")
             stream.caller, principal = caller, Principal.of(caller)
             if principal != stream.principal or principal.claims != stream.principal.claims:
-                stream.principal, stream.environment = principal, None
+                stream.principal, stream.compiled = principal, None
         return not stream.queue.is_closed
 
     def _renew(self, streams: Sequence[Stream]) -> None:
@@ -299,7 +299,7 @@ class Feed:
     def _advance(self, stream: Stream, found: Pass) -> None:
         """Bring a stream to the snapshot of the pass. Raises ApiError if it must end."""
         environment_id = stream.place.environment_id
-        is_new = stream.environment is None or stream.environment.version != found.versions.get(environment_id, 0)
+        is_new = stream.compiled is None or stream.compiled.version != found.versions.get(environment_id, 0)
         if is_new:
             stream.compile()
             stream.reset_all()
@@ -351,10 +351,10 @@ class Feed:
 
 def _skip_unaffected(environment_id: str, stream: Stream, found: Pass, now: float) -> bool:
     """Bring a stream without events to the snapshot of the pass. False if it needs more; then it is unchanged."""
-    seen, environment = stream.position, stream.environment
-    if seen is None or environment is None or found.events is None or stream.is_reset_due:
+    seen, compiled = stream.position, stream.compiled
+    if seen is None or compiled is None or found.events is None or stream.is_reset_due:
         return False
-    if environment.version != found.versions.get(environment_id, 0) or now - stream.sent_at >= PING_SECONDS:
+    if compiled.version != found.versions.get(environment_id, 0) or now - stream.sent_at >= PING_SECONDS:
         return False
     if not stream.credential.is_current(stream.caller) or found.concerns(environment_id, stream.subscriptions):
         return False

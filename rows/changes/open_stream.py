@@ -31,10 +31,10 @@ def open_stream(
         place = caller.place  # the same object, which saves memory
     subscriptions = read_subscriptions(body)
     principal = Principal.of(caller)
-    environment = compile_subscriptions(place, principal, subscriptions)
+    compiled = compile_subscriptions(place, principal, subscriptions)
     seal = seal_of(place, caller, body["subscriptions"])
     position = None if last_id is None else seal.read(last_id)
-    stream = Stream(place, caller, principal, subscriptions, environment, credential, seal, position)
+    stream = Stream(place, caller, principal, subscriptions, compiled, credential, seal, position)
     stream.must_relist = position is not None
     stream_counts.enter(stream)
     try:

@@ -93,7 +93,7 @@ class Subscription:
         for one in withs:
             if isinstance(one, params.With):
                 hop = one.hop
-                rule = context.environment.rules.access(hop.table, context.role_key).read
+                rule = context.compiled.rules.access(hop.table, context.role_key).read
                 shown = one.columns if one.columns is not None else rule.columns if rule else ()
                 self.related[hop.table] |= {*shown, hop.column if hop.many else "id"}
                 self._relate(hop.table, _rule(context, hop.table))
@@ -101,12 +101,12 @@ class Subscription:
 
 
 def _rule(context: QueryContext, table: str) -> list[Condition]:
-    rule = context.environment.rules.access(table, context.role_key).read
+    rule = context.compiled.rules.access(table, context.role_key).read
     return [] if rule is None else [grant.where for grant in rule.grants]
 
 
 def _required_cell(context: QueryContext, table: str) -> tuple[str, str] | None:
-    rule = context.environment.rules.access(table, context.role_key).read
+    rule = context.compiled.rules.access(table, context.role_key).read
     if rule is None:
         return None
     for part in rule.where.conditions if isinstance(rule.where, And) else (rule.where,):
@@ -155,7 +155,7 @@ def compile_subscriptions(
                 fields = [replace(field, field=f"{path}.{field.field}") for field in error.fields]
                 raise ValidationFailed(fields=fields) from None
         context.verify()
-        return context.environment
+        return context.compiled
 
     return run(place, principal, compile_all)
 
@@ -168,7 +168,7 @@ class Stream:
     caller: Caller
     principal: Principal
     subscriptions: list[Subscription]
-    environment: CompiledSchema | None
+    compiled: CompiledSchema | None
     """For which the subscriptions are compiled; None if the caller has changed since."""
     credential: SharedCredential
     seal: Seal
@@ -191,7 +191,7 @@ class Stream:
 
     def compile(self) -> None:
         """Compile for the current schema and caller. Raises as `compile_subscriptions`."""
-        self.environment = compile_subscriptions(self.place, self.principal, self.subscriptions)
+        self.compiled = compile_subscriptions(self.place, self.principal, self.subscriptions)
         self._update_tables()
 
     def _update_tables(self) -> None:

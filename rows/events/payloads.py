@@ -93,23 +93,23 @@ class Payloads:
         table = data.get("table")
         if event.subject is None or not isinstance(table, str):
             return dict(data)
-        environment = self._environment(event.environment_id)
-        if table not in environment.schema.tables:
+        compiled = self._compiled(event.environment_id)
+        if table not in compiled.schema.tables:
             raise Hidden
-        rule = environment.rules.access(table, SERVER).read
+        rule = compiled.rules.access(table, SERVER).read
         if rule is None:
             raise Hidden
         old, new = data.get("old_record"), data.get("record")
         if self._evaluation.event != event.pk:
             self._evaluation = _Evaluation(event.pk)
-        readable_old = self._readable(environment, table, rule, old)
-        readable_new = self._readable(environment, table, rule, new)
+        readable_old = self._readable(compiled, table, rule, old)
+        readable_new = self._readable(compiled, table, rule, new)
         # After a delete the filter speaks of the row as it was.
         subject = readable_new if readable_new is not None else readable_old
         if subject is None:
             raise Hidden
         facts = Facts(old=readable_old, effort=self._evaluation.effort)
-        if not self._is_wanted(environment, subscriber, table, subject, facts):
+        if not self._is_wanted(compiled, subscriber, table, subject, facts):
             return None
         columns = None if subscriber.columns is None else list(subscriber.columns.get(table, []))
         shown_new, shown_old = select_columns(readable_new, columns), select_columns(readable_old, columns)
@@ -118,16 +118,16 @@ class Payloads:
         return {"table": table, "id": data["id"], "record": shown_new, "old_record": shown_old, "changed": changed}
 
     def visible_cells(
-        self, environment: schema_cache.CompiledSchema, table: str, record: Mapping[str, Any]
+        self, compiled: schema_cache.CompiledSchema, table: str, record: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """`record` as the viewer sees it: unreadable cells null; None if the row is hidden. Raises TooCostly."""
-        rule = environment.rules.access(table, environment.rules.role_key(self._viewer)).read
+        rule = compiled.rules.access(table, compiled.rules.role_key(self._viewer)).read
         if rule is None:
             return None
-        found = self._readable(environment, table, rule, record, is_exact=True)
+        found = self._readable(compiled, table, rule, record, is_exact=True)
         return None if found is None else {name: found.get(name) for name in record if name in rule.columns}
 
-    def _environment(self, environment_id: str) -> schema_cache.CompiledSchema:
+    def _compiled(self, environment_id: str) -> schema_cache.CompiledSchema:
         found = self._environments.get(environment_id)
         if found is None:
             place = EnvironmentRef(
@@ -139,7 +139,7 @@ class Payloads:
 
     def _readable(
         self,
-        environment: schema_cache.CompiledSchema,
+        compiled: schema_cache.CompiledSchema,
         table: str,
         rule: ReadRule,
         record: Mapping[str, Any] | None,
@@ -148,13 +148,13 @@ class Payloads:
     ) -> dict[str, Any] | None:
         if record is None:
             return None
-        key = environment.id, table
+        key = compiled.id, table
         if key not in self._used_columns:
             self._used_columns[key] = columns_by_table([grant.where for grant in rule.grants], table)
         used = self._used_columns[key]
         facts = Facts(
             variable=self._resolved,
-            related=lambda hop, row: self._related(environment, hop, row, used),
+            related=lambda hop, row: self._related(compiled, hop, row, used),
             effort=self._evaluation.effort,
         )
         granted: set[str] = set()
@@ -177,7 +177,7 @@ class Payloads:
         return resolve(variable, self._viewer, self._now)
 
     def _related(
-        self, environment: schema_cache.CompiledSchema, hop: Hop, row: Mapping[str, Any], used: Mapping[str, set[str]]
+        self, compiled: schema_cache.CompiledSchema, hop: Hop, row: Mapping[str, Any], used: Mapping[str, set[str]]
     ) -> _Rows:
         """The rows of a relation in a rule, queried once per event. Raises _TooManyRelated, TooCostly."""
         key = row.get("id") if hop.many else row.get(hop.column)
@@ -189,7 +189,7 @@ class Payloads:
             try:
                 # In a savepoint: if this one read fails, it is this event that gets no payload, not all of the batch.
                 with transaction.atomic(using=self._using):
-                    known[hop, key] = _read(environment, hop, key, used[hop.table], effort)
+                    known[hop, key] = _read(compiled, hop, key, used[hop.table], effort)
             except OperationalError as error:
                 if sqlstate(error) != CANCELLED:
                     raise
@@ -201,7 +201,7 @@ class Payloads:
 
     def _is_wanted(
         self,
-        environment: schema_cache.CompiledSchema,
+        compiled: schema_cache.CompiledSchema,
         subscriber: Subscriber,
         table: str,
         record: Mapping[str, Any],
@@ -212,7 +212,7 @@ class Payloads:
         key = (subscriber.id, table)
         if key not in self._filters:
             try:
-                self._filters[key] = grammar.read_record(subscriber.filter, table, environment.rules.resolver(SERVER))
+                self._filters[key] = grammar.read_record(subscriber.filter, table, compiled.rules.resolver(SERVER))
             except InvalidCondition:
                 self._filters[key] = None  # a column it names is gone, or not of this table: it matches nothing
         condition = self._filters[key]
@@ -244,17 +244,17 @@ def _collect_hop(hop: Hop, table: str, used: dict[str, set[str]]) -> str:
     return hop.table
 
 
-def _read(environment: schema_cache.CompiledSchema, hop: Hop, key: Any, used: set[str], effort: Effort) -> _Rows | None:
+def _read(compiled: schema_cache.CompiledSchema, hop: Hop, key: Any, used: set[str], effort: Effort) -> _Rows | None:
     """The used columns of related rows, charged before reading; None: too many. Raises TooCostly."""
     effort.spend(_QUERY_STEPS)
-    rows = environment.models[hop.table].unruled.using(environment.alias)
+    rows = compiled.models[hop.table].unruled.using(compiled.alias)
     rows = rows.filter((hop.column if hop.many else "id", key))
-    columns = environment.schema.tables[hop.table].columns
+    columns = compiled.schema.tables[hop.table].columns
     long = [name for name in used if name in columns and columns[name].type in LONG_TYPES and name != "id"]
     if long:
         cells = (Coalesce(OctetLength(Cast(name, models.TextField())), 0) for name in long)
         sized = rows.annotate(**{_SIZE: sum(cells, start=models.Value(0))})
-        with _short_timeout(environment.alias):
+        with _short_timeout(compiled.alias):
             sizes = dict(sized.values_list("id", _SIZE)[: RELATED_ROWS + 1])
         if len(sizes) > RELATED_ROWS:
             return None

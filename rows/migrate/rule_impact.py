@@ -182,8 +182,8 @@ def _impact(
     )
 
 
-def _columns(environment: CompiledSchema, table: str, subject: ImpactSubject) -> tuple[str, ...]:
-    read = environment.rules.access(table, environment.rules.role_key(subject.principal)).read
+def _columns(compiled: CompiledSchema, table: str, subject: ImpactSubject) -> tuple[str, ...]:
+    read = compiled.rules.access(table, compiled.rules.role_key(subject.principal)).read
     return read.columns if read else ()
 
 

@@ -42,7 +42,7 @@ class StaleVersion(Exception):
 
 class QueryContext:
     __slots__ = (
-        "connection", "environment", "freshness", "is_verified", "place", "principal", "resolver", "role_key",
+        "compiled", "connection", "freshness", "is_verified", "place", "principal", "resolver", "role_key",
         "users_version",
     )  # fmt: skip
 
@@ -50,17 +50,17 @@ class QueryContext:
         self,
         place: EnvironmentRef,
         principal: Principal,
-        environment: CompiledSchema,
+        compiled: CompiledSchema,
         connection: BaseDatabaseWrapper,
         freshness: Freshness | None = None,
         users_version: bytes | None = None,
     ) -> None:
         self.place = place
         self.principal = principal
-        self.environment = environment
+        self.compiled = compiled
         self.connection = connection
-        self.role_key = environment.rules.role_key(principal)
-        self.resolver = environment.rules.resolver(self.role_key)
+        self.role_key = compiled.rules.role_key(principal)
+        self.resolver = compiled.rules.resolver(self.role_key)
         self.freshness = freshness
         """What a replica needs to answer; None for the primary only."""
         self.users_version = users_version
@@ -68,34 +68,34 @@ class QueryContext:
         """The version was confirmed as current, so errors are final."""
 
     def table(self, name: str) -> tuple[Table, Access]:
-        table = self.environment.schema.tables.get(name)
+        table = self.compiled.schema.tables.get(name)
         if table is None:
             raise self._no_table(name)
-        access = self.environment.rules.access(name, self.role_key)
+        access = self.compiled.rules.access(name, self.role_key)
         if access.read is None and access.insert is None:
             raise self._no_table(name)
         return table, access
 
     def _no_table(self, name: str) -> NotFound:
         """The same error for a missing and a forbidden table, with the environment, often the wrong one."""
-        rules = self.environment.rules
-        accesses = {known: rules.access(known, self.role_key) for known in self.environment.schema.tables}
+        rules = self.compiled.rules
+        accesses = {known: rules.access(known, self.role_key) for known in self.compiled.schema.tables}
         open_ones = [known for known, access in accesses.items() if access.read or access.insert]
         slip = identifiers.did_you_mean(name, open_ones) or "."
         shown = f'Table "{name}"' if identifiers.PATTERN.fullmatch(name) else "This table"
-        return NotFound(f"{shown} does not exist in {self.environment.id}, or you have no access to it{slip}")
+        return NotFound(f"{shown} does not exist in {self.compiled.id}, or you have no access to it{slip}")
 
     def readable(self, name: str) -> Table:
         table, access = self.table(name)
         if access.read is None:  # it may insert: that the table is there it knows
-            raise NotFound(f"The rows of {name} can be written and not read in {self.environment.id}.")
+            raise NotFound(f"The rows of {name} can be written and not read in {self.compiled.id}.")
         return table
 
     def statement(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:
         key = (self.resolver.token, compile, shape)
         found = _statements.get(key)
         if found is None:
-            found = compile(self.environment.role_view(self.role_key), shape)
+            found = compile(self.compiled.role_view(self.role_key), shape)
             _statements.put(key, found)
         return found
 
@@ -112,7 +112,7 @@ class QueryContext:
         share a pipeline. A replica's result is final, but not its absence: it may be at another schema version."""
         values = self._bound(statement, named, wires)
         if self.freshness is not None and CLOCK not in statement.sql:
-            found = run_on_replica(self.environment.alias, self.freshness, statement.sql, values, limit_ms)
+            found = run_on_replica(self.compiled.alias, self.freshness, statement.sql, values, limit_ms)
             if found:
                 return found
         if limit_ms is not None:
@@ -127,7 +127,7 @@ class QueryContext:
         loop_requests.will_write()  # what is written is committed, here or later, and a commit waits for the disk
         found = run_on(self.connection, statement.sql, self._bound(statement, named, wires))
         if settings.REPLICAS:
-            replicas.written(self.environment.alias, self.environment.id)
+            replicas.written(self.compiled.alias, self.compiled.id)
         return found
 
     def write_all(self, writes: Sequence[tuple[Statement, Mapping[Any, bytes | None]]]) -> list[list[Row]]:
@@ -137,20 +137,20 @@ class QueryContext:
             self.connection, [(statement.sql, self._bound(statement, named, ())) for statement, named in writes]
         )
         if settings.REPLICAS:
-            replicas.written(self.environment.alias, self.environment.id)
+            replicas.written(self.compiled.alias, self.compiled.id)
         return found
 
     def _bound(
         self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes]
     ) -> list[bytes | None]:
-        environment = self.environment
-        known = {ENVIRONMENT: environment.id.encode(), VERSION: b"%d" % environment.version, **named}
+        compiled = self.compiled
+        known = {ENVIRONMENT: compiled.id.encode(), VERSION: b"%d" % compiled.version, **named}
         return statement.bind(known, wires, self.principal)
 
     def verify(self) -> None:
         """Called for an empty result. Raises StaleVersion if the version is outdated. At most one query."""
         if not self.is_verified:
-            if not schema_cache.is_current(self.environment):
+            if not schema_cache.is_current(self.compiled):
                 raise StaleVersion
             self.is_verified = True
 
@@ -164,37 +164,37 @@ def run(
 ) -> T:
     """Run `verb` with the cached schema, and again with a newer one if that was stale, or after a deadlock or
     serialization failure outside a transaction. With `freshness` a replica may answer the first run."""
-    environment = schema_cache.compiled_schema(place)
+    compiled = schema_cache.compiled_schema(place)
     for runs_left in reversed(range(MAX_RUNS)):
-        connection = loop_connections.connection(environment.alias)
-        context = QueryContext(place, principal, environment, connection, freshness, users_version)
+        connection = loop_connections.connection(compiled.alias)
+        context = QueryContext(place, principal, compiled, connection, freshness, users_version)
         try:
             if not connection.in_atomic_block:
                 return verb(context)
-            with transaction.atomic(using=environment.alias):  # a savepoint: an error leaves the rest to its owner
+            with transaction.atomic(using=compiled.alias):  # a savepoint: an error leaves the rest to its owner
                 return verb(context)
         except StaleVersion:
             pass
         except ApiError:
-            if not runs_left or context.is_verified or schema_cache.is_current(environment):
+            if not runs_left or context.is_verified or schema_cache.is_current(compiled):
                 raise
         except DatabaseError as error:
-            if not _is_worth_another_run(environment, error):
+            if not _is_worth_another_run(compiled, error):
                 raise
             if sqlstates.is_repeatable(error):
                 if not runs_left:
                     raise
                 # At once it would meet the same opponent in the same place.
                 loop_requests.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
-        environment, freshness = schema_cache.reload(place), None
+        compiled, freshness = schema_cache.reload(place), None
     raise Unavailable("The schema is changing. Try again shortly.")
 
 
-def _is_worth_another_run(environment: CompiledSchema, error: DatabaseError) -> bool:
-    connection = connections[environment.alias]
+def _is_worth_another_run(compiled: CompiledSchema, error: DatabaseError) -> bool:
+    connection = connections[compiled.alias]
     state = sqlstates.sqlstate(error)
     if connection.needs_rollback or not connection.is_usable():
         return False
     if sqlstates.is_repeatable(error):
         return not connection.in_atomic_block
-    return state == _NAME_GONE or (state in _STALE and not schema_cache.is_current(environment))
+    return state == _NAME_GONE or (state in _STALE and not schema_cache.is_current(compiled))

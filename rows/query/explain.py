@@ -84,12 +84,12 @@ def _explain(context: QueryContext, name: str, row_id: str, seen_as: Principal, 
     table = context.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
         raise NotFound
-    other = QueryContext(context.place, seen_as, context.environment, context.connection)
-    access = context.environment.rules.access(name, other.role_key)
+    other = QueryContext(context.place, seen_as, context.compiled, context.connection)
+    access = context.compiled.rules.access(name, other.role_key)
     rules = _subject_of(access)
     clauses = [clause for rule in rules for clause in rule.clauses]
     paths = _once(path for clause in clauses for path in _paths(clause.condition) if _is_known(context, name, path))
-    author = context.environment.rules.author
+    author = context.compiled.rules.author
     quantifiers = {clause: [*_quantifiers(json.loads(clause.text), name, author)] for clause in clauses}
     quantified = _once(
         each.condition
@@ -235,7 +235,7 @@ def _is_open(context: QueryContext, table: str, condition: Condition) -> bool:
 
 
 def _sees_whole(context: QueryContext, table: str, hop: Hop) -> bool:
-    far = context.environment.rules.access(hop.table, context.role_key).read
+    far = context.compiled.rules.access(hop.table, context.role_key).read
     return (
         context.resolver.relation(table, hop.relation) == hop
         and far is not None
@@ -245,7 +245,7 @@ def _sees_whole(context: QueryContext, table: str, hop: Hop) -> bool:
 
 
 def _sees_column(context: QueryContext, table: str, column: str) -> bool:
-    rule = context.environment.rules.access(table, context.role_key).read
+    rule = context.compiled.rules.access(table, context.role_key).read
     return rule is not None and rule.cell(column) == TRUE
 
 

@@ -211,14 +211,14 @@ class _RelationPlace:
 
 
 def _relation_cursor(context: QueryContext, table: str, *place: str) -> str:
-    return cursors.encode(_RELATION_KIND, [context.environment.id, table], place)
+    return cursors.encode(_RELATION_KIND, [context.compiled.id, table], place)
 
 
 def _open_relation_cursor(context: QueryContext, table: str, query: ListQuery) -> _RelationPlace | None:
     """The place of a `<relation>_next` cursor; None for other cursors."""
     if query.cursor is None or query.where is not None or query.order is not None:
         return None
-    place = cursors.decode_if_of(_RELATION_KIND, [context.environment.id, table], query.cursor)
+    place = cursors.decode_if_of(_RELATION_KIND, [context.compiled.id, table], query.cursor)
     return None if place is None else _RelationPlace(*map(str, place))
 
 
@@ -229,7 +229,7 @@ def cursor_facts(
     keys: list[cursors.Fact] = [
         [canonical_text(key.path), key.type, key.descending, key.nulls_first] for key in order
     ]  # fmt: skip
-    return [context.environment.id, table.name, keys, _digest(where)]
+    return [context.compiled.id, table.name, keys, _digest(where)]
 
 
 def canonical_text(path: Path) -> str:
@@ -258,7 +258,7 @@ def _count(context: QueryContext, table: Table, where: Filter, how: Count) -> by
     number, kind = int(found[0][0] or 0), "exact"
     if number == most:
         number, kind = COUNT_CEILING, "at_least"
-        role_view = context.environment.role_view(context.role_key)
+        role_view = context.compiled.role_view(context.role_key)
         if role_view.sees_everything(table.name) and not any(hops_of(where.shape)):
             plan = context.read(context.statement(shape, select.planned), {}, where.wire)
             planned = orjson.loads(plan[0][0] or b"")[0]["Plan"]["Plan Rows"]

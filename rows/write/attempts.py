@@ -21,7 +21,7 @@ def persist(context: QueryContext, attempt: PendingWrite, compile: Callable[...,
     """Run the statement that `compile` makes of the attempt until it wrote a row, which it answers, or a probe says why
     it cannot. Raises what the probe found, or Conflict if others kept changing the row."""
     for _ in range(MAX_RUNS):
-        wants = context.environment.wants_events(attempt.table.name, attempt.action)
+        wants = context.compiled.wants_events(attempt.table.name, attempt.action)
         current = attempt.with_events(wants)
         try:
             rows = context.write(context.statement(current.shape, compile), current.named)

@@ -100,10 +100,10 @@ def execute(
     at most three times."""
 
     def attempt(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
-        with transaction.atomic(using=context.environment.alias):
+        with transaction.atomic(using=context.compiled.alias):
             results = _Batch(context, operations, depth, in_one_trip=in_one_trip).run()
             if dry_run:
-                transaction.set_rollback(True, using=context.environment.alias)
+                transaction.set_rollback(True, using=context.compiled.alias)
         return results
 
     def verb(context: QueryContext) -> list[Result]:

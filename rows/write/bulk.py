@@ -75,7 +75,7 @@ def _update(context: QueryContext, name: str, query: BulkQuery, body: Any, depth
     if access.read is None or access.update is None:
         raise WriteRefused
     attempt = _change(context, table, access, body, depth)
-    with transaction.atomic(using=context.environment.alias):
+    with transaction.atomic(using=context.compiled.alias):
         chosen = _choose(context, table, "update", query)
         if not attempt.named:
             return chosen
@@ -105,14 +105,14 @@ def _update_at_once(context: QueryContext, attempt: PendingWrite, ids: Sequence[
     """The rows that one statement wrote: none that is refused, and none at all if each has to be checked by itself."""
     shape = attempt.shape
     assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.role_view(context.role_key)
+    role_view = context.compiled.role_view(context.role_key)
     if (
         not ids
         or inserts.is_large(attempt.table, attempt.named)
         or conditions.uses_old_row(role_view, shape.table, shape)
     ):
         return frozenset()
-    wants = context.environment.wants_events(shape.table, "update")
+    wants = context.compiled.wants_events(shape.table, "update")
     current = attempt.with_events(wants)
     statement = context.statement(current.shape, writes.bulk_update)
     try:
@@ -140,7 +140,7 @@ def _delete(context: QueryContext, name: str, query: BulkQuery, depth: int) -> C
     table, access = context.table(name)
     if access.read is None or access.delete is None:
         raise WriteRefused
-    with transaction.atomic(using=context.environment.alias):
+    with transaction.atomic(using=context.compiled.alias):
         chosen = _choose(context, table, "delete", query)
         if chosen.ids:
             referential_actions.delete_with_referrers(context, table, chosen.ids, depth)

@@ -63,11 +63,11 @@ def error_of(context: QueryContext, attempt: PendingWrite) -> ApiError | None:
         return refusal
     needs_no_event, *verdicts = rest
     if not needs_no_event:  # a subscription began meanwhile: try again, with an event
-        context.environment.learn_interest(attempt.table.name, attempt.action, True)
+        context.compiled.learn_interest(attempt.table.name, attempt.action, True)
         return None
     if isinstance(attempt.shape, DeleteShape):
         return None
-    role_view = context.environment.role_view(context.role_key)
+    role_view = context.compiled.role_view(context.role_key)
     if isinstance(attempt.shape, UpdateShape):
         of_computed = 2 * len(attempt.shape.computed)
         if errors := _not_computable(attempt.shape, verdicts[:of_computed]):
@@ -159,7 +159,7 @@ def unseen_references(context: QueryContext, attempt: PendingWrite) -> list[Fiel
     """Errors for the references of a write that fails for another reason, so that all errors are reported together.
     Empty if the row does not exist for this principal, which learns nothing about its references."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.role_view(context.role_key)
+    role_view = context.compiled.role_view(context.role_key)
     references = conditions.references_of(role_view, attempt.table, attempt.shape)
     if not any(attempt.named.get(Cell(column.name)) for column in references):
         return []
@@ -200,7 +200,7 @@ def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -
     computed. A check is named together with the columns that the principal may know of, if there are any."""
     for check in table.checks:
         if name == constraint_name(table.name, check):
-            author = Ruleset(context.environment.schema).author
+            author = Ruleset(context.compiled.schema).author
             named = sorted(checks.columns_of(checks.read(table, check, author)) & known)
             message = f'The check "{check}" of {table.name} is not met.'
             if named:

@@ -24,14 +24,14 @@ class NotInOneTrip(Exception):
 def is_possible(context: QueryContext, attempt: PendingWrite) -> bool:
     """Whether one statement inserts the row: no rule asks about the table as it is after the write."""
     assert isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
-    role_view = context.environment.role_view(context.role_key)
+    role_view = context.compiled.role_view(context.role_key)
     return not uses_old_row(role_view, attempt.table.name, attempt.shape)
 
 
 def insert_in_one_trip(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[RowAnswer]:
     """The inserted rows, in the order of `attempts`, for each of which it `is_possible`. Inside of a transaction.
     Raises NotInOneTrip if a row is refused, and OperationalError for a lost connection, a deadlock or a timeout."""
-    wants = context.environment.wants_events
+    wants = context.compiled.wants_events
     current = [attempt.with_events(wants(attempt.table.name, "insert")) for attempt in attempts]
     try:
         results = context.write_all([_statement(context, group) for group in _groups(context, current)])
@@ -55,7 +55,7 @@ def _groups(context: QueryContext, attempts: Sequence[PendingWrite]) -> list[lis
     those that it refers to, and each by itself where their order matters. Raises NotInOneTrip if a row refers to a
     later one."""
     if len(attempts) == 1 or depends_on_others(
-        context.environment.role_view(context.role_key), {attempt.table.name for attempt in attempts}
+        context.compiled.role_view(context.role_key), {attempt.table.name for attempt in attempts}
     ):
         return [[attempt] for attempt in attempts]
     groups: list[list[PendingWrite]] = []

@@ -77,12 +77,12 @@ def insert_all(context: QueryContext, attempts: Mapping[int, PendingWrite], *, n
     order = _insert_order(attempts)
     if all(insert_pipeline.is_possible(context, attempt) for attempt in attempts.values()):
         try:
-            with transaction.atomic(using=context.environment.alias):
+            with transaction.atomic(using=context.compiled.alias):
                 made = insert_in_one_trip(context, [attempts[number] for number in order])
             return dict(zip(order, made, strict=True))
         except NotInOneTrip:
             pass  # one after the other, which finds the refused row and the reason
-    with transaction.atomic(using=context.environment.alias):
+    with transaction.atomic(using=context.compiled.alias):
         return {number: _insert_one(context, attempts[number], number, numbered=numbered) for number in order}
 
 
@@ -135,7 +135,7 @@ def _new_row(context: QueryContext, table: Table, access: Access, body: Any, dep
     )
     named: Named = {}
     stamped: list[str] = []
-    role_view = context.environment.role_view(context.role_key)
+    role_view = context.compiled.role_view(context.role_key)
     for name, cell, default in _cells_of(role_view, table, rule.set):
         if name in given:
             named[cell] = given[name]
@@ -200,7 +200,7 @@ def _insert_one(context: QueryContext, attempt: PendingWrite, number: int, *, nu
         if insert_pipeline.is_possible(context, attempt):
             row = persist(context, attempt, writes.insert)
             return answer_of((row[1] or b"").decode(), row[0])
-        with transaction.atomic(using=context.environment.alias):
+        with transaction.atomic(using=context.compiled.alias):
             row = persist(context, attempt, writes.insert)
             refusal = error_after_write(context, attempt, {})
             if refusal is not None:

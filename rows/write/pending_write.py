@@ -71,7 +71,7 @@ def event_values(depth: int) -> Named:
 def announce(context: QueryContext, table: str, action: str, row_id: str, *, is_due: bool = True) -> None:
     """Notify higher layers that the current statement has recorded an event. `is_due`: the relay may have to take it
     up."""
-    using = context.environment.alias
+    using = context.compiled.alias
     row_written.send(
         sender=None, place=context.place, table=table, action=action, row_id=row_id, using=using, is_due=is_due
     )
@@ -83,7 +83,7 @@ def announce_recorded(context: QueryContext, attempt: PendingWrite, row: Row) ->
         return
     is_due = row[-1]
     if is_due is None:
-        context.environment.learn_interest(attempt.table.name, attempt.action, False)
+        context.compiled.learn_interest(attempt.table.name, attempt.action, False)
         return
     identity = row[0] if attempt.action == "delete" else row[1]
     announce(context, attempt.table.name, attempt.action, (identity or b"").decode(), is_due=is_due == b"t")

@@ -116,11 +116,11 @@ def update(
         attempt = attempt.computing(changes)
     if not cells:
         return _unchanged(context, attempt, row_id)
-    if not conditions.uses_old_row(context.environment.role_view(context.role_key), name, shape):
+    if not conditions.uses_old_row(context.compiled.role_view(context.role_key), name, shape):
         row = persist(context, attempt, writes.update)
         return answer_of(row_id, row[0])
-    with transaction.atomic(using=context.environment.alias):
-        columns = conditions.compared_with(context.environment.role_view(context.role_key), table, shape)
+    with transaction.atomic(using=context.compiled.alias):
+        columns = conditions.compared_with(context.compiled.role_view(context.role_key), table, shape)
         _, *cells_before = lock(context, attempt, columns)
         persist(context, attempt, writes.update)
         old: Named = {OldCell(column): cell for column, cell in zip(columns, cells_before, strict=True)}
@@ -155,6 +155,6 @@ def delete(context: QueryContext, name: str, row_id: str, matches: Sequence[str]
     if not referential_actions.referring_columns(context, name):
         persist(context, attempt, writes.delete)
         return
-    with transaction.atomic(using=context.environment.alias):
+    with transaction.atomic(using=context.compiled.alias):
         lock(context, attempt)
         referential_actions.delete_with_referrers(context, table, [row_id], depth)

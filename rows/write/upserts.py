@@ -179,7 +179,7 @@ class _Upsert:
 
     def _write(self, existing: Mapping[int, str]) -> list[Upserted]:
         new = {number: attempt for number, attempt in enumerate(self.attempts) if number not in existing}
-        with transaction.atomic(using=self.context.environment.alias):
+        with transaction.atomic(using=self.context.compiled.alias):
             made = inserts.insert_all(self.context, new, numbered=self.numbered)
             # By id, so that two batches with rows in common wait for each other and do not deadlock.
             for row_id, number in sorted((row_id, number) for number, row_id in existing.items()):

@@ -713,7 +713,7 @@ def test_texts_are_looked_for_by_hashing(operator: Operator) -> None:
     """A thousand compared one by one with those of a list of 8 MB would be 10^9 comparisons; for whatever operand the
     plan is made."""
     tenant = Tenant(DOCUMENT)
-    viewer = tenant.environment.role_view(tenant.environment.rules.role_key(KEY))
+    viewer = tenant.compiled.role_view(tenant.compiled.rules.role_key(KEY))
     statement = writes.update(viewer, UpdateShape("things", ("tags",), computed=(("tags", operator),)))
     with row_access(), connections[REGION].cursor() as cursor:
         cursor.execute(f"EXPLAIN (GENERIC_PLAN) {statement.sql.decode()}")

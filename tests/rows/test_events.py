@@ -204,7 +204,7 @@ def test_new_listener_receives_rows_of_deleted_users(policy: str, action: str) -
     owner = {"type": "user", "null": True, "on_delete": policy}
     tenant = Tenant({"tables": {"notes": {"columns": {"owner": owner}}}}).with_users(ALICE)
     note = tenant.put("notes", owner_id=ALICE.user_id)
-    assert not tenant.environment.wants_events("notes", action)  # and this process remembers
+    assert not tenant.compiled.wants_events("notes", action)  # and this process remembers
     listen(tenant)
     referential_actions.apply_user_deletion(tenant.place, ALICE.user_id or "", pending=None)
     assert [(type_, data["id"]) for type_, data in events(tenant)] == [(f"notes.{action}", note)]

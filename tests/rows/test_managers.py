@@ -87,14 +87,14 @@ PAST_MANAGER: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("how", BY_MANAGER)
 def test_without_a_principal_the_manager_gives_nothing(tenant: Tenant, how: str) -> None:
     with pytest.raises(PrincipalRequired), transaction.atomic(using=REGION):
-        BY_MANAGER[how](tenant.environment.models["tasks"])
+        BY_MANAGER[how](tenant.compiled.models["tasks"])
     assert len(tenant.rows(OPERATOR, "tasks")) == 2
 
 
 @pytest.mark.parametrize("how", PAST_MANAGER)
 def test_past_the_manager_the_connection_refuses(tenant: Tenant, how: str) -> None:
     with pytest.raises((RowsClosed, PrincipalRequired)), transaction.atomic(using=REGION):
-        PAST_MANAGER[how](tenant.environment.models["tasks"])
+        PAST_MANAGER[how](tenant.compiled.models["tasks"])
     assert [row["title"] for row in tenant.rows(OPERATOR, "tasks")] == ["x", "x"]
 
 
@@ -112,18 +112,18 @@ def test_past_the_manager_the_connection_refuses(tenant: Tenant, how: str) -> No
     ],
 )
 def test_querysets_only_read(tenant: Tenant, write: Callable[[Any], Any]) -> None:
-    tasks = tenant.environment.models["tasks"]
+    tasks = tenant.compiled.models["tasks"]
     assert tasks.unruled.using(REGION).count() == 2
-    for rows in (tasks.objects.visible_to(tenant.environment.role_view("user")), tasks.unruled.using(REGION)):
+    for rows in (tasks.objects.visible_to(tenant.compiled.role_view("user")), tasks.unruled.using(REGION)):
         with pytest.raises(ReadOnly):
             write(rows)
 
 
 def test_queryset_without_values_cannot_run(tenant: Tenant) -> None:
     """What is made to be compiled has no values; running it must fail, not match null."""
-    role_view = tenant.environment.role_view("user")
+    role_view = tenant.compiled.role_view("user")
     with pytest.raises(ProgrammingError, match="cannot adapt"), transaction.atomic(using=REGION):
-        list(tenant.environment.models["tasks"].objects.visible_to(role_view))
+        list(tenant.compiled.models["tasks"].objects.visible_to(role_view))
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_of_very_many_environments_the_last_are_kept_and_the_others_freed(few: i
         tenant.with_users(ALICE).put("lists", id="lst_1", name="Home", owner_id=ALICE.user_id)
         for _ in range(2):
             assert tenant.rows(ALICE, "tasks", where={"list.name": "Home"}, order="title.desc", withs="list") == []
-        known.append(weakref.ref(tenant.environment))
+        known.append(weakref.ref(tenant.compiled))
     assert _models_of({tenant.place.environment_id for tenant in tenants}) == []
     assert [ref() is not None for ref in known] == [False] * 2 * few + [True] * few
     assert tenants[-1].rows(ALICE, "tasks", where={"title": "x"}) == []  # a new shape of one that is kept
@@ -171,13 +171,13 @@ def test_an_environment_goes_without_a_collector(tenant: Tenant) -> None:
         tenant.update(who, "tasks", made, title="Two")
         assert tenant.rows(who, "tasks", where={"list.name": "Home"}, order="title.desc", withs="list")
         tenant.delete(who, "tasks", made)
-    assert tenant.environment.models["tasks"].unruled.using(REGION).exists()
-    environment = tenant.environment
-    known = [weakref.ref(each) for each in (environment, environment.rules, environment.role_view("user"))]
+    assert tenant.compiled.models["tasks"].unruled.using(REGION).exists()
+    compiled = tenant.compiled
+    known = [weakref.ref(each) for each in (compiled, compiled.rules, compiled.role_view("user"))]
     gc.collect()  # models, which go in circles by nature, but hold nothing that is not theirs
     gc.disable()
     try:
-        del environment
+        del compiled
         schema_cache.evict(tenant.place.environment_id)
         assert [ref() for ref in known] == [None] * 3
     finally:
@@ -186,10 +186,10 @@ def test_an_environment_goes_without_a_collector(tenant: Tenant) -> None:
 
 def test_large_environments_are_kept_in_smaller_numbers(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tenants = [Tenant(DOCUMENT) for _ in range(5)]
-    columns = tenants[0].environment.columns
+    columns = tenants[0].compiled.columns
     assert columns > len(DOCUMENT["tables"]) * len(IMPLICIT)
     monkeypatch.setattr(schema_cache, "MAX_COLUMNS", 2 * columns)
-    known = [weakref.ref(tenant.environment) for tenant in tenants]
+    known = [weakref.ref(tenant.compiled) for tenant in tenants]
     schema_cache.reload(tenants[4].place)  # the one that was there counts no more
     gc.collect()
     assert [ref() is not None for ref in known] == [False, False, False, True, False]
@@ -202,21 +202,21 @@ def test_large_environments_are_kept_in_smaller_numbers(few: int, monkeypatch: p
 
 
 def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: Tenant) -> None:
-    environment = schema_cache.reload(tenant.place)
-    assert _models_of({environment.id}) == []
+    compiled = schema_cache.reload(tenant.place)
+    assert _models_of({compiled.id}) == []
     begin = threading.Barrier(8)
 
     def ask(_: int) -> type[RowModel]:
         begin.wait(10)
-        return environment.models["tasks"]
+        return compiled.models["tasks"]
 
     with ThreadPoolExecutor(8) as pool:
         made = set(pool.map(ask, range(8)))
     assert len(made) == 1
-    assert set(_models_of({environment.id})) == made
-    assert set(environment.models) == set(DOCUMENT["tables"])
+    assert set(_models_of({compiled.id})) == made
+    assert set(compiled.models) == set(DOCUMENT["tables"])
     with pytest.raises(KeyError):
-        environment.models["nothing"]
+        compiled.models["nothing"]
 
 
 def test_an_environment_without_a_version_has_no_tables() -> None:
@@ -229,7 +229,7 @@ def test_an_environment_without_a_version_has_no_tables() -> None:
 def test_models_of_two_environments_never_meet() -> None:
     one, other = Tenant(DOCUMENT), Tenant(DOCUMENT)
     for first, second in ((one, other), (other, one)):
-        sql = str(first.environment.models["tasks"].objects.visible_to(first.environment.role_view("user")).query)
+        sql = str(first.compiled.models["tasks"].objects.visible_to(first.compiled.role_view("user")).query)
         assert first.place.environment_id in sql
         assert second.place.environment_id not in sql
 

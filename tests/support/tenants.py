@@ -72,7 +72,7 @@ class Tenant:
         self.schema = new
 
     @property
-    def environment(self) -> schema_cache.CompiledSchema:
+    def compiled(self) -> schema_cache.CompiledSchema:
         return schema_cache.compiled_schema(self.place)
 
     def with_users(self, *cast: Principal) -> "Tenant":

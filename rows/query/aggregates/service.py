@@ -91,7 +91,7 @@ def _facts(context: QueryContext, shape: AggregateShape, request: AggregateReque
     digest = hashlib.sha256(repr(shape).encode())
     for value in values:
         digest.update(b"%d:" % len(value) + value)
-    return [context.environment.id, shape.table, digest.hexdigest()]
+    return [context.compiled.id, shape.table, digest.hexdigest()]
 
 
 def _cursor(facts: list[cursors.Fact], keys: Row) -> str | None:

@@ -31,7 +31,7 @@ def referring_columns(context: QueryContext, name: str) -> list[tuple[Table, Col
     """The references that lead to a table."""
     return [
         (table, column)
-        for table in context.environment.schema.tables.values()
+        for table in context.compiled.schema.tables.values()
         for column in table.columns.values()
         if column.references == name
     ]
@@ -99,16 +99,16 @@ def _referring(context: QueryContext, table: Table, column: Column, targets: Seq
 
 def _refresh_interests(context: QueryContext) -> None:
     """Know for sure who listens: these statements do not test it."""
-    environment = context.environment
-    interests = EventInterest.objects.using(environment.alias).filter(environment_id=environment.id)
-    environment.set_interests(set(interests.values_list("table_name", "action")))
+    compiled = context.compiled
+    interests = EventInterest.objects.using(compiled.alias).filter(environment_id=compiled.id)
+    compiled.set_interests(set(interests.values_list("table_name", "action")))
 
 
 def _detach(context: QueryContext, table: str, column: str, rows: list[str], depth: int) -> None:
     """Set the rows' `column` to null. Raises Conflict where a check of their table does not allow that."""
     if not rows:
         return
-    wants = context.environment.wants_events(table, "update")
+    wants = context.compiled.wants_events(table, "update")
     statement = context.statement(ReleaseShape(table, column, wants), referrers.release)
     try:
         context.write(statement, event_values(depth) | rows_and_events(0, rows))
@@ -123,7 +123,7 @@ def _detach(context: QueryContext, table: str, column: str, rows: list[str], dep
 
 def _delete(context: QueryContext, deleted: Mapping[str, list[str]], depth: int) -> None:
     """Delete the rows of all these tables, in one statement."""
-    parts = tuple((name, context.environment.wants_events(name, "delete")) for name in sorted(deleted))
+    parts = tuple((name, context.compiled.wants_events(name, "delete")) for name in sorted(deleted))
     named: Named = event_values(depth)
     for number, (name, _) in enumerate(parts):
         named |= rows_and_events(number, deleted[name])
@@ -160,7 +160,7 @@ def apply_user_deletion(
 
 def _apply_user_deletion(context: QueryContext, user_id: str, pending: PendingUserDeletion | None, depth: int) -> None:
     context.verify()  # its statements do not test the version
-    tables = context.environment.schema.tables.values()
+    tables = context.compiled.schema.tables.values()
     for policy in ("delete", "null"):  # first what may be refused
         for table in tables:
             for column in table.columns.values():
@@ -180,7 +180,7 @@ def _apply_batch(
     depth: int,
 ) -> bool:
     """One batch. Whether there may be more. Without `pending`, `kept` takes up the rows that may not go."""
-    using = context.environment.alias
+    using = context.compiled.alias
     with transaction.atomic(using=using):
         found = _referring(context, table, column, [user_id], _BATCH + len(kept))
         rows = [row_id for row_id in found if row_id not in kept]
@@ -207,7 +207,7 @@ def _delete_or_detach_each(
 ) -> None:
     """`_delete_or_detach` of what may go: all at once or, where some may not, each by itself."""
     try:
-        with transaction.atomic(using=context.environment.alias):
+        with transaction.atomic(using=context.compiled.alias):
             _delete_or_detach(context, table, column, rows, depth)
     except Conflict:
         if len(rows) == 1:
