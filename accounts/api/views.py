@@ -129,7 +129,7 @@ class TokenViewSet(ApiViewSet):
 class SessionViewSet(ListModelMixin, ResourceViewSet):
     required_scopes: ClassVar = {"list": None, "destroy": None, "revoke": None}
     also_raises: ClassVar = dict.fromkeys(("list", "destroy", "revoke"), (Forbidden,))
-    environment = "unused"
+    environment_use = "unused"
     query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "state"})}
     serializer_class = serializers.SessionDetail
     cursor_kind, ordering = "sessions", ("-id",)
@@ -185,7 +185,7 @@ class KeyViewSet(ListModelMixin, ResourceViewSet):
 
     required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
     """`accounts.keys.permissions` decides: the scopes follow from the environment that the body or the key names."""
-    environment = "unused"
+    environment_use = "unused"
     query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "environment_id"})}
     also_raises: ClassVar = {
         "list": (Forbidden, NotFound),

@@ -215,7 +215,7 @@ class LinkViewSet(_Public):
 class MeViewSet(ResourceViewSet):
     required_scopes: ClassVar = {"retrieve": None, "partial_update": None}
     also_raises: ClassVar = {"partial_update": (Forbidden,)}
-    environment = "optional"
+    environment_use = "optional"
     serializer_class = Me
 
     def retrieve(self, request: Any) -> HttpResponse:
@@ -260,7 +260,7 @@ class OwnAccountViewSet(ApiViewSet):
         "ask_for_email": (Forbidden, ValidationFailed, RateLimited),
         "remove": (Forbidden, Conflict, ValidationFailed),
     }
-    environment = "unused"
+    environment_use = "unused"
     optional_bodies: ClassVar = frozenset({"remove"})
 
     def _oneself(self) -> User:

@@ -120,7 +120,7 @@ class ApiRequest(Request):
 class ApiViewSet(ViewSet):
     required_scopes: ClassVar[Mapping[str, str | None]] = {}
     """By action, the required scope; None: any authenticated caller. An action without an entry does not start."""
-    environment: ClassVar[Literal["required", "optional", "unused"]] = "required"
+    environment_use: ClassVar[Literal["required", "optional", "unused"]] = "required"
     """Whether a call means an environment. Required: `self.place` is set, or 422. Optional: if the caller has or names
     one. Unused: none for accounts."""
     public: ClassVar[bool] = False

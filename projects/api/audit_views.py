@@ -89,7 +89,7 @@ class AuditEntryDetail(Serializer):
 
 
 class AuditViewSet(ListModelMixin, ResourceViewSet):
-    environment = "unused"
+    environment_use = "unused"
     required_scopes = {"list": "projects:read"}
     also_raises: ClassVar = {"list": (Forbidden, NotFound)}
     serializer_class = AuditEntryDetail

@@ -57,10 +57,10 @@ class CallerAuthentication(BaseAuthentication):
             grant_id = http.__dict__.get(staff_access.ATTRIBUTE)
             if grant_id is not None:
                 account = resolve(http, credential, "unused")
-                needs_place = request.parser_context["view"].environment == "required"
+                needs_place = request.parser_context["view"].environment_use == "required"
                 named = named_environment(http)
                 return staff_access.caller_with(account, grant_id, named, needs_place=needs_place), credential
-            return resolve(http, credential, request.parser_context["view"].environment), credential
+            return resolve(http, credential, request.parser_context["view"].environment_use), credential
         except Unauthorized:
             rate_limits.count_refused(http)
             raise

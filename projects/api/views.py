@@ -38,7 +38,7 @@ from projects.models import Environment, Member, Project
 
 
 class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
-    environment = "unused"
+    environment_use = "unused"
     required_scopes = {
         "list": "projects:read",
         "create": "projects:create",
@@ -107,7 +107,7 @@ def _account_of(caller: Caller) -> str:
 
 
 class EnvironmentViewSet(RetrieveModelMixin, ResourceViewSet):
-    environment = "unused"
+    environment_use = "unused"
     serializer_class = serializers.EnvironmentDetail
     required_scopes = {
         "of_project": "environments:read",
@@ -208,7 +208,7 @@ def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_susp
 
 
 class MemberViewSet(ListModelMixin, ResourceViewSet):
-    environment = "unused"
+    environment_use = "unused"
     serializer_class = serializers.MemberDetail
     cursor_kind, ordering = "members", ("created_at", "id")
     required_scopes = {"list": "projects:read", "create": None, "partial_update": None, "destroy": None}
@@ -273,7 +273,7 @@ class MemberViewSet(ListModelMixin, ResourceViewSet):
 
 
 class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
-    environment = "unused"
+    environment_use = "unused"
     serializer_class = serializers.MemberInvitation
     cursor_kind, ordering = "member_invitations", ("-id",)
     required_scopes = {"list": "projects:read", "destroy": None}
@@ -316,7 +316,7 @@ class MemberInvitationAcceptViewSet(ResourceViewSet):
 
 
 class LimitsViewSet(RetrieveModelMixin, ResourceViewSet):
-    environment = "optional"
+    environment_use = "optional"
     required_scopes = {"retrieve": None}
     also_raises: ClassVar = {"retrieve": (NotFound, ValidationFailed)}
     serializer_class = serializers.Limits

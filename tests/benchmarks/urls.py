@@ -13,7 +13,7 @@ def bare(request: HttpRequest) -> HttpResponse:
 
 
 class NothingViewSet(ApiViewSet):
-    environment = "unused"
+    environment_use = "unused"
     required_scopes = {"nothing": None}
 
     def nothing(self, request: HttpRequest) -> HttpResponseBase:
@@ -21,7 +21,7 @@ class NothingViewSet(ApiViewSet):
 
 
 class NothingSomewhereViewSet(NothingViewSet):
-    environment = "required"
+    environment_use = "required"
 
 
 urlpatterns = [

@@ -9,7 +9,7 @@ from platform_site.urls import urlpatterns as of_the_service
 
 
 class Unused(ApiViewSet):
-    environment = "unused"
+    environment_use = "unused"
     required_scopes = {"show": None, "write": "rows:write"}
 
     def show(self, request: HttpRequest) -> HttpResponseBase:
@@ -30,11 +30,11 @@ class Unused(ApiViewSet):
 
 
 class Optional(Unused):
-    environment = "optional"
+    environment_use = "optional"
 
 
 class Required(Unused):
-    environment = "required"
+    environment_use = "required"
 
 
 urlpatterns = [

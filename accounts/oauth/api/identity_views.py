@@ -20,7 +20,7 @@ from platform_site.redis import rate_limits
 
 class IdentityViewSet(ListModelMixin, ResourceViewSet):
     required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
-    environment = "unused"
+    environment_use = "unused"
     also_raises: ClassVar = {
         "list": (Forbidden,),
         "create": (Forbidden, Conflict, InvalidGrant, QuotaExceeded),
